@@ -1,0 +1,119 @@
+"""How many operations each stage of a step traces to: what a compiler has to read, so what compile time depends on.
+
+A stage is traced for one world with fake tensors; nothing is computed. Operations inside loops and branches count once.
+"""
+
+import argparse
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import mujoco
+import torch
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import mjtorch
+
+Stage = Callable[[mjtorch.Model, mjtorch.Data], mjtorch.Data]
+
+STAGES: tuple[Stage, ...] = (
+    mjtorch.kinematics,
+    mjtorch.com_pos,
+    mjtorch.camlight,
+    mjtorch.tendon,
+    mjtorch.crb,
+    mjtorch.factor_m,
+    mjtorch.collision,
+    mjtorch.make_constraint,
+    mjtorch.transmission,
+    mjtorch.sensor_pos,
+    mjtorch.com_vel,
+    mjtorch.passive,
+    mjtorch.reference_constraint,
+    mjtorch.rne,
+    mjtorch.sensor_vel,
+    mjtorch.fwd_actuation,
+    mjtorch.fwd_acceleration,
+    mjtorch.fwd_constraint,
+    mjtorch.sensor_acc,
+    mjtorch.euler,
+    mjtorch.implicit,
+    mjtorch.forward,
+    mjtorch.step,
+)
+# Nodes that are no operations.
+PLUMBING = ("placeholder", "output", "get_attr")
+
+
+def trace(stage: Stage, m: mjtorch.Model, d: mjtorch.Data) -> GraphModule:
+    """The ATen graph of `stage` for one world."""
+    return make_fx(lambda m, d: stage(m, d), tracing_mode="fake")(m, d)
+
+
+def operations(graph: GraphModule) -> Counter[str]:
+    """How often each operation occurs in `graph` and the graphs of its loops and branches."""
+    counts: Counter[str] = Counter()
+    for module in graph.modules():
+        if isinstance(module, GraphModule):
+            counts.update(str(node.target) for node in module.graph.nodes if node.op not in PLUMBING)
+    return counts
+
+
+def load(name: str) -> mujoco.MjModel:
+    """The model in a file, or one of those that come with mjtorch."""
+    path = Path(name)
+    if path.suffix != ".xml":
+        path = Path(mjtorch.__file__).parent / "models" / f"{name}.xml"
+    return mujoco.MjModel.from_xml_path(str(path))
+
+
+def measure(names: list[str], stages: list[Stage]) -> list[list[str]]:
+    """Rows of the table: the stage, then operations and seconds to trace for each model."""
+    rows = [[stage.__name__] for stage in stages]
+    for name in names:
+        m = mjtorch.put_model(load(name))
+        d = mjtorch.make_data(m)
+        for row, stage in zip(rows, stages, strict=True):
+            start = time.perf_counter()
+            count = operations(trace(stage, m, d)).total()
+            row += [str(count), f"{time.perf_counter() - start:.2f}"]
+    return rows
+
+
+def print_table(header: list[str], rows: list[list[str]]) -> None:
+    """Columns aligned, the first to the left and the others to the right."""
+    widths = [max(len(row[k]) for row in [header, *rows]) for k in range(len(header))]
+    for row in [header, ["-" * width for width in widths], *rows]:
+        cells = [row[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        print("  ".join(cells))
+
+
+def main() -> None:
+    names = [stage.__name__ for stage in STAGES]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "models",
+        nargs="*",
+        default=["hopper", "humanoid"],
+        help="MJCF files, or names of models that come with mjtorch",
+    )
+    parser.add_argument(
+        "--stage", action="append", choices=names, metavar="NAME", help=f"only these: {', '.join(names)}"
+    )
+    parser.add_argument("--ops", type=int, default=0, metavar="N", help="also list the N most frequent operations")
+    args = parser.parse_args()
+    stages = [stage for stage in STAGES if not args.stage or stage.__name__ in args.stage]
+    header = ["stage", *(text for name in args.models for text in (Path(name).stem, "s"))]
+    print_table(header, measure(args.models, stages))
+    if args.ops:
+        m = mjtorch.put_model(load(args.models[0]))
+        counts = operations(trace(stages[-1], m, mjtorch.make_data(m))).most_common(args.ops)
+        print(f"\nin {stages[-1].__name__} of {Path(args.models[0]).stem}:")
+        print_table(["operation", "times"], [[name, str(count)] for name, count in counts])
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()

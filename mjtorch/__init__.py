@@ -1,0 +1,152 @@
+"""MuJoCo's physics in pure PyTorch: `step(m, d) -> d` over immutable pytrees, one world per function.
+
+Batching, compiling and differentiating are transforms around it: `torch.vmap`, `torch.compile`, `torch.func.grad`.
+"""
+
+from mjtorch import control_flow, tree
+from mjtorch.collision import collision
+from mjtorch.constraint import contact_force, make_constraint, reference_constraint, rne_postconstraint
+from mjtorch.forward import (
+    compare_fwd_inv,
+    forward,
+    fwd_acceleration,
+    fwd_constraint,
+    fwd_position,
+    fwd_velocity,
+    inverse,
+    step,
+)
+from mjtorch.integrate import differentiate_pos, euler, implicit, integrate_pos, rungekutta4
+from mjtorch.model import (
+    Cone,
+    Contact,
+    Data,
+    DisableBit,
+    EnableBit,
+    Integrator,
+    Model,
+    Option,
+    Solver,
+    State,
+    Statistic,
+    get_data,
+    get_state,
+    make_data,
+    model_axes,
+    put_data,
+    put_model,
+    reset_data,
+    reset_data_keyframe,
+    set_state,
+    state_size,
+)
+from mjtorch.model.plan.sensor import ObjType
+from mjtorch.rollout import rollout
+from mjtorch.sensor import sensor_acc, sensor_pos, sensor_vel
+from mjtorch.smooth.actuation import fwd_actuation
+from mjtorch.smooth.camlight import camlight
+from mjtorch.smooth.com import com_pos, com_vel
+from mjtorch.smooth.energy import energy_pos, energy_vel, subtree_vel
+from mjtorch.smooth.inertia import crb, factor_m, full_m, mul_m, solve_m
+from mjtorch.smooth.jacobian import (
+    apply_ft,
+    jac,
+    jac_body,
+    jac_body_com,
+    jac_dot,
+    jac_geom,
+    jac_site,
+    jac_subtree_com,
+    xfrc_accumulate,
+)
+from mjtorch.smooth.kinematics import kinematics
+from mjtorch.smooth.object import object_acceleration, object_velocity
+from mjtorch.smooth.passive import passive
+from mjtorch.smooth.ray import ray
+from mjtorch.smooth.rne import rne
+from mjtorch.smooth.tendon import tendon
+from mjtorch.smooth.transmission import transmission
+from mjtorch.transform import jit
+from mjtorch.tree import batch
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Cone",
+    "Contact",
+    "Data",
+    "DisableBit",
+    "EnableBit",
+    "Integrator",
+    "Model",
+    "ObjType",
+    "Option",
+    "Solver",
+    "State",
+    "Statistic",
+    "apply_ft",
+    "batch",
+    "camlight",
+    "collision",
+    "com_pos",
+    "com_vel",
+    "compare_fwd_inv",
+    "contact_force",
+    "control_flow",
+    "crb",
+    "differentiate_pos",
+    "energy_pos",
+    "energy_vel",
+    "euler",
+    "factor_m",
+    "forward",
+    "full_m",
+    "fwd_acceleration",
+    "fwd_actuation",
+    "fwd_constraint",
+    "fwd_position",
+    "fwd_velocity",
+    "get_data",
+    "get_state",
+    "implicit",
+    "integrate_pos",
+    "inverse",
+    "jac",
+    "jac_body",
+    "jac_body_com",
+    "jac_dot",
+    "jac_geom",
+    "jac_site",
+    "jac_subtree_com",
+    "jit",
+    "kinematics",
+    "make_constraint",
+    "make_data",
+    "model_axes",
+    "mul_m",
+    "object_acceleration",
+    "object_velocity",
+    "passive",
+    "put_data",
+    "put_model",
+    "ray",
+    "reference_constraint",
+    "reset_data",
+    "reset_data_keyframe",
+    "rne",
+    "rne_postconstraint",
+    "rollout",
+    "rungekutta4",
+    "sensor_acc",
+    "sensor_pos",
+    "sensor_vel",
+    "set_state",
+    "solve_m",
+    "state_size",
+    "step",
+    "subtree_vel",
+    "tendon",
+    "transmission",
+    "tree",
+    "xfrc_accumulate",
+]

@@ -1,0 +1,5 @@
+"""The `mjtorch` command."""
+
+from mjtorch.cli.main import main
+
+__all__ = ["main"]

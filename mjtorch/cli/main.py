@@ -1,0 +1,137 @@
+"""`mjtorch ...`: the parser, and the one place where an error becomes a line and an exit code."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import mjtorch
+from mjtorch.cli import cache, compile as compile_command, diagnose
+from mjtorch.cli.errors import USAGE_ERROR, UsageError
+
+INTERRUPTED = 130
+
+MODEL_HELP = "name of a model of the collection (see `mjtorch models`), or path to an MJCF, URDF or MJB file"
+
+
+class Parser(argparse.ArgumentParser):
+    """An argparse parser that says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print `message` and leave with exit code 2."""
+        self.exit(USAGE_ERROR, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+def positive_int(text: str) -> int:
+    """An int >= 1, for argparse."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
+def natural_int(text: str) -> int:
+    """An int >= 0, for argparse."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"must not be negative, got {value}")
+    return value
+
+
+for _type in (positive_int, natural_int):
+    _type.__name__ = "int"  # argparse names the type when the text is no number
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line: `rollout`, `info`, `compile`, `diagnose`, `cache`, `models`."""
+    parser: argparse.ArgumentParser = Parser(prog="mjtorch", description="MuJoCo physics in pure PyTorch.")
+    parser.add_argument("--version", action="version", version=f"mjtorch {mjtorch.__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    rollout = commands.add_parser(
+        "rollout",
+        help="simulate many worlds; write the trajectories and a picture",
+        description="Simulate a batch of worlds from randomised starts. Writes NAME.npz with time, qpos, qvel, ctrl "
+        "and sensordata as they are after each step, shaped (steps, batch, ...), and a video of one world, or a plot "
+        "where this machine cannot render.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    rollout.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    rollout.add_argument("--batch", type=positive_int, default=64, metavar="N", help="number of worlds")
+    rollout.add_argument("--steps", type=positive_int, default=300, metavar="N", help="steps of each world")
+    rollout.add_argument("--seed", type=natural_int, default=0, metavar="N", help="of the starts and random controls")
+    rollout.add_argument(
+        "--ctrl",
+        default="random",
+        metavar="zero|random|FILE.npy",
+        help="controls; an array is shaped (nu,), (steps, nu) or (steps, batch, nu)",
+    )
+    rollout.add_argument("--device", default="cpu", help="such as cpu or cuda")
+    rollout.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="precision")
+    rollout.add_argument(
+        "--backend",
+        choices=("auto", "native", "inductor", "eager"),
+        default="auto",
+        help="what runs the steps, as for mjtorch.jit: native compiles for some seconds, inductor for minutes",
+    )
+    rollout.add_argument("--threads", type=positive_int, metavar="N", help="CPU threads (default: torch's choice)")
+    rollout.add_argument(
+        "--contact-capacity", type=natural_int, metavar="N", help="most contacts of one world (default: measured)"
+    )
+    rollout.add_argument("--output", type=Path, default=Path("rollouts"), metavar="DIR", help="folder to write to")
+    rollout.add_argument("--no-picture", action="store_true", help="write the trajectories only")
+
+    info = commands.add_parser(
+        "info",
+        help="show a model's sizes and whether all it uses is supported",
+        description="Show the sizes of a model, the features it uses, and which of them are supported.",
+    )
+    info.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+
+    compile_command.add_parser(commands, MODEL_HELP)
+    diagnose.add_parser(commands, MODEL_HELP, positive_int)
+    cache.add_parser(commands)
+    commands.add_parser("models", help="list the models of the collection", description="List the collection.")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the chosen command. Its module is imported here, so that `--help` need not wait for it."""
+    if args.command == "rollout":
+        from mjtorch.cli import rollout
+
+        return rollout.run(args)
+    if args.command == "info":
+        from mjtorch.cli import info
+
+        return info.run(args)
+    if args.command == "compile":
+        return compile_command.run(args)
+    if args.command == "diagnose":
+        return diagnose.run(args)
+    if args.command == "cache":
+        return cache.run(args)
+    from mjtorch import models
+
+    print(*models.names(), sep="\n")
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point. Returns 0, 1 if worlds diverged, 2 for what the user can mend, 130 when interrupted."""
+    args = build_parser().parse_args(argv)
+    try:
+        return run(args)
+    except UsageError as error:
+        # One line, whatever the library said: it is read in a terminal and in logs.
+        print(f"mjtorch {args.command}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return USAGE_ERROR
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output left (`mjtorch info humanoid | head`).
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1

@@ -1,0 +1,5 @@
+"""Contacts between geoms."""
+
+from mjtorch.collision.driver import collision
+
+__all__ = ["collision"]

@@ -1,0 +1,76 @@
+"""Contact parameters from those of two geoms, or of an explicit pair (mj_contactParam)."""
+
+import torch
+from torch import Tensor
+
+from mjtorch.math.vector import MIN_VALUE
+from mjtorch.model import EnableBit, Model
+
+# mjMINMU: friction coefficients are at least this.
+MIN_FRICTION = 1e-5
+
+
+def margins(m: Model) -> tuple[Tensor, Tensor]:
+    """`includemargin` and the distance under which a contact is detected, (ncandidate,) [m].
+
+    Margins and gaps of two geoms add up; a contact within the gap, that is, between margin and margin + gap, is
+    detected but exerts no force. Under `EnableBit.OVERRIDE` the margin is `opt.o_margin` (and C, whose broad phase
+    ignores gaps then, may miss a contact in the gap).
+    """
+    p = m.plan.collision
+    table = torch.stack([m.geom_margin, m.geom_gap], dim=-1)
+    if p.explicit:
+        # An explicit pair is added to itself.
+        table = torch.cat([table, 0.5 * torch.stack([m.pair_margin, m.pair_gap], dim=-1)])
+    margin, gap = table[p.margin_source].sum(1).unbind(-1)
+    if m.opt.enabled(EnableBit.OVERRIDE):
+        margin = m.opt.o_margin.expand(margin.shape)
+    return margin, margin + gap
+
+
+def parameters(m: Model, source: Tensor, detected: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """friction (n, 5), solref (n, 2), solreffriction (n, 2) and solimp (n, 5) of contacts.
+
+    source: (n, 2) rows of [geoms, pairs], see `CollisionPlan`. solref and solimp are averaged, with the weights
+    `solmix`; direct (non-positive) solref, and friction, are taken component by component: the smallest solref, the
+    largest friction. Where not `detected (n,)` they are those of the first geom.
+    """
+    n = source.shape[0]
+    if m.opt.enabled(EnableBit.OVERRIDE):
+        solref = m.opt.o_solref.expand(n, 2)
+        friction = m.opt.o_friction.clamp(min=MIN_FRICTION).expand(n, 5)
+        return friction, solref, solref, m.opt.o_solimp.expand(n, 5)
+    table = _table(m)
+    one, two = torch.where(detected[:, None, None], table[source], table[0]).unbind(1)
+    weight1, ref1, imp1, fri1, extra = one.split([1, 2, 5, 5, one.shape[-1] - 13], dim=-1)
+    weight2, ref2, imp2, fri2, _ = two.split([1, 2, 5, 5, two.shape[-1] - 13], dim=-1)
+    mix = mix_factor(weight1, weight2)
+    standard = (ref1[:, :1] > 0) & (ref2[:, :1] > 0)
+    solref = torch.where(standard, mix * ref1 + (1 - mix) * ref2, torch.minimum(ref1, ref2))
+    friction = torch.maximum(fri1, fri2).clamp(min=MIN_FRICTION)
+    solreffriction = extra if m.plan.collision.explicit else torch.zeros_like(solref)
+    return friction, solref, solreffriction, mix * imp1 + (1 - mix) * imp2
+
+
+def mix_factor(weight1: Tensor, weight2: Tensor) -> Tensor:
+    """The share of the first of two geoms whose `solmix` is given; a half where both are zero."""
+    weight1 = weight1.masked_fill(weight1 < MIN_VALUE, 0.0)
+    weight2 = weight2.masked_fill(weight2 < MIN_VALUE, 0.0)
+    total = weight1 + weight2
+    neither = total == 0
+    return (weight1 / total.masked_fill(neither, 1.0)).masked_fill(neither, 0.5)
+
+
+def _table(m: Model) -> Tensor:
+    """Rows of geoms, then of explicit pairs: solmix, solref (2), solimp (5), friction (5), solreffriction (2).
+
+    The last two are there only if there are explicit pairs; a geom has none of its own.
+    """
+    slide, fri = m.geom_friction[:, :1], m.geom_friction
+    columns = [m.geom_solmix[:, None], m.geom_solref, m.geom_solimp, slide, fri, fri[:, 2:]]
+    if not m.plan.collision.explicit:
+        return torch.cat(columns, dim=-1)
+    geoms = torch.cat([*columns, torch.zeros_like(m.geom_solref)], dim=-1)
+    ones = torch.ones_like(m.pair_margin)[:, None]
+    pairs = torch.cat([ones, m.pair_solref, m.pair_solimp, m.pair_friction, m.pair_solreffriction], dim=-1)
+    return torch.cat([geoms, pairs])

@@ -1,0 +1,14 @@
+"""Constraints: rows (equality, friction, limit, contact) and the solver."""
+
+from mjtorch.constraint.make import make_constraint, reference_constraint
+from mjtorch.constraint.reaction import contact_force, rne_postconstraint
+from mjtorch.constraint.solver import inv_constraint, solve
+
+__all__ = [
+    "contact_force",
+    "inv_constraint",
+    "make_constraint",
+    "reference_constraint",
+    "rne_postconstraint",
+    "solve",
+]

@@ -1,0 +1,74 @@
+"""Contacts under pyramidal and elliptic friction cones (mj_instantiateContact)."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mjtorch.constraint.element import Elements
+from mjtorch.constraint.impedance import mixed
+from mjtorch.constraint.wrench import along
+from mjtorch.math.vector import MIN_VALUE
+from mjtorch.model import Cone, Data, Model
+from mjtorch.smooth.jacobian import dof_motion
+
+# mjMINMU: no contact has less friction; an empty slot has none
+MIN_FRICTION = 1e-5
+
+
+def contact_jacobian(m: Model, d: Data) -> Tensor:
+    """Velocity of the second geom relative to the first (nc, nv), along the directions that the cone is made of.
+
+    Pyramidal: normal plus and minus friction times each other direction. Elliptic: normal, tangents, spin, rolls.
+    """
+    p, c = m.plan.constraint.contact, d.contact
+    point, motion = dof_motion(m, d)
+    directions = along(c.frame, c.pos - point)
+    if p.max_dim > 3:
+        directions = torch.cat([directions, F.pad(c.frame, (0, 3))], dim=1)
+    directions = directions.flatten(0, 1)
+    row = directions[p.direction]
+    if m.opt.cone == Cone.PYRAMIDAL and p.max_dim > 1:
+        mu = c.friction.flatten()[p.edge_mu] * p.edge_sign
+        row = row + mu[:, None] * directions[p.edge]
+    moves = torch.where(c.detected[:, None, None], p.geom_dof[c.geom.clamp(min=0)], 0.0)
+    return (row @ motion.mT) * (moves[:, 1] - moves[:, 0])[p.slot]
+
+
+def regularizer_scale(m: Model, d: Data) -> Tensor:
+    """What the regularizer R of each contact row (nc,) is times that of the normal (mj_makeImpedance).
+
+    Elliptic: R of friction is R of the normal over impratio, and `R mu^2` is the same in all friction directions.
+    Pyramidal: all edges have the R that gives the friction impedance of the elliptic cone.
+    """
+    p, c = m.plan.constraint.contact, d.contact
+    ratio = m.opt.impratio.clamp(min=MIN_VALUE)
+    mu = c.friction.clamp(min=MIN_FRICTION)
+    first = mu[:, :1]
+    if m.opt.cone == Cone.ELLIPTIC:
+        relative = first / mu
+        table = F.pad(relative * relative / ratio, (1, 0), value=1.0)
+        return table.flatten()[p.scale]
+    edges = (2 * first * first / ratio).squeeze(1)
+    return torch.where(p.has_edges > 0, edges, 1.0)[p.scale]
+
+
+def friction_reference(m: Model, d: Data) -> Tensor:
+    """solref (ncon, 2) of friction under the elliptic cone: `solreffriction`, or `solref` where that is unset."""
+    own, normal = d.contact.solreffriction, d.contact.solref
+    return torch.where(((own != 0).any(-1) & ~mixed(own))[:, None], own, normal)
+
+
+def contact(m: Model, d: Data) -> tuple[Elements, Tensor]:
+    """Rows of the contact slots. Returns the elements, normals then elliptic frictions, and J (nc, nv)."""
+    p, c = m.plan.constraint.contact, d.contact
+    weight = m.body_invweight0[:, 0][p.geom_body][c.geom.clamp(min=0)].sum(-1)
+    if m.opt.cone == Cone.PYRAMIDAL and p.max_dim > 1:
+        mu = c.friction[:, 0]
+        weight = weight * (1 + mu * mu * p.has_edges)
+    elements = Elements(
+        solref=c.solref, solimp=c.solimp, pos=c.dist, margin=c.includemargin, diag=weight, active=c.active
+    )
+    if len(p.frictional):
+        friction = Elements(*(x[p.frictional] for x in elements._replace(solref=friction_reference(m, d))))
+        elements = Elements(*(torch.cat(x) for x in zip(elements, friction, strict=True)))
+    return elements, contact_jacobian(m, d)

@@ -1,0 +1,119 @@
+"""Constraint rows, stage by stage: `make_constraint` after collision, `reference_constraint` once velocity is known."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mjtorch.constraint import element
+from mjtorch.constraint.contact import contact, regularizer_scale
+from mjtorch.constraint.element import Elements
+from mjtorch.constraint.equality import equality, jac_dot_v
+from mjtorch.constraint.friction import friction, frictionloss, tendon_friction
+from mjtorch.constraint.impedance import impedance, stiffness_damping
+from mjtorch.constraint.limit import limit, tendon_limit
+from mjtorch.math.linalg import triangular_solve
+from mjtorch.math.vector import MIN_VALUE
+from mjtorch.model import Data, DisableBit, EnableBit, Model
+
+
+def make_constraint(m: Model, d: Data) -> Data:
+    """Rows of all constraints at the current positions and contacts (mj_makeConstraint, mj_projectConstraint).
+
+    Sets ne, nf, nl, nefc and efc_J, efc_pos, efc_margin, efc_frictionloss, efc_diagA, efc_KBIP, efc_D, efc_R.
+    A row that is not active has zero J and D; its other numbers are finite.
+    """
+    p = m.plan.constraint
+    if p.nefc == 0:
+        zero = torch.zeros_like(d.nefc)
+        return d.replace(ne=zero, nf=zero, nl=zero, nefc=zero)
+    elements, J, equality_pos = assemble(m, d)
+    active = elements.active[p.element]
+    J = torch.where(active[:, None], J, 0.0)
+
+    imp, slope, width_imp = impedance(elements.solimp, elements.pos - elements.margin)
+    refsafe = not m.opt.disabled(DisableBit.REFSAFE)
+    stiffness, damping = stiffness_damping(elements.solref, width_imp, m.opt.timestep, refsafe)
+    pos, margin = elements.pos, elements.margin
+    if not p.all_spring:
+        stiffness, pos, margin = (x * p.spring for x in (stiffness, pos, margin))
+    table = torch.stack([stiffness, damping, imp, slope, pos, margin, elements.diag], dim=-1)
+    rows = table[p.element]
+    imp, diag = rows[:, 2], rows[:, 6]
+    if m.opt.enabled(EnableBit.DIAGEXACT):
+        diag = exact_diagonal(m, d, J)
+    R = ((1 - imp) / imp * diag).clamp(min=MIN_VALUE)
+    if p.nc and p.contact.max_dim > 1:
+        R = torch.cat([R[: -p.nc], R[-p.nc :] * regularizer_scale(m, d)])
+    ne, nf, nl, nc = (x.sum() for x in active.split([p.ne, p.nf, p.nl, p.nc]))
+    return d.replace(
+        ne=ne,
+        nf=nf,
+        nl=nl,
+        nefc=ne + nf + nl + nc,
+        efc_J=J,
+        efc_pos=torch.cat([equality_pos, rows[p.ne :, 4]]),
+        efc_margin=rows[:, 5],
+        efc_frictionloss=F.pad(frictionloss(m), (p.ne, p.nl + p.nc)),
+        efc_diagA=R * imp / (1 - imp),
+        efc_KBIP=rows[:, :4],
+        efc_D=torch.where(active, 1 / torch.where(active, R, 1.0), 0.0),
+        efc_R=R,
+    )
+
+
+def assemble(m: Model, d: Data) -> tuple[Elements, Tensor, Tensor]:
+    """Elements and J (nefc, nv) of all families in C's order, and the error of each equality row (ne,).
+
+    A family that is disabled after the model was put has rows, none of them active.
+    """
+    p = m.plan.constraint
+    equality_pos = d.qpos.new_zeros(0)
+    parts: list[Elements] = []
+    jacobians: list[Tensor] = []
+
+    def add(elements: Elements, J: Tensor, flag: DisableBit) -> None:
+        if m.opt.disabled(flag | DisableBit.CONSTRAINT):
+            elements = elements._replace(active=torch.zeros_like(elements.active))
+        parts.append(elements)
+        jacobians.append(J)
+
+    if p.ne:
+        elements, J, equality_pos = equality(m, d)
+        add(elements, J, DisableBit.EQUALITY)
+    if p.friction_dof.shape[0]:
+        add(*friction(m, d), DisableBit.FRICTIONLOSS)
+    if p.tendon.friction.shape[0]:
+        add(*tendon_friction(m, d), DisableBit.FRICTIONLOSS)
+    if p.limit.joint.shape[0]:
+        add(*limit(m, d), DisableBit.LIMIT)
+    if p.tendon.limit.shape[0]:
+        add(*tendon_limit(m, d), DisableBit.LIMIT)
+    if p.nc:
+        add(*contact(m, d), DisableBit.CONTACT)
+    return element.cat(parts), torch.cat(jacobians), equality_pos
+
+
+def exact_diagonal(m: Model, d: Data, J: Tensor) -> Tensor:
+    """Diagonal (nefc,) of `J M^-1 J^T`; the rows of a contact have that of its first row (mj_makeY)."""
+    p = m.plan.constraint
+    half = triangular_solve(d.qLD, J.mT)
+    diag = (half * half).sum(0)
+    if p.nc:
+        diag = torch.cat([diag[: -p.nc], diag[-p.nc :][p.contact.first]])
+    return diag
+
+
+def reference_constraint(m: Model, d: Data) -> Data:
+    """Velocity of the rows and the acceleration that they ask for (mj_referenceConstraint). Sets efc_vel, efc_aref.
+
+    `aref = -B vel - K imp (pos - margin)`, less what connects and welds accelerate by themselves.
+    """
+    p = m.plan.constraint
+    if p.nefc == 0:
+        return d
+    vel = d.efc_J @ d.qvel
+    stiffness, damping, imp, _ = d.efc_KBIP.unbind(-1)
+    aref = -damping * vel - stiffness * imp * (d.efc_pos - d.efc_margin)
+    if p.equality.nconnect + p.equality.nweld:
+        aref = torch.cat([aref[: p.ne] - jac_dot_v(m, d), aref[p.ne :]])
+    return d.replace(efc_vel=vel, efc_aref=aref)

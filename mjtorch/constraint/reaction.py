@@ -1,0 +1,90 @@
+"""What constraints do to bodies: the forces of contacts, and those that bodies exert on each other."""
+
+import torch
+from torch import Tensor
+
+from mjtorch.constraint.equality import between, pairs, weld_scale
+from mjtorch.model import Cone, Data, Model
+from mjtorch.smooth.com import subtree_sum
+from mjtorch.smooth.jacobian import applied_force, wrench_at
+from mjtorch.smooth.rne import body_acceleration, body_force
+
+# bodies (k,), the points (k, 3) [m] where something acts on them, its force (k, 3) [N] and torque (k, 3) [N m]
+Action = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def contact_force(m: Model, d: Data) -> Tensor:
+    """Force [N], then torque [N m] of every contact slot (n, 6), along the rows of `contact.frame` (mj_contactForce).
+
+    It acts on the second geom, and its opposite on the first; the normal force is never negative. Zero for slots that
+    make no constraint rows. Needs `efc_force`.
+    """
+    p = m.plan.constraint
+    if not p.nc:
+        return d.contact.pos.new_zeros(len(d.contact.dim), 6)
+    force = torch.cat([d.efc_force[-p.nc :], d.efc_force.new_zeros(1)])[p.contact.slot_rows]
+    if m.opt.cone == Cone.ELLIPTIC:
+        return force
+    plus, minus = force[:, 1:].unflatten(1, (-1, 2)).unbind(-1)
+    return torch.cat([force.sum(1, keepdim=True), (plus - minus) * d.contact.friction], dim=1)
+
+
+def rne_postconstraint(m: Model, d: Data) -> Data:
+    """Accelerations of bodies and forces on them, once `qacc` and `efc_force` are known (mj_rnePostConstraint).
+
+    Sets cacc, cfrc_ext and cfrc_int (nbody, 6), rotation or torque first, about the root's centre of mass in world
+    axes. cacc contains minus gravity; cfrc_ext are contacts, connects, welds and `xfrc_applied`, zero for the world;
+    cfrc_int is what a body gets from its parent, for the world what everything needs from outside. Forces of springs,
+    dampers, actuators and limits are internal to the joints and so part of cfrc_int. Needs what `forward` computes.
+
+    Raises:
+        NotImplementedError: there are spatial tendons, whose pull is an external force too.
+    """
+    if m.plan.tendon.first.shape[0]:
+        raise NotImplementedError(
+            "rne_postconstraint: what spatial tendons do to bodies is not computed; remove the spatial tendons"
+        )
+    cacc = body_acceleration(m, d, d.qacc)
+    outside = torch.cat([torch.zeros_like(cacc[:1]), external_force(m, d)[1:]])
+    return d.replace(cacc=cacc, cfrc_ext=outside, cfrc_int=subtree_sum(m, body_force(d, cacc) - outside))
+
+
+def external_force(m: Model, d: Data) -> Tensor:
+    """Spatial force (nbody, 6) on each body by contacts, connects, welds and `xfrc_applied`."""
+    p, root = m.plan.constraint, m.plan.kinematics.body_root
+    total = applied_force(m, d)
+    actions: list[Action] = []
+    if p.nc:
+        actions.append(contact_actions(m, d))
+    if p.equality.nconnect + p.equality.nweld:
+        actions.append(pair_actions(m, d))
+    if not actions:
+        return total
+    body, point, force, torque = (torch.cat(x) for x in zip(*actions, strict=True))
+    return total.index_add(0, body, wrench_at(force, torque, point - d.subtree_com[root[body]]))
+
+
+def contact_actions(m: Model, d: Data) -> Action:
+    """What contacts do to the bodies of their first geoms, then to those of their second."""
+    c = d.contact
+    body = m.plan.constraint.contact.geom_body[c.geom.clamp(min=0)]
+    force, torque = (contact_force(m, d).unflatten(1, (2, 1, 3)) @ c.frame[:, None]).squeeze(2).unbind(1)
+    return body.mT.flatten(), c.pos.repeat(2, 1), torch.cat([-force, force]), torch.cat([-torque, torque])
+
+
+def pair_actions(m: Model, d: Data) -> Action:
+    """What connects and welds do to their first bodies, then to their second."""
+    p = m.plan.constraint.equality
+    pair, npair = pairs(m, d), p.nconnect + p.nweld
+    efc_force = d.efc_force[: m.plan.constraint.ne]
+    if not p.in_order:
+        efc_force = efc_force[p.row]
+    force = efc_force[: 3 * npair].unflatten(0, (npair, 3))
+    torque = torch.zeros_like(force)
+    if p.nweld:
+        # A weld's rows measure half the vector part of a quaternion: what does work with them is the torque.
+        rows = efc_force[3 * npair : 3 * (npair + p.nweld)].unflatten(0, (p.nweld, 3))
+        world = torch.eye(4, dtype=rows.dtype, device=rows.device)[1:, None]
+        rate = 0.5 * weld_scale(m) * between(pair, world.expand(3, p.nweld, 4))
+        torque = torch.cat([torque[: p.nconnect], (rate * rows).sum(-1).mT])
+    return p.body.flatten(), pair.anchor.flatten(0, 1), torch.cat([force, -force]), torch.cat([torque, -torque])

@@ -1,0 +1,79 @@
+"""Derivatives of a solution that a loop found: by the implicit function theorem, not through the loop."""
+
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+
+from mjtorch.constraint.solver.problem import Problem, gradient, hessian, residuals
+from mjtorch.math import linalg
+
+
+def attach(p: Problem, qacc: Tensor) -> Tensor:
+    """`qacc (nv,)`, which minimises `p`, with the derivatives of the minimiser.
+
+    The gradient of the cost stays zero when the problem changes, so `d qacc = -H^-1 d gradient`, the latter at fixed
+    qacc. First derivatives only. They are those of the exact minimiser, also when the solver stopped early.
+    """
+    at = qacc.detach()
+    residual = gradient(p, p.M @ at, residuals(p, p.J @ at - p.aref))
+    leaves, spec = pytree.tree_flatten(p)
+    return _Minimiser.apply(spec, at, residual, *(x.detach() for x in leaves))
+
+
+class _Minimiser(torch.autograd.Function):
+    """The identity in `qacc`, whose derivative is that of `-H^-1 residual`."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(spec: pytree.TreeSpec, qacc: Tensor, residual: Tensor, *leaves: Tensor) -> Tensor:
+        return qacc.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.spec = inputs[0]
+        ctx.save_for_backward(*inputs[3:], output)
+        ctx.save_for_forward(*inputs[3:], output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        *leaves, qacc = ctx.saved_tensors
+        return (None, None, _minus_solve(ctx.spec, leaves, qacc, grad), *(None for _ in leaves))
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        *leaves, qacc = ctx.saved_tensors
+        return _minus_solve(ctx.spec, leaves, qacc, tangents[2])
+
+
+def _minus_solve(spec: pytree.TreeSpec, leaves: list[Tensor], qacc: Tensor, x: Tensor) -> Tensor:
+    p: Problem = pytree.tree_unflatten(leaves, spec)
+    H = hessian(p, residuals(p, p.J @ qacc - p.aref))
+    return -linalg.cholesky_solve(linalg.cholesky(H), x)
+
+
+def value_of(value: Tensor, formula: Tensor) -> Tensor:
+    """`value`, with the derivatives of `formula`; both are the same up to the solver's tolerance."""
+    return _Value.apply(value.detach(), formula)
+
+
+class _Value(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(value: Tensor, formula: Tensor) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
+        return None, grad
+
+    @staticmethod
+    def jvp(ctx: Any, value: Any, formula: Tensor) -> Tensor:
+        return formula.clone()

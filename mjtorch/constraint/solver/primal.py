@@ -1,0 +1,155 @@
+"""The primal solvers, Newton and conjugate gradient (mj_solPrimal in `engine_solver.c`)."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from mjtorch import tree
+from mjtorch.constraint.solver import line_search
+from mjtorch.constraint.solver.problem import Problem, Residuals, cost, gradient, hessian, residuals
+from mjtorch.control_flow import while_loop
+from mjtorch.math import linalg
+from mjtorch.math.vector import MIN_VALUE
+
+
+@tree.dataclass(kw_only=True)
+class Iterate(tree.Tree):
+    """Where a primal solver is.
+
+    qacc, Ma, grad: (nv,) acceleration, M times it, gradient of the cost
+    jar: (nefc,) `J qacc - aref`
+    niter: () steps taken
+    done: () bool
+    memory: what the solver's direction remembers
+    """
+
+    qacc: Tensor
+    Ma: Tensor
+    grad: Tensor
+    jar: Tensor
+    niter: Tensor
+    done: Tensor
+    memory: tuple[Tensor, ...]
+
+
+@tree.dataclass(kw_only=True)
+class Direction(tree.Tree):
+    """Where to go next: `search (nv,)`, or `stop ()` because nothing is to be gained."""
+
+    search: Tensor
+    stop: Tensor
+    memory: tuple[Tensor, ...]
+
+
+def newton_direction(p: Problem, s: Iterate, at: Residuals) -> Direction:
+    """`-H^-1 grad`; stops when the decrease that the quadratic model predicts is below tolerance."""
+    Hgrad = linalg.cholesky_solve(linalg.cholesky(hessian(p, at)), s.grad)
+    converged = small(p, 0.5 * (s.grad @ Hgrad))
+    # Before the first step the gradient must be small as well: stiff rows hide force errors from the decrement.
+    stop = converged & ((s.niter > 0) | small(p, length(s.grad)))
+    return Direction(search=-Hgrad, stop=stop, memory=())
+
+
+def cg_direction(p: Problem, s: Iterate, at: Residuals) -> Direction:
+    """Conjugate direction of Hager and Zhang, preconditioned by M.
+
+    Restarts where conjugacy is lost, which also starts it: the first `memory` is zero.
+    """
+    search, old_grad, old_Mgrad = s.memory
+    Mgrad = linalg.cholesky_solve(p.qLD, s.grad)
+    y, My = s.grad - old_grad, Mgrad - old_Mgrad
+    curvature = search @ y
+    lost = curvature < MIN_VALUE
+    safe = torch.where(lost, 1.0, curvature)
+    beta = (y @ Mgrad - 2 * (y @ My) / safe * (search @ s.grad)) / safe
+    lowest = -1 / torch.clamp(length(search) * torch.clamp(length(s.grad), max=0.01), min=MIN_VALUE)
+    beta = torch.where(lost, 0.0, torch.maximum(beta, lowest))
+    search = beta * search - Mgrad
+    return Direction(search=search, stop=torch.zeros_like(s.done), memory=(search, s.grad, Mgrad))
+
+
+def solve_newton(p: Problem, qacc: Tensor, iterations: int, ls_iterations: int) -> Iterate:
+    """Newton's method, from `qacc (nv,)`."""
+    start = begin(p, qacc, (), gradient_too=True)
+    return _iterate(p, newton_direction, start, iterations, ls_iterations)
+
+
+def solve_cg(p: Problem, qacc: Tensor, iterations: int, ls_iterations: int) -> Iterate:
+    """Conjugate gradients, from `qacc (nv,)`."""
+    nothing = torch.zeros_like(qacc)
+    start = begin(p, qacc, (nothing, nothing, nothing), gradient_too=False)
+    return _iterate(p, cg_direction, start, iterations, ls_iterations)
+
+
+def begin(p: Problem, qacc: Tensor, memory: tuple[Tensor, ...], *, gradient_too: bool) -> Iterate:
+    """The first iterate.
+
+    It is done if the duality gap `grad' M^-1 grad / 2` is below tolerance, and the gradient as well if asked.
+    """
+    Ma, jar = p.M @ qacc, p.J @ qacc - p.aref
+    grad = gradient(p, Ma, residuals(p, jar))
+    done = small(p, 0.5 * (grad @ linalg.cholesky_solve(p.qLD, grad)))
+    if gradient_too:
+        done = done & small(p, length(grad))
+    done = done | ~p.active.any()
+    niter = torch.zeros_like(done, dtype=torch.int64)
+    return Iterate(qacc=qacc, Ma=Ma, grad=grad, jar=jar, niter=niter, done=done, memory=memory)
+
+
+def _iterate(
+    p: Problem,
+    direction: Callable[[Problem, Iterate, Residuals], Direction],
+    start: Iterate,
+    iterations: int,
+    ls_iterations: int,
+) -> Iterate:
+    """Find a direction, minimise along it, until converged.
+
+    A NaN passes through one iteration, so that the result is NaN, and fails every test for going on.
+    """
+
+    def go_on(s: Iterate) -> Tensor:
+        return ~s.done & (s.niter < iterations)
+
+    def body(s: Iterate) -> Iterate:
+        at = residuals(p, s.jar)
+        towards = direction(p, s, at)
+        line = line_search.prepare(p, at, s.Ma, towards.search)
+        alpha, gain = line_search.search(
+            p, line, length(towards.search), towards.search @ s.grad, towards.stop, ls_iterations
+        )
+        Ma, jar = s.Ma + alpha * line.Mv, s.jar + alpha * line.Jv
+        grad = gradient(p, Ma, residuals(p, jar))
+        moved = alpha != 0
+        gained = (gain <= 0) | ~small(p, gain)
+        steep = p.scale * length(grad) >= p.tolerance
+        return Iterate(
+            qacc=s.qacc + alpha * towards.search,
+            Ma=Ma,
+            grad=grad,
+            jar=jar,
+            niter=s.niter + moved,
+            done=~(moved & gained & steep),
+            memory=towards.memory,
+        )
+
+    return while_loop(go_on, body, start)
+
+
+def small(p: Problem, x: Tensor) -> Tensor:
+    """Whether a cost or the length of a gradient, both (), is below tolerance. NaN is not; nothing is below zero."""
+    return torch.clamp(p.scale * x, min=0) < p.tolerance
+
+
+def length(x: Tensor) -> Tensor:
+    """Euclidean length of a vector."""
+    return (x @ x).sqrt()
+
+
+def warmstart(p: Problem, previous: Tensor, efc_b: Tensor) -> Tensor:
+    """The better of `previous (nv,)`, the last step's acceleration, and the unconstrained one (warmstart)."""
+    jar = p.J @ previous - p.aref
+    inertial = 0.5 * (p.M @ previous - p.qfrc_smooth) @ (previous - p.qacc_smooth)
+    worse = cost(p, residuals(p, jar)) + inertial > cost(p, residuals(p, efc_b))
+    return torch.where(worse | ~p.active.any(), p.qacc_smooth, previous)

@@ -1,0 +1,252 @@
+"""The convex problem that the solvers minimise, and its derivatives (mj_constraintUpdate).
+
+The constrained acceleration minimises `(a - a_smooth)' M (a - a_smooth) / 2 + s(J a - aref)`, see "Constraint model" in
+MuJoCo's documentation. The cost `s` is a sum over rows and elliptic cones, as functions of the residual
+`jar = J a - aref`:
+
+* A row that stands alone costs `D x^2 / 2` while x lies in an interval, and goes on linearly outside. The interval is
+  the whole line for an equality, `x < 0` for limits, frictionless and pyramidal contacts, `|x| < R frictionloss` for
+  dry friction. With `y` the nearest point to x in the interval, cost `D y (x - y/2)` and force `-D y` say all of it.
+* An elliptic cone is scaled to be circular: `U = jar * (mu, friction)`, `N = U[0]`, `T = |U[1:]|`. Its cost grows with
+  the squared distance of (N, T) from the cone `N >= mu T`. Turned by the cone's angle the distance falls apart into two
+  one-sided residuals, `r = N - mu T` and `q = mu N + T`: the cost is `Dm (min(r, 0)^2 + min(q, 0)^2) / 2`. In C's words
+  r >= 0 is the top zone, q < 0 the bottom zone, and between them lies the middle zone. This relies on how the stiffness
+  of the friction rows follows from that of the normal row (mj_makeImpedance).
+
+So everything is a sum over *terms*: the rows, followed by r and q of every cone, with a stiffness and an interval each.
+"""
+
+import torch
+from torch import Tensor
+
+from mjtorch import tree
+from mjtorch.math.vector import MIN_VALUE
+from mjtorch.model import Data, Model
+from mjtorch.smooth.inertia import full_m
+
+# mjtConstraintState
+SATISFIED, QUADRATIC, CONE = 0, 1, 4
+# The smallest tolerance that makes sense at a precision.
+MIN_TOLERANCE = {torch.float32: 1e-6, torch.float64: 0.0}
+# Floor of T^2, which keeps the direction of T finite.
+MIN_SQUARE = MIN_VALUE * MIN_VALUE
+
+
+@tree.dataclass(kw_only=True)
+class Cones:
+    """Elliptic contacts; `w` rows each, padded.
+
+    rows: (ncone, w) row indices
+    scale: (ncone, w) mu, then the friction coefficients; zero in the padding
+    mu: (ncone,) of the regularized cone
+    Dm: (ncone,) stiffness
+    tangential: (ncone, w) the friction coefficients, zero elsewhere
+    axes: (ncone, 3, 2) slopes of r, of q and of T in (N, T)
+    J: (ncone, w, nv)
+    """
+
+    rows: Tensor
+    scale: Tensor
+    mu: Tensor
+    Dm: Tensor
+    tangential: Tensor
+    axes: Tensor
+    J: Tensor
+
+
+@tree.dataclass(kw_only=True)
+class Problem:
+    """One world's minimisation; `nterm = nefc + 2 ncone`.
+
+    M: (nv, nv), qLD: (nv, nv) its lower Cholesky factor
+    qfrc_smooth, qacc_smooth: (nv,)
+    J: (nefc, nv), aref, R: (nefc,)
+    active: (nefc,) bool
+    D: (nterm,) stiffness; zero in rows that are not active, and in those of cones
+    low, high: (nterm,) the interval where a term is quadratic
+    row_source: (nefc,) where each row is found in [rows, flattened cones]
+    cones: one `Cones` if there are elliptic contacts, else none
+    scale: () one over the trace of M, which makes costs and gradients comparable with tolerances
+    tolerance, ls_tolerance: ()
+    """
+
+    M: Tensor
+    qLD: Tensor
+    qfrc_smooth: Tensor
+    qacc_smooth: Tensor
+    J: Tensor
+    aref: Tensor
+    R: Tensor
+    active: Tensor
+    D: Tensor
+    low: Tensor
+    high: Tensor
+    row_source: Tensor
+    cones: tuple[Cones, ...]
+    scale: Tensor
+    tolerance: Tensor
+    ls_tolerance: Tensor
+
+    @property
+    def nefc(self) -> int:
+        """Number of rows."""
+        return self.J.shape[0]
+
+
+@tree.dataclass(kw_only=True)
+class Slip:
+    """Where each cone stands.
+
+    T: (ncone,), U: (ncone, w - 1) the vector that T is the length of
+    bending: (ncone,) see `bending`
+    """
+
+    T: Tensor
+    U: Tensor
+    bending: Tensor
+
+
+@tree.dataclass(kw_only=True)
+class Residuals:
+    """Residuals at some acceleration: of all terms (nterm,), and where the cones stand."""
+
+    terms: Tensor
+    slips: tuple[Slip, ...]
+
+
+def build(m: Model, d: Data) -> Problem:
+    """Collect what the solvers need."""
+    p = m.plan.solver
+    active = d.efc_D != 0
+    # A row that is not active may hold anything in R; it must not spread.
+    R = torch.where(active, d.efc_R, 0.0)
+    bound = R * d.efc_frictionloss
+    D, low, high = d.efc_D * p.alone, p.low - bound, p.high + bound
+    cones = (_cones(m, d),) if p.ncone else ()
+    for c in cones:
+        zero = torch.zeros_like(c.Dm)
+        D = torch.cat([D, c.Dm, c.Dm])
+        low, high = torch.cat([low, zero - torch.inf, zero - torch.inf]), torch.cat([high, zero, zero])
+    M = full_m(m, d)
+    return Problem(
+        M=M,
+        qLD=d.qLD,
+        qfrc_smooth=d.qfrc_smooth,
+        qacc_smooth=d.qacc_smooth,
+        J=d.efc_J,
+        aref=d.efc_aref,
+        R=R,
+        active=active,
+        D=D,
+        low=low,
+        high=high,
+        row_source=p.row_source,
+        cones=cones,
+        scale=1 / M.diagonal().sum(),
+        # Single precision does not get closer.
+        tolerance=torch.clamp(m.opt.tolerance, min=MIN_TOLERANCE[m.opt.tolerance.dtype]),
+        ls_tolerance=m.opt.ls_tolerance,
+    )
+
+
+def _cones(m: Model, d: Data) -> Cones:
+    p = m.plan.solver
+    D = d.efc_D[p.cone_rows[:, 0]]
+    # Slots without contact may have no friction; one avoids dividing by it.
+    friction = torch.where((D != 0)[:, None], d.contact.friction[p.cone_slot, : p.cone_rows.shape[1] - 1], 1.0)
+    mu = friction[:, 0] * torch.rsqrt(torch.clamp(m.opt.impratio, min=MIN_VALUE))
+    one, zero = torch.ones_like(mu), torch.zeros_like(mu)
+    scale = torch.cat([mu[:, None], friction], dim=1) * p.cone_mask
+    return Cones(
+        rows=p.cone_rows,
+        scale=scale,
+        mu=mu,
+        Dm=D / (mu * mu * (1 + mu * mu)),
+        tangential=torch.cat([torch.zeros_like(scale[:, :1]), scale[:, 1:]], dim=1),
+        axes=torch.stack([one, -mu, mu, one, zero, one], dim=1).unflatten(1, (3, 2)),
+        J=d.efc_J[p.cone_rows],
+    )
+
+
+def residuals(p: Problem, jar: Tensor) -> Residuals:
+    """The residuals of all terms, from those of the rows `jar (nefc,)`."""
+    terms = jar
+    slips: tuple[Slip, ...] = ()
+    for c in p.cones:
+        U = jar[c.rows] * c.scale
+        N, U = U[:, 0], U[:, 1:]
+        T = torch.clamp((U * U).sum(-1), min=MIN_SQUARE).sqrt()
+        turned = turn(c, N, T)
+        terms = torch.cat([jar, turned])
+        slips = (Slip(T=T, U=U, bending=bending(c, T, turned)),)
+    return Residuals(terms=terms, slips=slips)
+
+
+def turn(c: Cones, N: Tensor, T: Tensor) -> Tensor:
+    """From (N, T) to r and q, one after the other (..., 2 ncone)."""
+    return torch.cat([N - c.mu * T, c.mu * N + T], dim=-1)
+
+
+def bending(c: Cones, T: Tensor, terms: Tensor) -> Tensor:
+    """`-d cost / dT / (Dm T)` for each cone (..., ncone): how the tangential part adds to forces and curvature."""
+    r, q = terms.unflatten(-1, (2, -1)).unbind(-2)
+    # In the bottom zone the quotient is constant; computed, it would be noise when T is small.
+    return torch.where(q < 0, 1 + c.mu * c.mu, -c.mu * torch.clamp(r, max=0) / T)
+
+
+def merge(p: Problem, alone: Tensor, cones: Tensor) -> Tensor:
+    """Values per row, from those of the rows that stand alone (nefc, ...) and those of the cones (ncone, w, ...)."""
+    return torch.cat([alone, cones.flatten(0, 1)]).index_select(0, p.row_source)
+
+
+def force(p: Problem, at: Residuals) -> Tensor:
+    """Constraint forces (nefc,), minus the slope of the cost in the residuals."""
+    force = -p.D * torch.clamp(at.terms, p.low, p.high)
+    for c, s in zip(p.cones, at.slips, strict=True):
+        r, q = force[p.nefc :].unflatten(0, (2, -1)).unbind(0)
+        cones = torch.cat([(r + c.mu * q)[:, None], -(c.Dm * s.bending)[:, None] * s.U], dim=1)
+        return merge(p, force[: p.nefc], c.scale * cones)
+    return force
+
+
+def cost(p: Problem, at: Residuals) -> Tensor:
+    """`s(jar)`, a number."""
+    y = torch.clamp(at.terms, p.low, p.high)
+    return (p.D * y) @ (at.terms - 0.5 * y)
+
+
+def gradient(p: Problem, Ma: Tensor, at: Residuals) -> Tensor:
+    """`M a - qfrc_smooth - J' force`, (nv,)."""
+    return Ma - p.qfrc_smooth - force(p, at) @ p.J
+
+
+def hessian(p: Problem, at: Residuals) -> Tensor:
+    """Second derivative (nv, nv) of the problem's cost.
+
+    A cone adds dyads of the slopes of r and q where these are negative, and the bending of T, which is `1 - t t'` with
+    t the tangential direction.
+    """
+    weight = torch.where((p.low < at.terms) & (at.terms < p.high), p.D, 0.0)
+    weighted = weight[: p.nefc, None] * p.J
+    for c, s in zip(p.cones, at.slips, strict=True):
+        bend = c.Dm * s.bending
+        direction = torch.cat([c.axes[..., :1], c.axes[..., 1:] * (s.U / s.T[:, None])[:, None]], dim=2)
+        slopes = direction * c.scale[:, None]
+        weights = torch.cat([weight[p.nefc :], -bend]).unflatten(0, (3, -1)).mT
+        isotropic = bend[:, None] * c.scale * c.tangential
+        cones = slopes.mT @ (weights[..., None] * (slopes @ c.J)) + isotropic[..., None] * c.J
+        weighted = merge(p, weighted, cones)
+    return p.M + p.J.mT @ weighted
+
+
+def state(m: Model, p: Problem, at: Residuals) -> Tensor:
+    """mjtConstraintState of each row (nefc,); a row that is not active counts as satisfied."""
+    plan, rows = m.plan.solver, slice(p.nefc)
+    jar = at.terms[rows]
+    states = torch.where(jar <= p.low[rows], plan.state_low, QUADRATIC)
+    states = torch.where(jar >= p.high[rows], plan.state_high, states)
+    for c in p.cones:
+        r, q = at.terms[p.nefc :].unflatten(0, (2, -1)).unbind(0)
+        zone = torch.where(q <= 0, QUADRATIC, torch.where(r < 0, CONE, SATISFIED))
+        states = merge(p, states, zone[:, None].expand(c.rows.shape))
+    return torch.where(p.active, states, SATISFIED)

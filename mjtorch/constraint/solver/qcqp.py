@@ -1,0 +1,60 @@
+"""Least quadratic cost within a sphere (mju_QCQP2, mju_QCQP3, mju_QCQP)."""
+
+import torch
+from torch import Tensor
+
+from mjtorch import tree
+from mjtorch.control_flow.while_loop import while_loop
+from mjtorch.math import linalg
+
+TOLERANCE = 1e-10
+ITERATIONS = 20
+
+
+@tree.dataclass(kw_only=True)
+class Multiplier(tree.Tree):
+    """The multiplier `shift ()`, and the `x (n,)` that minimises for the one before."""
+
+    x: Tensor
+    shift: Tensor
+    niter: Tensor
+    done: Tensor
+
+
+def qcqp(A: Tensor, b: Tensor, radius: Tensor, by_determinant: Tensor) -> tuple[Tensor, Tensor]:
+    """Minimise `x' A x / 2 + b' x` for `|x| <= radius`, by Newton's method on the multiplier of the constraint.
+
+    Args:
+        A: (n, n) symmetric. Zero is returned when it is singular.
+        b: (n,)
+        radius: ()
+        by_determinant: () bool, judge singularity by the determinant, as C does up to n = 3, else by the pivots.
+
+    Returns:
+        x (n,), and whether it lies on the sphere ().
+    """
+    identity = torch.eye(b.shape[0], dtype=b.dtype, device=b.device)
+
+    def go_on(s: Multiplier) -> Tensor:
+        return ~s.done & (s.niter < ITERATIONS)
+
+    def body(s: Multiplier) -> Multiplier:
+        factor = linalg.cholesky(A + s.shift * identity)
+        pivots = factor.diagonal()
+        measure = torch.where(by_determinant, (pivots * pivots).prod(0), (pivots * pivots).amin(0))
+        singular = (measure < TOLERANCE) | (pivots <= 0).any()
+        x = -linalg.cholesky_solve(factor, b)
+        excess = x @ x - radius * radius
+        delta = 0.5 * excess / (x @ linalg.cholesky_solve(factor, x))
+        improving = (excess >= TOLERANCE) & (delta >= TOLERANCE) & ~singular
+        return Multiplier(
+            x=torch.where(singular, 0.0, x),
+            shift=torch.where(singular, 0.0, torch.where(improving, s.shift + delta, s.shift)),
+            niter=s.niter + 1,
+            done=~improving,
+        )
+
+    count = torch.zeros_like(by_determinant, dtype=torch.int64)
+    init = Multiplier(x=torch.zeros_like(b), shift=torch.zeros_like(radius), niter=count, done=count > 0)
+    last = while_loop(go_on, body, init)
+    return last.x, last.shift != 0

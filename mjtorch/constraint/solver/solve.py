@@ -1,0 +1,79 @@
+"""The stage that finds constraint forces and the constrained acceleration (mj_fwdConstraint)."""
+
+import torch
+from torch import Tensor
+
+from mjtorch import tree
+from mjtorch.constraint.solver.implicit import attach, value_of
+from mjtorch.constraint.solver.pgs import dual_state, solve_pgs
+from mjtorch.constraint.solver.primal import solve_cg, solve_newton, warmstart
+from mjtorch.constraint.solver.problem import Problem, build, force, residuals, state
+from mjtorch.math import linalg
+from mjtorch.model import Data, DisableBit, Model, Solver
+
+
+def solve(m: Model, d: Data) -> Data:
+    """Solve for `qacc`, `qfrc_constraint`, `efc_force` and `efc_state`; sets `efc_b` and `solver_niter` too.
+
+    The islands of C are not formed: all rows are solved together, which gives the same solution. Everything can be
+    differentiated, by the implicit function theorem: derivatives are those of the exact minimiser.
+    """
+    if not d.efc_J.numel():
+        return d.replace(
+            qacc=d.qacc_smooth,
+            qfrc_constraint=torch.zeros_like(d.qfrc_smooth),
+            solver_niter=torch.zeros_like(d.solver_niter),
+        )
+    problem = build(m, d)
+    efc_b = d.efc_J @ d.qacc_smooth - d.efc_aref
+    # Loops see none of the derivatives.
+    fixed, fixed_b = tree.map(torch.Tensor.detach, (problem, efc_b))
+    previous = d.qacc_warmstart.detach()
+    finish = _dual if m.opt.solver == Solver.PGS else _primal
+    return finish(m, d.replace(efc_b=efc_b), problem, fixed, fixed_b, previous)
+
+
+def inv_constraint(m: Model, d: Data) -> Data:
+    """Constraint forces from the acceleration `qacc`, in closed form (mj_invConstraint).
+
+    Sets efc_force, efc_state and qfrc_constraint; the inverse of `solve`. Needs `reference_constraint`.
+    """
+    if not d.efc_J.numel():
+        return d.replace(qfrc_constraint=torch.zeros_like(d.qfrc_constraint))
+    problem = build(m, d)
+    at = residuals(problem, problem.J @ d.qacc - problem.aref)
+    efc_force = force(problem, at)
+    return d.replace(efc_force=efc_force, efc_state=state(m, problem, at), qfrc_constraint=efc_force @ problem.J)
+
+
+def _primal(m: Model, d: Data, problem: Problem, p: Problem, efc_b: Tensor, previous: Tensor) -> Data:
+    cold = m.opt.disabled(DisableBit.WARMSTART)
+    start = p.qacc_smooth if cold else warmstart(p, previous, efc_b)
+    solver = solve_newton if m.opt.solver == Solver.NEWTON else solve_cg
+    found = solver(p, start, m.opt.iterations, m.opt.ls_iterations)
+    qacc = attach(problem, found.qacc)
+    at = residuals(p, found.jar)
+    efc_force = value_of(force(p, at), force(problem, residuals(problem, problem.J @ qacc - problem.aref)))
+    return d.replace(
+        qacc=qacc,
+        efc_force=efc_force,
+        efc_state=state(m, p, at),
+        qfrc_constraint=efc_force @ problem.J,
+        solver_niter=found.niter,
+    )
+
+
+def _dual(m: Model, d: Data, problem: Problem, p: Problem, efc_b: Tensor, previous: Tensor) -> Data:
+    cold = m.opt.disabled(DisableBit.WARMSTART)
+    start = torch.zeros_like(efc_b) if cold else force(p, residuals(p, p.J @ previous - p.aref))
+    frictionloss = d.efc_frictionloss.detach()
+    found, niter = solve_pgs(m, p, frictionloss, efc_b, start)
+    qacc = attach(problem, p.qacc_smooth + linalg.cholesky_solve(p.qLD, found @ p.J))
+    efc_force = value_of(found, force(problem, residuals(problem, problem.J @ qacc - problem.aref)))
+    return d.replace(
+        qacc=qacc,
+        efc_force=efc_force,
+        efc_state=dual_state(m, p, frictionloss, found),
+        qfrc_constraint=efc_force @ problem.J,
+        solver_niter=niter,
+    )

@@ -1,0 +1,122 @@
+"""`cond`: one of two functions, as a predicate says."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import optree
+import torch
+from torch import Tensor
+
+from mjtorch.control_flow import context, lowering
+from mjtorch.control_flow.carry import Structure
+from mjtorch.control_flow.closure import Conversion, explore, intercepted
+from mjtorch.control_flow.context import opaque
+from mjtorch.control_flow.derivative import floats, only_floats, vjp
+from mjtorch.control_flow.while_loop import check_predicate
+from mjtorch.tree.dataclass import NAMESPACE
+
+T = TypeVar("T")
+
+
+@opaque
+def cond(pred: bool | Tensor, true_fun: Callable[..., T], false_fun: Callable[..., T], *operands: Any) -> T:
+    """`true_fun(*operands)` if `pred` else `false_fun(*operands)`; like `jax.lax.cond`.
+
+    >>> import torch
+    >>> def safe_log(x):
+    ...     return cond(x > 0, torch.log, torch.zeros_like, x)
+    >>> safe_log(torch.tensor(1.0))
+    tensor(0.)
+    >>> torch.vmap(safe_log)(torch.tensor([-1.0, 1.0]))
+    tensor([0., 0.])
+
+    A Python bool chooses at once, also while tracing. A bool tensor of shape `()` chooses when its value is known: a
+    Python branch when called eagerly, `torch.cond` in a traced function. Where the worlds of a `torch.vmap` may choose
+    differently both functions run, and `torch.where` picks: neither may then fail, and a NaN in the derivative of the
+    one not chosen is a NaN in the result's derivative.
+
+    Both functions return the same structure of tensors with the same shapes and dtypes, may use tensors from around
+    them, and are differentiated in every mode.
+    """
+    if isinstance(pred, bool):
+        return true_fun(*operands) if pred else false_fun(*operands)
+    check_predicate(pred, "cond: pred", verb="be")
+    leaves: list[Any]
+    leaves, spec = optree.tree_flatten(operands, namespace=NAMESPACE)  # type: ignore[arg-type]
+    where = [i for i, x in enumerate(leaves) if isinstance(x, Tensor)]
+    tensors = [leaves[i] for i in where]
+    traced, batched = context.is_traced((pred, *tensors)), context.is_batched(pred)
+    if not traced and not batched:
+        chosen, other = (true_fun, false_fun) if bool(context.unwrap(pred)) else (false_fun, true_fun)
+        explore(other, *operands)
+        return chosen(*operands)
+    if batched or not context.is_recording():
+        return _both(pred, true_fun(*operands), false_fun(*operands))
+
+    def flat(fn: Callable[..., T]) -> Callable[..., T]:
+        def flat_fn(*values: Tensor) -> T:
+            args = list(leaves)
+            for i, x in zip(where, values, strict=True):
+                args[i] = x
+            return fn(*spec.unflatten(args))
+
+        return flat_fn
+
+    branches = flat(true_fun), flat(false_fun)
+    converted = Conversion(branches, tensors)
+    result = _result(converted.results[0])
+    result.flatten(converted.results[1], "that of false_fun")
+    flat_branches = [_leaves(converted.close(fn)) for fn in branches]
+    return result.unflatten(intercepted(_branch, pred, *flat_branches, (*tensors, *converted.captured)))
+
+
+def _result(tree: Any) -> Structure:
+    return Structure(tree, "cond: the result", "that of true_fun", root="result")
+
+
+def _leaves(fn: Callable[..., Any]) -> Callable[..., tuple[Tensor, ...]]:
+    return lambda *args: tuple(optree.tree_leaves(fn(*args), namespace=NAMESPACE))
+
+
+def _both(pred: Tensor, if_true: T, if_false: T) -> T:
+    result = _result(if_true)
+    pairs = zip(result.leaves, result.flatten(if_false, "that of false_fun"), strict=True)
+    return result.unflatten([torch.where(pred, x, y) for x, y in pairs])
+
+
+def _branch(pred: Tensor, true_fn: Any, false_fn: Any, operands: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The branch for flat functions of `operands` that capture nothing."""
+    pred, operands = context.alive(pred), [context.alive(x) for x in operands]
+    if context.tracks_gradient(operands):
+        return _Cond.apply(pred, true_fn, false_fn, *operands)
+    return lowering.cond(pred, true_fn, false_fn, operands)
+
+
+class _Cond(torch.autograd.Function):
+    """A branch whose derivative is the branch between the derivatives."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(pred: Tensor, true_fn: Any, false_fn: Any, *operands: Tensor) -> tuple[Tensor, ...]:
+        return tuple(lowering.cond(pred, true_fn, false_fn, operands))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pred, ctx.true_fn, ctx.false_fn, *operands = inputs
+        ctx.save_for_backward(pred, *operands)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        pred, *operands = ctx.saved_tensors
+        cotangents = [g for g in grads if g is not None and g.is_floating_point()]
+
+        n = len(operands)
+
+        def pull(fn: Any) -> Callable[..., list[Tensor]]:
+            return lambda *args: vjp(fn, args[:n], args[n:])
+
+        if not floats(operands):
+            return (None,) * (3 + n)
+        found = _branch(pred, pull(ctx.true_fn), pull(ctx.false_fn), (*operands, *cotangents))
+        return (None, None, None, *only_floats(operands, found))

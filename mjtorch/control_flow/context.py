@@ -1,0 +1,227 @@
+"""Finds out where a control flow function is called: eagerly, under `torch.vmap` or `torch.func`, or while tracing.
+
+This is the only file of the package that looks at the internals of PyTorch's transforms.
+"""
+
+import contextlib
+import contextvars
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar, cast
+
+import torch
+import torch._functorch.config
+import torch.fx.traceback
+from torch import Tensor
+from torch._C import _functorch
+from torch._functorch.pyfunctorch import VmapInterpreter, retrieve_all_functorch_interpreters
+from torch._functorch.vmap import restore_vmap
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MODES = torch._C._TorchDispatchModeKey
+_TRACING_MODES = (_MODES.PROXY, _MODES.FAKE, _MODES.FUNCTIONAL)
+_WANTS_SCANS = contextvars.ContextVar("wants_scans", default=False)
+
+
+def opaque(fn: F) -> F:
+    """Keep Dynamo out of `fn`, whose Python code runs as it is, also while PyTorch traces the function around it."""
+    advice = (
+        "torch.compile does not look into mjtorch.control_flow; decorate the function that calls it with "
+        "@torch._dynamo.nonstrict_trace, and the call is compiled as a whole"
+    )
+
+    @functools.wraps(fn)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        # Only Dynamo sees True here. Disabling `fn` at once would import Dynamo, which takes longer than all of torch.
+        if torch.compiler.is_dynamo_compiling():
+            torch._dynamo.graph_break(msg=advice)
+            return torch._dynamo.disable(fn, reason=advice)(*args, **kwargs)
+        return fn(*args, **kwargs)
+
+    return cast(F, wrapper)
+
+
+def unwrap(x: Tensor) -> Tensor:
+    """`x` without the wrappers of `torch.func` transforms: the data of all worlds at once."""
+    x = alive(x)
+    while level_of(x):
+        x = alive(_functorch.get_unwrapped(x))
+    return x
+
+
+def alive(x: Tensor) -> Tensor:
+    """`x` without the wrapper of a transform that is over, which a tensor saved for a backward pass may have."""
+    return _functorch.unwrap_if_dead(x)
+
+
+def is_batched(x: Tensor) -> bool:
+    """Whether `x` differs between the worlds of some `torch.vmap` around the caller."""
+    x = alive(x)
+    while level_of(x):
+        if _functorch.is_batchedtensor(x):
+            return True
+        x = alive(_functorch.get_unwrapped(x))
+    return False
+
+
+def is_traced(values: Sequence[Tensor] = ()) -> bool:
+    """Whether values are unknown here: a graph is being recorded, or tensors have shapes but no data."""
+    if any(torch._C._get_dispatch_mode(mode) is not None for mode in _TRACING_MODES):
+        return True
+    return any(isinstance(unwrap(x), FakeTensor | FunctionalTensor) for x in values)
+
+
+def is_constant(x: Tensor) -> bool:
+    """Whether `torch.compile`, which is tracing, takes `x` for a constant: a tensor with data, which is no input.
+
+    Inductor cannot have constants among the operands of a loop or branch, but copies of them in its body.
+    """
+    compiling = torch._C._get_dispatch_mode(_MODES.FUNCTIONAL) is not None
+    return compiling and not level_of(x) and not isinstance(x, FakeTensor | FunctionalTensor)
+
+
+def is_recording() -> bool:
+    """Whether operations are being recorded into a graph."""
+    return get_proxy_mode() is not None
+
+
+@contextlib.contextmanager
+def recording_scans() -> Iterator[None]:
+    """Graphs recorded inside hold a scan as one operator, which the stock compiler cannot be trusted with."""
+    token = _WANTS_SCANS.set(True)
+    try:
+        yield
+    finally:
+        _WANTS_SCANS.reset(token)
+
+
+def wants_scans() -> bool:
+    """Whether the graph that is being recorded is for a compiler that knows scans."""
+    return _WANTS_SCANS.get()
+
+
+def in_compiled_backward() -> bool:
+    """Whether this is recorded into a backward pass in which Inductor may reuse the memory of saved tensors.
+
+    It then (2.13) also takes the operands of loop bodies and branches for saved tensors, and overwrites them.
+    """
+    part = torch.fx.traceback.current_meta.get("partitioner_tag")
+    return part == "is_backward" and torch._functorch.config.donated_buffer
+
+
+def in_compiled_training(values: Sequence[Tensor]) -> bool:
+    """Whether `torch.compile` records a forward pass on `values` for such a backward pass."""
+    compiling = torch._C._get_dispatch_mode(_MODES.FUNCTIONAL) is not None and torch._functorch.config.donated_buffer
+    return compiling and torch.is_grad_enabled() and any(unwrap(x).requires_grad for x in values)
+
+
+def unrecorded() -> contextlib.AbstractContextManager[Any]:
+    """Operations inside leave no trace in the graph being recorded."""
+    return disable_proxy_modes_tracing()
+
+
+def imagined() -> contextlib.AbstractContextManager[Any]:
+    """Operations inside compute shapes and dtypes only."""
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv  # here, because it takes long and is seldom needed
+
+    return FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+
+
+def level() -> int:
+    """How many transforms of `torch.func` are active."""
+    return len(retrieve_all_functorch_interpreters())
+
+
+def level_of(x: Tensor) -> int:
+    """The level of the outermost transform that wraps `x`; 0 for none."""
+    return max(_functorch.maybe_get_level(x), 0)
+
+
+def peel(x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor] | None]:
+    """One wrapper less, and how to put it on again (`None` for wrappers that track derivatives)."""
+    inner = _functorch.get_unwrapped(x)
+    if not _functorch.is_batchedtensor(x):
+        return inner, None
+    dim, at = _functorch.maybe_get_bdim(x), _functorch.maybe_get_level(x)
+    return inner, lambda new: _functorch._add_batch_dim(new, dim, at)
+
+
+def tracks_gradient(values: Sequence[Tensor]) -> bool:
+    """Whether some derivative of some of `values` is being recorded."""
+    if any(not isinstance(i, VmapInterpreter) for i in retrieve_all_functorch_interpreters()):
+        return True
+    return torch.is_grad_enabled() and any(unwrap(x).requires_grad for x in values)
+
+
+def _world_first(x: Tensor, dim: int | None) -> Tensor:
+    return x.movedim(dim, 0) if dim else x
+
+
+class VmapLevel:
+    """The innermost `torch.vmap` around the caller."""
+
+    def __init__(self, interpreter: VmapInterpreter) -> None:
+        self._interpreter = interpreter
+        self.level = interpreter.level()
+        self.size = interpreter.batch_size()
+        self.randomness = interpreter.randomness()
+
+    def unwrap(self, values: Sequence[Tensor]) -> tuple[list[Tensor], list[int | None]]:
+        """The values of all worlds, the world axis first where there is one (0), and where there is one (else None)."""
+        out, dims = [], []
+        for x in values:
+            inner, dim = _functorch._unwrap_batched(x, self.level)
+            out.append(_world_first(inner, dim))
+            dims.append(None if dim is None else 0)
+        return out, dims
+
+    def wrap(self, values: Sequence[Tensor], dims: Sequence[int | None]) -> list[Tensor]:
+        """The inverse of `unwrap`; `dims` says where the world axes are."""
+        return [
+            x if dim is None else _functorch._add_batch_dim(x, dim, self.level)
+            for x, dim in zip(values, dims, strict=True)
+        ]
+
+    def spread(
+        self, values: Sequence[Tensor], dims: Sequence[int | None], wanted: Sequence[int | None]
+    ) -> list[Tensor]:
+        """`values` with a world axis also where only `wanted` has one: the same value for every world."""
+        return [
+            x.unsqueeze(0).expand(self.size, *x.shape) if dim is None and want == 0 else x
+            for x, dim, want in zip(values, dims, wanted, strict=True)
+        ]
+
+    def run(
+        self, fn: Callable[..., Sequence[Tensor]], values: Sequence[Tensor], dims: Sequence[int | None]
+    ) -> tuple[list[Tensor], list[int | None]]:
+        """Call `fn`, written for one world, on the values of all worlds, from outside of the level."""
+        out, out_dims = restore_vmap(fn, tuple(dims), self.size, self.randomness)(*values)
+        moved = [_world_first(x, dim) for x, dim in zip(out, out_dims, strict=True)]
+        return moved, [None if dim is None else 0 for dim in out_dims]
+
+    @contextlib.contextmanager
+    def outside(self) -> Iterator[None]:
+        """Leave the level for a while."""
+        with self._interpreter.lower():
+            yield
+
+
+def innermost_vmap() -> VmapLevel | None:
+    """The innermost transform around the caller, which must be a `torch.vmap`; `None` if there is none."""
+    interpreters = retrieve_all_functorch_interpreters()
+    if not interpreters or not isinstance(interpreters[-1], VmapInterpreter):
+        return None
+    return VmapLevel(interpreters[-1])
+
+
+def storage_key(x: Tensor) -> int:
+    """Equal for tensors that share memory."""
+    x = unwrap(x)
+    if isinstance(x, FunctionalTensor):
+        x = torch._from_functional_tensor(x.elem)
+    with torch._C.DisableTorchFunction():  # a closure conversion around would put another tensor in its place
+        return x.untyped_storage()._cdata

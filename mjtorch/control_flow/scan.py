@@ -1,0 +1,222 @@
+"""`scan`: a loop over the leading axis of its inputs, with a carry, that collects outputs."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from mjtorch.control_flow import context, lowering
+from mjtorch.control_flow.carry import Structure, fresh
+from mjtorch.control_flow.closure import Conversion, intercepted
+from mjtorch.control_flow.context import opaque
+from mjtorch.control_flow.derivative import floats, only_floats, vjp
+
+Carry = TypeVar("Carry")
+
+# A traced loop of at most this many trips is written out: the compiler sees through it.
+UNROLL_LIMIT = 8
+
+
+@opaque
+def scan(
+    f: Callable[[Carry, Any], tuple[Carry, Any]],
+    init: Carry,
+    xs: Any = None,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: bool | None = None,
+    *,
+    checkpoint: int | None = None,
+) -> tuple[Carry, Any]:
+    """Fold `carry, y = f(carry, x)` over the leading axis of `xs`; return the last carry and all `y`, stacked.
+
+    Like `jax.lax.scan`:
+
+    >>> import torch
+    >>> total, partial = scan(lambda c, x: (c + x, c + x), torch.tensor(0), torch.arange(1, 5))
+    >>> total, partial
+    (tensor(10), tensor([ 1,  3,  6, 10]))
+
+    xs: tree of tensors with one leading size, or `None` with `length` given.
+    length: the number of trips, if not that of `xs`.
+    reverse: go from the last `x` to the first; outputs stay aligned with `xs`.
+    unroll: whether a traced function contains every trip (`True`) or one loop operator (`False`). By default loops of
+        at most 8 trips are unrolled. Eagerly it makes no difference.
+    checkpoint: save the carry only every that many trips, and compute the trips between again in the backward pass.
+        Memory for a derivative falls from `n` trips to about `n / checkpoint + checkpoint`.
+
+    The carry keeps its structure, shapes and dtypes. Captured tensors are allowed, and reverse mode derivatives with
+    respect to them, `init` and `xs` work in every mode. Forward mode works eagerly and for unrolled loops, without
+    `checkpoint`. A backward pass that `torch.compile` compiles (of `backward()`; not of `torch.func.grad` inside of the
+    function) is unrolled, up to 32 trips: Inductor overwrites what a loop there still needs. Longer loops are refused,
+    unless `torch._functorch.config.donated_buffer` is off.
+    """
+    carry = Structure(init, "scan: the carry", "init")
+    inputs = Structure(xs, "scan: the input", "xs", root="xs")
+    n = _length(inputs, length)
+    _check_options(unroll, checkpoint)
+    step = _Step(f, carry, inputs)
+    if not inputs.leaves:
+        inputs.leaves = [_counter(carry, n)]
+    order = [x.flip(0) for x in inputs.leaves] if reverse else inputs.leaves
+    looped = n > UNROLL_LIMIT if unroll is None else n > 1 and not unroll
+    if checkpoint is not None and n > 0:
+        out = _checkpointed(step, carry.leaves, order, checkpoint)
+    elif n > 0 and looped and context.is_traced((*carry.leaves, *order)):
+        out = _traced(step, carry.leaves, order, unroll)
+    else:
+        out = lowering.unrolled(step, carry.leaves, order)
+    last, ys = out[: len(carry.leaves)], out[len(carry.leaves) :]
+    return carry.unflatten(last), step.outputs.unflatten([y.flip(0) for y in ys] if reverse else ys)
+
+
+class _Step:
+    """`f` on flat carries and inputs; learns the structure of its outputs when it is called."""
+
+    def __init__(self, f: Any, carry: Structure, inputs: Structure) -> None:
+        self._f, self._carry, self._inputs = f, carry, inputs
+        self._counted = not inputs.leaves
+        self.outputs: Structure
+
+    def __call__(self, *args: Tensor) -> tuple[Tensor, ...]:
+        n = len(self._carry.leaves)
+        x = self._inputs.unflatten(() if self._counted else args[n:])
+        result = self._f(self._carry.unflatten(args[:n]), x)
+        if not isinstance(result, tuple) or len(result) != 2:
+            kind = "a tensor" if isinstance(result, Tensor) else f"a {type(result).__name__}"
+            raise TypeError(f"scan: f must return a pair (carry, y), got {kind}")
+        new = self._carry.flatten(result[0], "the result of f")
+        if not hasattr(self, "outputs"):
+            self.outputs = Structure(result[1], "scan: y", "the result of f", root="y")
+        return (*new, *self.outputs.flatten(result[1], "a later result of f"))
+
+
+def _length(inputs: Structure, length: int | None) -> int:
+    sizes = {x.shape[0] if x.dim() else None for x in inputs.leaves} | ({length} - {None})
+    if len(sizes) != 1 or None in sizes:
+        raise ValueError(
+            f"scan: the leaves of xs must have one leading size, equal to length if that is given; got shapes "
+            f"{[tuple(x.shape) for x in inputs.leaves]} and length={length}"
+        )
+    return next(size for size in sizes if size is not None)
+
+
+def _check_options(unroll: bool | None, checkpoint: int | None) -> None:
+    if unroll is not None and not isinstance(unroll, bool):
+        raise TypeError(f"unroll must be True, False or None, got {unroll!r}")
+    if checkpoint is None:
+        return
+    if isinstance(checkpoint, bool) or not isinstance(checkpoint, int) or checkpoint < 1:
+        raise ValueError(f"checkpoint must be a positive int, got {checkpoint!r}")
+    if unroll:
+        raise ValueError("checkpoint has no effect in an unrolled loop; leave out one of the two")
+
+
+def _counter(carry: Structure, n: int) -> Tensor:
+    return torch.arange(n, device=carry.leaves[0].device if carry.leaves else None)
+
+
+def _traced(step: _Step, carry: Sequence[Tensor], xs: Sequence[Tensor], unroll: bool | None) -> Sequence[Tensor]:
+    converted = Conversion((step,), (*carry, *(x[0] for x in xs)))
+    short = unroll is None and xs[0].shape[0] <= lowering.BACKWARD_LIMIT
+    if short and context.in_compiled_training((*carry, *xs, *converted.captured)):
+        return lowering.unrolled(step, carry, xs)  # as the backward pass will be in any case
+    return intercepted(_loop, converted.close(step), carry, xs, converted.captured)
+
+
+def _checkpointed(step: _Step, carry: Sequence[Tensor], xs: Sequence[Tensor], size: int) -> Sequence[Tensor]:
+    """A loop over chunks: the derivative of a chunk computes the carries inside of it again."""
+    converted = Conversion((step,), (*carry, *(x[0] for x in xs)))
+    return intercepted(_chunks, converted.close(step), carry, xs, converted.captured, size)
+
+
+def _chunks(
+    step: Any, carry: Sequence[Tensor], xs: Sequence[Tensor], captured: Sequence[Tensor], size: int
+) -> list[Tensor]:
+    m, n = len(carry), xs[0].shape[0]
+    whole = n // size
+
+    def chunk(*args: Tensor) -> Sequence[Tensor]:
+        values, rows, more = args[:m], args[m : m + len(xs)], args[m + len(xs) :]
+        return _loop(step, values, rows, more)
+
+    out = [*carry]
+    parts = []
+    if whole:
+        out = list(_loop(chunk, carry, [x[: whole * size].unflatten(0, (whole, size)) for x in xs], captured))
+        parts.append([y.flatten(0, 1) for y in out[m:]])
+    if n % size:
+        out = list(_loop(step, out[:m], [x[whole * size :] for x in xs], captured))
+        parts.append(out[m:])
+    return [*out[:m], *(torch.cat(ys) for ys in zip(*parts, strict=True))]
+
+
+def _loop(step: Any, carry: Sequence[Tensor], xs: Sequence[Tensor], captured: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The loop for a step that captures nothing: it takes the carry, a slice of `xs` and then `captured`."""
+    operands = [context.alive(x) for x in (*carry, *xs, *captured)]
+    if context.tracks_gradient(operands):
+        return _Scan.apply(step, len(carry), len(xs), *operands)[: -len(carry) or None]
+    return _run(step, len(carry), len(xs), operands)
+
+
+class _Scan(torch.autograd.Function):
+    """A loop that also returns the carry before each trip, and whose derivative is a loop in the other direction."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(step: Any, m: int, k: int, *operands: Tensor) -> tuple[Tensor, ...]:
+        def saving(*args: Tensor) -> tuple[Tensor, ...]:
+            return (*step(*args), *args[:m])
+
+        return tuple(fresh(_run(saving, m, k, operands), operands))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.step, ctx.m, ctx.k, *operands = inputs
+        carries = output[len(output) - ctx.m :]
+        ctx.save_for_backward(*operands[ctx.m :], *carries)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        step, m, k = ctx.step, ctx.m, ctx.k
+        saved = ctx.saved_tensors
+        split = len(saved) - m
+        xs, captured, carries = saved[:k], saved[k:split], saved[split:]
+        last = _cotangents(carries, grads[:m])
+        before = _cotangents(carries, grads[len(grads) - m :])
+        ys = [g for g in grads[m : len(grads) - m] if g is not None and g.is_floating_point()]
+
+        i, j = len(last), len(last) + len(floats(captured))
+
+        def back(*args: Tensor) -> tuple[Tensor, ...]:
+            totals, carry, args = args[:j], args[j : j + m], args[j + m :]
+            x, ys_row, before_row, captured = args[:k], args[k : k + q], args[k + q : k + q + i], args[k + q + i :]
+            found = vjp(step, (*carry, *x, *captured), (*totals[:i], *ys_row))
+            h = len(found) - (j - i)
+            sums = [a + b for a, b in zip((*found[:i], *found[h:]), (*before_row, *totals[i:]), strict=True)]
+            return (*sums, *found[i:h])
+
+        q = len(ys)
+        rows = [x.flip(0) for x in (*carries, *xs, *ys, *before)]
+        out = _loop(back, (*last, *(torch.zeros_like(x) for x in floats(captured))), rows, captured)
+        found = (*out[:i], *(g.flip(0) for g in out[j:]), *out[i:j])
+        return (None, None, None, *only_floats((*carries, *xs, *captured), found))
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise NotImplementedError(
+            "a loop that is traced or has checkpoint= has no forward mode derivative; use reverse mode, or unroll=True"
+        )
+
+
+def _cotangents(values: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
+    return [g for x, g in zip(values, grads, strict=True) if x.is_floating_point()]
+
+
+def _run(step: Any, m: int, k: int, operands: Sequence[Tensor]) -> list[Tensor]:
+    if context.is_traced(operands):
+        return lowering.scan(step, m, k, operands)
+    captured = operands[m + k :]
+    return lowering.unrolled(lambda *args: step(*args, *captured), operands[:m], operands[m : m + k])

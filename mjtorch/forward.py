@@ -1,0 +1,188 @@
+"""The table of contents of the physics: `step` and `forward` read like mj_step and mj_forward."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mjtorch.collision import collision
+from mjtorch.constraint import inv_constraint, make_constraint, reference_constraint, solve
+from mjtorch.control_flow.layout import like_new
+from mjtorch.integrate import continuous_acc, euler, implicit, rungekutta4
+from mjtorch.math.vector import norm
+from mjtorch.model import Data, DisableBit, EnableBit, Integrator, Model
+from mjtorch.model.check import check_data
+from mjtorch.model.slim import STATE, checked_names, keep
+from mjtorch.sensor import sensor_acc, sensor_pos, sensor_vel
+from mjtorch.smooth.actuation import fwd_actuation
+from mjtorch.smooth.camlight import camlight
+from mjtorch.smooth.com import com_pos, com_vel
+from mjtorch.smooth.energy import energy_pos, energy_vel
+from mjtorch.smooth.inertia import crb, factor_m, mul_m, solve_m
+from mjtorch.smooth.jacobian import xfrc_accumulate
+from mjtorch.smooth.kinematics import kinematics
+from mjtorch.smooth.passive import passive
+from mjtorch.smooth.rne import rne
+from mjtorch.smooth.tendon import tendon
+from mjtorch.smooth.transmission import transmission
+from mjtorch.transform import stage, static_arguments
+
+# mjMAXVAL: a larger number in the state counts as diverged.
+MAX_VALUE = 1e10
+# mjtWarning
+BADQPOS, BADQVEL, BADQACC = 3, 4, 5
+
+
+@static_arguments("outputs")
+@stage
+def step(m: Model, d: Data, *, outputs: str | Sequence[str] | None = None) -> Data:
+    """One time step: forward dynamics, then the integrator that `m.opt` names (mj_step).
+
+    As in C, what the result knows besides the state belongs to the beginning of the step. A world whose state is not
+    finite is counted in `d.warning` and goes on; C's automatic reset is not done.
+
+    Args:
+        m: the model.
+        d: state and inputs; all else in it is computed anew.
+        outputs: fields of the result to update, such as ("sensordata", "contact.dist"); "state" or () for the state
+            alone, which is always updated: time, qpos, qvel, act, qacc_warmstart, warning. All other fields are those
+            of `d`, out of date; compiled, they are not even written. Not given: all fields are updated.
+
+    Raises:
+        TypeError, ValueError: `d` does not fit `m`, or `outputs` names what is no field.
+    """
+    check_data(m, d, "step")
+    if outputs is not None:
+        names = checked_names(outputs, "step")
+        return keep(step(m, d), d, (*STATE, *names))
+    d = count_bad(d, BADQPOS, d.qpos)
+    d = count_bad(d, BADQVEL, d.qvel)
+    d = dynamics_and_sensors(m, d)
+    d = count_bad(d, BADQACC, d.qacc)
+    if m.opt.enabled(EnableBit.FWDINV):
+        d = compare_fwd_inv(m, d)
+    match m.opt.integrator:
+        case Integrator.EULER:
+            d = euler(m, d)
+        case Integrator.RK4:
+            d = rungekutta4(m, d, dynamics)
+        case Integrator.IMPLICIT | Integrator.IMPLICITFAST:
+            d = implicit(m, d)
+    return like_new(d)
+
+
+@stage
+def forward(m: Model, d: Data) -> Data:
+    """All that follows from the state and the inputs, time standing still (mj_forward).
+
+    Raises:
+        TypeError, ValueError: `d` does not fit `m`.
+    """
+    check_data(m, d, "forward")
+    return like_new(dynamics_and_sensors(m, d))
+
+
+@stage
+def inverse(m: Model, d: Data) -> Data:
+    """The force that gives the acceleration `d.qacc` in the state of `d` (mj_inverse).
+
+    Sets qfrc_inverse (nv,) [N or N m], the sum of what qfrc_applied, xfrc_applied and actuators would have to give, and
+    efc_force, efc_state, qfrc_constraint under that acceleration, the sensors that need accelerations, and all that
+    follows from positions and velocities. With the flag invdiscrete, `qacc` is the change of velocity over the time
+    step that the integrator makes; sensors measure, as in C, the acceleration that this belongs to.
+
+    Raises:
+        TypeError, ValueError: `d` does not fit `m`, or invdiscrete is enabled and the integrator is RK4.
+    """
+    check_data(m, d, "inverse")
+    qacc = d.qacc
+    d = inv_acceleration(m, positions_and_velocities(m, d))
+    return like_new(sensor_acc(m, d).replace(qacc=qacc))
+
+
+def dynamics_and_sensors(m: Model, d: Data) -> Data:
+    """`forward`, its results laid out as they come."""
+    d = positions_and_velocities(m, d)
+    return sensor_acc(m, fwd_constraint(m, fwd_acceleration(m, fwd_actuation(m, d))))
+
+
+def positions_and_velocities(m: Model, d: Data) -> Data:
+    """What follows from positions and velocities, with sensors and energy."""
+    energy = m.opt.enabled(EnableBit.ENERGY)
+    d = sensor_pos(m, fwd_position(m, d))
+    d = energy_pos(m, d) if energy else d.replace(energy=torch.zeros_like(d.energy))
+    d = sensor_vel(m, fwd_velocity(m, d))
+    return energy_vel(m, d) if energy else d
+
+
+def dynamics(m: Model, d: Data) -> Data:
+    """`forward` without sensors and energy: what an integrator needs within a step (mj_forwardSkip)."""
+    d = fwd_velocity(m, fwd_position(m, d))
+    return fwd_constraint(m, fwd_acceleration(m, fwd_actuation(m, d)))
+
+
+@stage
+def fwd_position(m: Model, d: Data) -> Data:
+    """What follows from positions: poses, inertia, contacts, constraint rows, transmissions (mj_fwdPosition)."""
+    d = camlight(m, com_pos(m, kinematics(m, d)))
+    d = tendon(m, d)
+    d = factor_m(m, crb(m, d))
+    d = make_constraint(m, collision(m, d))
+    return transmission(m, d)
+
+
+@stage
+def fwd_velocity(m: Model, d: Data) -> Data:
+    """What follows from velocities: passive forces, reference accelerations, bias forces (mj_fwdVelocity)."""
+    moment = d.actuator_moment
+    velocity = torch.zeros_like(d.actuator_velocity) if m.opt.disabled(DisableBit.ACTUATION) else moment @ d.qvel
+    d = d.replace(actuator_velocity=velocity)
+    if m.ntendon:
+        d = d.replace(ten_velocity=d.ten_J @ d.qvel)
+    d = passive(m, com_vel(m, d))
+    return rne(m, reference_constraint(m, d))
+
+
+@stage
+def fwd_acceleration(m: Model, d: Data) -> Data:
+    """Forces and acceleration without constraints (mj_fwdAcceleration)."""
+    qfrc_smooth = d.qfrc_passive - d.qfrc_bias + d.qfrc_applied + d.qfrc_actuator + xfrc_accumulate(m, d)
+    return d.replace(qfrc_smooth=qfrc_smooth, qacc_smooth=solve_m(m, d, qfrc_smooth))
+
+
+@stage
+def fwd_constraint(m: Model, d: Data) -> Data:
+    """Constraint forces and the acceleration under them (mj_fwdConstraint)."""
+    return solve(m, d)
+
+
+def inv_acceleration(m: Model, d: Data) -> Data:
+    """Constraint forces and qfrc_inverse under `d.qacc`, which invdiscrete makes an acceleration (mj_inverseSkip)."""
+    if m.opt.enabled(EnableBit.INVDISCRETE):
+        d = d.replace(qacc=continuous_acc(m, d))
+    d = inv_constraint(m, d)
+    return d.replace(qfrc_inverse=mul_m(m, d, d.qacc) + d.qfrc_bias - d.qfrc_passive - d.qfrc_constraint)
+
+
+@stage
+def compare_fwd_inv(m: Model, d: Data) -> Data:
+    """How far inverse dynamics is from the forward dynamics in `d` (mj_compareFwdInv).
+
+    Sets solver_fwdinv (2,) [N or N m]: lengths of the differences in qfrc_constraint, and between the forces applied
+    and qfrc_inverse, which is set too. Zero if no constraint is active. The better the solver converged the less.
+    """
+    found = inv_acceleration(m, d)
+    applied = d.qfrc_applied + d.qfrc_actuator + xfrc_accumulate(m, d)
+    gaps = torch.stack([d.qfrc_constraint - found.qfrc_constraint, applied - found.qfrc_inverse])
+    some = d.nefc > 0
+    return d.replace(
+        solver_fwdinv=torch.where(some, norm(gaps), 0.0),
+        qfrc_inverse=torch.where(some, found.qfrc_inverse, d.qfrc_inverse),
+    )
+
+
+def count_bad(d: Data, warning: int, x: Tensor) -> Data:
+    """Count one more `warning` where `x` holds something not finite or above `MAX_VALUE` (mju_isBad)."""
+    bad = ~(x.abs() <= MAX_VALUE).all()
+    mine = torch.arange(d.warning.shape[0], device=d.warning.device) == warning
+    return d.replace(warning=d.warning + (bad & mine))

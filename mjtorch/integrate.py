@@ -1,0 +1,254 @@
+"""From accelerations to the next state: Euler, implicit and Runge-Kutta (computation/index.rst, "Integrators")."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from mjtorch import tree
+from mjtorch.control_flow import scan
+from mjtorch.math import linalg, quaternion as quat
+from mjtorch.math.vector import cross, dot
+from mjtorch.model import Data, DisableBit, Integrator, Model
+from mjtorch.smooth.actuation import disabled_actuators, next_activation, wrap, wrap_period
+from mjtorch.smooth.derivative import damping_derivative, free_bias_vel, smooth_vel
+from mjtorch.smooth.inertia import full_m, solve_m
+
+# Runge-Kutta tableau: how far each stage goes, and how much the four evaluations count
+RK4_REACH = (0.5, 0.5, 1.0)
+RK4_WEIGHT = (1 / 6, 1 / 3, 1 / 3, 1 / 6)
+
+
+def integrate_pos(m: Model, qpos: Tensor, qvel: Tensor, dt: Tensor) -> Tensor:
+    """Positions (nq,) after moving from `qpos` (nq,) with the velocity `qvel` (nv,) for `dt` () [s] (mj_integratePos).
+
+    Quaternions turn about body axes and come out normalized.
+    """
+    p = m.plan.integration
+    if not p.quat_qpos.shape[0]:
+        return qpos + dt * qvel
+    linear = qpos[p.linear_qpos] + dt * qvel[p.linear_dof]
+    turned = quat.integrate(qpos[p.quat_qpos], qvel[p.quat_dof], dt)
+    return torch.cat([linear, turned.flatten()])[p.qpos_source]
+
+
+def differentiate_pos(m: Model, qpos1: Tensor, qpos2: Tensor, dt: Tensor) -> Tensor:
+    """The velocity (nv,) that takes `qpos1` to `qpos2` (nq,) in `dt` () [s] (mj_differentiatePos).
+
+    The inverse of `integrate_pos`; of the ways to turn, the shorter one is taken.
+    """
+    p = m.plan.integration
+    if not p.quat_qpos.shape[0]:
+        return (qpos2 - qpos1) / dt
+    linear = qpos2[p.linear_qpos] - qpos1[p.linear_qpos]
+    turned = quat.sub(qpos2[p.quat_qpos], qpos1[p.quat_qpos])
+    return torch.cat([linear, turned.flatten()])[p.dof_source] / dt
+
+
+def advance(m: Model, d: Data, qacc: Tensor, *, qvel: Tensor | None = None, act_dot: Tensor | None = None) -> Data:
+    """The state one time step later (mj_advance).
+
+    Sets act, qvel, qpos, time, and keeps `d.qacc` in `qacc_warmstart`.
+
+    Args:
+        m: the model.
+        d: what is known at the beginning of the step.
+        qacc: (nv,) acceleration that velocities change with.
+        qvel: (nv,) velocity that positions change with; not given: the new one (semi-implicit).
+        act_dot: (na,) rate that activations change with; not given: `d.act_dot`.
+    """
+    h = m.opt.timestep
+    new_qvel = d.qvel + h * qacc
+    return d.replace(
+        act=advance_act(m, d, d.act_dot if act_dot is None else act_dot),
+        qvel=new_qvel,
+        qpos=integrate_pos(m, d.qpos, new_qvel if qvel is None else qvel, h),
+        time=d.time + h,
+        qacc_warmstart=d.qacc,
+    )
+
+
+def advance_act(m: Model, d: Data, act_dot: Tensor) -> Tensor:
+    """Activations (na,) one time step later; those of disabled actuators stay (mj_advance)."""
+    p = m.plan.actuation
+    if not m.na or m.opt.disabled(DisableBit.ACTUATION):
+        return d.act
+    if m.opt.disableactuator:
+        act_dot = torch.where(disabled_actuators(m)[p.act_actuator], torch.zeros_like(act_dot), act_dot)
+    act = next_activation(m, d, act_dot)
+    if p.act_wraps.some:
+        period = wrap_period(m)[p.act_actuator]
+        wrapped = wrap(act, d.actuator_length[p.act_actuator], period)
+        act = torch.where(p.act_wraps.mask & (period > 0), wrapped, act)
+    return act
+
+
+def euler(m: Model, d: Data) -> Data:
+    """Semi-implicit Euler, implicit in joint damping unless EULERDAMP or DAMPER is disabled (mj_Euler).
+
+    With damping, `(M + h B) qacc = qfrc_smooth + qfrc_constraint`, `B` the derivative of the damping force. Whether a
+    model has damping is decided when it is put: damping that is added later to a model without any is explicit.
+    """
+    if is_explicit(m):
+        return advance(m, d, d.qacc)
+    return advance(m, d, linalg.cholesky_solve(linalg.cholesky(euler_mhat(m, d)), d.qfrc_smooth + d.qfrc_constraint))
+
+
+def is_explicit(m: Model) -> bool:
+    """Whether `euler` has no damping to be implicit in."""
+    disabled = m.opt.disabled(DisableBit.EULERDAMP) or m.opt.disabled(DisableBit.DAMPER)
+    return disabled or not m.plan.integration.damped
+
+
+def euler_mhat(m: Model, d: Data) -> Tensor:
+    """`M + h B` (nv, nv), `B` the derivative of the damping force."""
+    return full_m(m, d) + torch.diag(m.opt.timestep * damping_derivative(m, d.qvel))
+
+
+def implicit(m: Model, d: Data) -> Data:
+    """Implicit in velocity, with all smooth forces or, `implicitfast`, without the bias force (mj_implicit).
+
+    `(M - h D) qacc = qfrc_smooth + qfrc_constraint`, `D` from `smooth_vel`. Without the bias force the matrix is
+    symmetric; bodies that float alone have the bias terms all the same, in a 6 by 6 system each.
+    """
+    qfrc = d.qfrc_smooth + d.qfrc_constraint
+    if m.opt.integrator == Integrator.IMPLICIT:
+        return advance(m, d, linalg.solve(implicit_mhat(m, d, include_bias=True), qfrc))
+
+    p, h = m.plan.integration, m.opt.timestep
+    inertia, derivative = full_m(m, d), h * smooth_vel(m, d, include_bias=False)
+    if not p.free_body.shape[0]:
+        return advance(m, d, linalg.cholesky_solve(linalg.cholesky(inertia - derivative), qfrc))
+    # Their own derivative need not be symmetric: the common factor sees the plain inertia of such bodies.
+    factor = linalg.cholesky(inertia - p.bound * derivative)
+    floating = linalg.solve(floating_mhat(m, d, inertia - derivative), qfrc[p.free_dof])
+    return advance(m, d, torch.cat([linalg.cholesky_solve(factor, qfrc), floating.flatten()])[p.free_source])
+
+
+def implicit_mhat(m: Model, d: Data, include_bias: bool) -> Tensor:
+    """`M - h D` (nv, nv), `D` from `smooth_vel`."""
+    return full_m(m, d) - m.opt.timestep * smooth_vel(m, d, include_bias)
+
+
+def floating_mhat(m: Model, d: Data, mhat: Tensor) -> Tensor:
+    """The blocks (f, 6, 6) of `mhat` (nv, nv) of the bodies that float alone, with the derivative of the bias force."""
+    p = m.plan.integration
+    return mhat[p.free_dof[:, :, None], p.free_dof[:, None, :]] + m.opt.timestep * free_bias_vel(m, d)
+
+
+def continuous_acc(m: Model, d: Data) -> Tensor:
+    """The acceleration (nv,) of which the integrator makes `d.qacc`, taken as change of velocity over time step.
+
+    The integrators solve `Mhat qacc = qfrc` where the equations of motion say `M a = qfrc`; this is `a`
+    (mj_discreteAcc). Needs `crb`, `factor_m`, `fwd_velocity`, and if implicit the actuator forces.
+
+    Raises:
+        ValueError: for RK4, which has no such matrix.
+    """
+    p = m.plan.integration
+    match m.opt.integrator:
+        case Integrator.EULER:
+            if is_explicit(m):
+                return d.qacc
+            qfrc = euler_mhat(m, d) @ d.qacc
+        case Integrator.IMPLICIT:
+            qfrc = implicit_mhat(m, d, include_bias=True) @ d.qacc
+        case Integrator.IMPLICITFAST:
+            mhat = implicit_mhat(m, d, include_bias=False)
+            qfrc = mhat @ d.qacc
+            if p.free_body.shape[0]:
+                floating = floating_mhat(m, d, mhat) @ d.qacc[p.free_dof][..., None]
+                qfrc = torch.cat([qfrc, floating.flatten()])[p.free_source]
+        case Integrator.RK4:
+            raise ValueError("inverse: discrete inverse dynamics does not exist for RK4; disable the flag invdiscrete")
+    return solve_m(m, d, qfrc)
+
+
+def rungekutta4(m: Model, d: Data, forward: Callable[[Model, Data], Data]) -> Data:
+    """Fourth-order Runge-Kutta from a state where `forward` has been computed (mj_RungeKutta).
+
+    As in C the result knows what the last of the four evaluations has computed, and sensors and energy of the first.
+
+    Args:
+        m: the model.
+        d: what is known at the beginning of the step.
+        forward: forward dynamics; it need not compute sensors and energy.
+    """
+    h, start = m.opt.timestep, d
+
+    def evaluate(carry: _Stage, tableau: Tensor) -> tuple[_Stage, None]:
+        """One more evaluation, from where the last one's rates lead; its rates join the weighted sums."""
+        reach, weight = tableau.unbind()
+        step, last = reach * h, carry.rates
+        moved = step * last.qpos
+        qvel = start.qvel + step * last.qvel
+        d = forward(
+            m,
+            carry.d.replace(
+                qpos=integrate_pos(m, start.qpos, last.qpos, step),
+                qvel=qvel,
+                act=start.act + step * last.act,
+                time=start.time + step,
+            ),
+        )
+        rates = _Rates(position_rate(m, qvel, moved), d.qacc, d.act_dot)
+        return _Stage(d, rates, tree.map(lambda total, x: total + weight * x, carry.mean, rates)), None
+
+    rates = _Rates(position_rate(m, d.qvel, torch.zeros_like(d.qvel)), d.qacc, d.act_dot)
+    first = _Stage(d, rates, tree.map(lambda x: RK4_WEIGHT[0] * x, rates))
+    tableau = d.qpos.new_tensor([*zip(RK4_REACH, RK4_WEIGHT[1:], strict=True)])
+    last, _ = scan(evaluate, first, tableau, unroll=False)
+    d = last.d.replace(
+        qpos=start.qpos,
+        qvel=start.qvel,
+        act=start.act,
+        time=start.time,
+        sensordata=start.sensordata,
+        energy=start.energy,
+    )
+    return advance(m, d, last.mean.qvel, qvel=last.mean.qpos, act_dot=last.mean.act)
+
+
+@tree.dataclass
+class _Rates(tree.Tree):
+    """Rates of change: of positions (nv,), as a velocity, of velocities (nv,) and of activations (na,)."""
+
+    qpos: Tensor
+    qvel: Tensor
+    act: Tensor
+
+
+@tree.dataclass
+class _Stage(tree.Tree):
+    """An evaluation within a Runge-Kutta step: what it found, its rates, and the weighted sum of rates so far."""
+
+    d: Data
+    rates: _Rates
+    mean: _Rates
+
+
+def position_rate(m: Model, qvel: Tensor, moved: Tensor) -> Tensor:
+    """How fast (nv,) the displacement `moved` (nv,) from the start of the step changes at the velocity `qvel` (nv,).
+
+    They differ for orientations, where displacements are rotation vectors (Munthe-Kaas, "High order Runge-Kutta methods
+    on manifolds", 1999). MuJoCo before 4.0 takes them as the same.
+    """
+    p = m.plan.integration
+    if not (p.rk_correction and p.quat_dof.shape[0]):
+        return qvel
+    rate = rotation_vector_rate(moved[p.quat_dof], qvel[p.quat_dof])
+    return torch.cat([qvel[p.linear_dof], rate.flatten()])[p.dof_source]
+
+
+def rotation_vector_rate(v: Tensor, w: Tensor) -> Tensor:
+    """Rate (..., 3) of the rotation vector `v` (..., 3) of a frame that turns with `w` (..., 3) about its own axes.
+
+    `w + v x w / 2 + c v x (v x w)` with `c = (1 - x cot x) / |v|^2`, `x = |v| / 2`; `c = 1/12` at v = 0.
+    """
+    square = dot(v, v, keepdim=True)
+    small = square < 1e-2
+    half = 0.5 * torch.where(small, 1.0, square).sqrt()
+    exact = (1 - half * half.cos() / half.sin()) / (4 * half * half)
+    series = 1 / 12 + square * (1 / 720 + square * (1 / 30240 + square / 1209600))
+    turned = cross(v, w)
+    return w + 0.5 * turned + torch.where(small, series, exact) * cross(v, turned)

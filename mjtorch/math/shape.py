@@ -1,0 +1,140 @@
+"""Primitive shapes in their own frames: what is inside, and where rays meet the surface. All broadcast."""
+
+import enum
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from mjtorch.math.vector import MIN_VALUE, dot
+
+
+class Shape(enum.IntEnum):
+    """mjtGeom, the ones that a few sizes describe.
+
+    PLANE z = 0, half lengths x and y (zero or less: infinite); SPHERE radius; CAPSULE and CYLINDER along z, radius and
+    half length; ELLIPSOID and BOX half lengths.
+    """
+
+    PLANE = 0
+    SPHERE = 2
+    CAPSULE = 3
+    ELLIPSOID = 4
+    CYLINDER = 5
+    BOX = 6
+
+
+def inside(shape: Shape, size: Tensor, point: Tensor) -> Tensor:
+    """Whether points (..., 3) [m] are inside shapes of `size` (..., 3) [m]; bool (...) (mju_insideGeom)."""
+    radius, z = size[..., 0], point[..., 2]
+    square = radius * radius
+    match shape:
+        case Shape.PLANE:
+            return z < 0
+        case Shape.SPHERE:
+            return dot(point, point) < square
+        case Shape.CAPSULE:
+            beyond = (z.abs() - size[..., 1]).clamp(min=0)
+            return dot(point[..., :2], point[..., :2]) + beyond * beyond < square
+        case Shape.ELLIPSOID:
+            scaled = point / size
+            return dot(scaled, scaled) < 1
+        case Shape.CYLINDER:
+            return (z.abs() < size[..., 1]) & (dot(point[..., :2], point[..., :2]) < square)
+        case Shape.BOX:
+            return (point.abs() < size).all(-1)
+
+
+def ray(shape: Shape, size: Tensor, point: Tensor, direction: Tensor) -> Tensor:
+    """How far along `direction` a ray from `point` first meets a surface, in lengths of `direction` (mju_rayGeom).
+
+    size, point, direction: (..., 3) [m]. Returns (...), -1 where the ray misses. From inside it meets the far surface;
+    a plane is met from above only.
+    """
+    hits = MEETINGS[shape](size, point, direction)
+    nearest = torch.where(hits >= 0, hits, math.inf).amin(-1)
+    return torch.where(nearest < math.inf, nearest, -1.0)
+
+
+def _quotient(a: Tensor, b: Tensor) -> Tensor:
+    """`a / b`, -1 where b is zero."""
+    zero = b.abs() < MIN_VALUE
+    return torch.where(zero, -1.0, a / torch.where(zero, 1.0, b))
+
+
+def _roots(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """Both roots (..., 2) of `a x^2 + 2 b x + c`, -1 where there are none."""
+    discriminant = b * b - a * c
+    real = (discriminant >= 0) & (a >= MIN_VALUE)
+    # Where the ray grazes, the derivative of the root is infinite: zero is as good.
+    grazes = discriminant <= 0
+    root = torch.where(grazes, 0.0, torch.where(grazes, 1.0, discriminant).sqrt())
+    both = torch.stack([-b - root, root - b], dim=-1) / torch.where(real, a, 1.0)[..., None]
+    return torch.where(real[..., None], both, -1.0)
+
+
+def _sphere(radius: Tensor, point: Tensor, direction: Tensor) -> Tensor:
+    """Meetings (..., 2) with a sphere, or with a circle in two dimensions."""
+    return _roots(dot(direction, direction), dot(direction, point), dot(point, point) - radius * radius)
+
+
+def _at(hits: Tensor, point: Tensor, direction: Tensor) -> Tensor:
+    """Where rays are at `hits` (..., k): (..., k, 3)."""
+    return point[..., None, :] + hits[..., None] * direction[..., None, :]
+
+
+def _plane_hits(size: Tensor, point: Tensor, direction: Tensor) -> Tensor:
+    falls = direction[..., 2:] <= -MIN_VALUE
+    hits = torch.where(falls, _quotient(-point[..., 2:], direction[..., 2:]), -1.0)
+    half = size[..., None, :2]
+    within = (_at(hits, point, direction)[..., :2].abs() <= half) | (half <= 0)
+    return torch.where(within.all(-1), hits, -1.0)
+
+
+def _sphere_hits(size: Tensor, point: Tensor, direction: Tensor) -> Tensor:
+    return _sphere(size[..., 0], point, direction)
+
+
+def _capsule_hits(size: Tensor, point: Tensor, direction: Tensor) -> Tensor:
+    radius, half = size[..., 0], size[..., 1:2]
+    side = _sphere(radius, point[..., :2], direction[..., :2])
+    axis = torch.tensor([0.0, 0.0, 1.0], dtype=point.dtype, device=point.device) * half[..., None, :]
+    from_ends = point[..., None, :] + torch.cat([axis, -axis], dim=-2)  # the lower end, then the upper
+    caps = _sphere(radius[..., None], from_ends, direction[..., None, :]).flatten(-2)
+    hits = torch.cat([side, caps], dim=-1)
+    z = _at(hits, point, direction)[..., 2]
+    on_side, on_lower, on_upper = z[..., :2].abs() <= half, z[..., 2:4] <= -half, z[..., 4:] >= half
+    return torch.where(torch.cat([on_side, on_lower, on_upper], dim=-1), hits, -1.0)
+
+
+def _ellipsoid_hits(size: Tensor, point: Tensor, direction: Tensor) -> Tensor:
+    return _sphere(torch.ones_like(size[..., 0]), point / size, direction / size)
+
+
+def _cylinder_hits(size: Tensor, point: Tensor, direction: Tensor) -> Tensor:
+    radius, half = size[..., :1], size[..., 1:2]
+    side = _sphere(size[..., 0], point[..., :2], direction[..., :2])
+    flat = _quotient(torch.cat([-half, half], dim=-1).sub(point[..., 2:]), direction[..., 2:])
+    hits = torch.cat([side, flat], dim=-1)
+    at = _at(hits, point, direction)
+    on_side, on_flat = at[..., :2, 2].abs() <= half, dot(at[..., 2:, :2], at[..., 2:, :2]) <= radius * radius
+    return torch.where(torch.cat([on_side, on_flat], dim=-1), hits, -1.0)
+
+
+def _box_hits(size: Tensor, point: Tensor, direction: Tensor) -> Tensor:
+    hits = _quotient(torch.cat([-size - point, size - point], dim=-1), torch.cat([direction, direction], dim=-1))
+    within = _at(hits, point, direction).abs() <= size[..., None, :]
+    # A ray is on the plane of a face that it meets but for rounding.
+    own = torch.eye(3, dtype=torch.bool, device=point.device).repeat(2, 1)
+    return torch.where((within | own).all(-1), hits, -1.0)
+
+
+MEETINGS: dict[Shape, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    Shape.PLANE: _plane_hits,
+    Shape.SPHERE: _sphere_hits,
+    Shape.CAPSULE: _capsule_hits,
+    Shape.ELLIPSOID: _ellipsoid_hits,
+    Shape.CYLINDER: _cylinder_hits,
+    Shape.BOX: _box_hits,
+}

@@ -1,0 +1,36 @@
+"""What is simulated (`Model`), what the simulation knows of one world (`Data`), and the way in and out of both."""
+
+from mjtorch.model.axes import model_axes
+from mjtorch.model.contact import Contact
+from mjtorch.model.data import Data
+from mjtorch.model.get_data import get_data
+from mjtorch.model.make_data import make_data
+from mjtorch.model.model import Model
+from mjtorch.model.option import Cone, DisableBit, EnableBit, Integrator, Option, Solver, Statistic
+from mjtorch.model.put_data import put_data
+from mjtorch.model.put_model import put_model
+from mjtorch.model.state import State, get_state, reset_data, reset_data_keyframe, set_state, state_size
+
+__all__ = [
+    "Cone",
+    "Contact",
+    "Data",
+    "DisableBit",
+    "EnableBit",
+    "Integrator",
+    "Model",
+    "Option",
+    "Solver",
+    "State",
+    "Statistic",
+    "get_data",
+    "get_state",
+    "make_data",
+    "model_axes",
+    "put_data",
+    "put_model",
+    "reset_data",
+    "reset_data_keyframe",
+    "set_state",
+    "state_size",
+]

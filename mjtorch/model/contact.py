@@ -1,0 +1,43 @@
+"""`Contact`: the contact list as arrays."""
+
+from torch import Tensor
+
+from mjtorch import tree
+
+
+@tree.dataclass(kw_only=True)
+class Contact(tree.Tree):
+    """Contact slots (mjContact); `n = m.plan.collision.ncon` slots, grouped by `dim`, each group in C's order.
+
+    A slot whose `detected` is False holds no contact (its geoms may be far apart, or it may be spare capacity): its
+    frame is zero, its other numbers are finite but mean nothing to the physics. A detected contact is active, that is,
+    makes constraint rows, where `dist < includemargin`; otherwise it lies in the gap and only reports.
+
+    dist: (n,) [m] distance between nearest points, negative in penetration
+    pos: (n, 3) [m] midpoint between the geoms
+    frame: (n, 3, 3) rows: normal (from geom[0] to geom[1]), tangent 1, tangent 2
+    includemargin: (n,) [m]
+    friction: (n, 5) tangent 1, 2, spin, roll 1, 2
+    solref, solreffriction: (n, 2)
+    solimp: (n, 5)
+    geom: (n, 2) geom ids, -1 in an empty slot
+    detected: (n,) bool
+    dim: (n,) static, 1, 3, 4 or 6
+    """
+
+    dist: Tensor
+    pos: Tensor
+    frame: Tensor
+    includemargin: Tensor
+    friction: Tensor
+    solref: Tensor
+    solreffriction: Tensor
+    solimp: Tensor
+    geom: Tensor
+    detected: Tensor
+    dim: tuple[int, ...] = tree.field(static=True)
+
+    @property
+    def active(self) -> Tensor:
+        """(n,) bool: makes constraint rows."""
+        return self.detected & (self.dist < self.includemargin)

@@ -1,0 +1,131 @@
+"""`Data`: mjData of one world as a tree."""
+
+from torch import Tensor
+
+from mjtorch import tree
+from mjtorch.model.contact import Contact
+
+
+@tree.dataclass(kw_only=True)
+class Data(tree.Tree):
+    """State, inputs and everything computed from them, for one world (mjData). All names are MuJoCo's.
+
+    Matrices that MuJoCo stores as 9 numbers are (3, 3) here; Jacobians and moments are dense; the contact list and the
+    constraint rows have fixed sizes, and a row that is not active has `efc_D = 0`.
+
+    State and inputs
+        time () [s], qpos (nq,), qvel (nv,), act (na,), qacc_warmstart (nv,), ctrl (nu,), qfrc_applied (nv,),
+        xfrc_applied (nbody, 6) force then torque, eq_active (neq,) bool, mocap_pos (nmocap, 3), mocap_quat (nmocap, 4)
+    Counts, as integers
+        warning (7,) how often each mjtWarning was raised; CONTACTFULL adds up the contacts that found no slot
+        solver_niter () iterations of the last solve, ncon () detected contacts,
+        ne, nf, nl, nefc () active equality, friction, limit and all constraint rows
+    Position
+        xpos (nbody, 3), xquat (nbody, 4), xmat (nbody, 3, 3), xipos (nbody, 3), ximat (nbody, 3, 3), xanchor (njnt, 3),
+        xaxis (njnt, 3), geom_xpos (ngeom, 3), geom_xmat (ngeom, 3, 3), site_xpos (nsite, 3), site_xmat (nsite, 3, 3),
+        cam_xpos (ncam, 3), cam_xmat (ncam, 3, 3), light_xpos (nlight, 3), light_xdir (nlight, 3),
+        subtree_com (nbody, 3), cdof (nv, 6) rotation then translation, cinert (nbody, 10), crb (nbody, 10),
+        ten_length (ntendon,), ten_J (ntendon, nv), actuator_length (nu,), actuator_moment (nu, nv),
+        M (nC,) lower triangle in the sparsity of `M_rowadr`, `M_colind`; qLD (nv, nv) dense lower Cholesky factor of M
+    Velocity
+        ten_velocity (ntendon,), actuator_velocity (nu,), cvel (nbody, 6), cdof_dot (nv, 6), qfrc_bias (nv,),
+        qfrc_spring, qfrc_damper, qfrc_gravcomp, qfrc_fluid, qfrc_passive (nv,),
+        subtree_linvel, subtree_angmom (nbody, 3)
+    Forces and acceleration
+        act_dot (na,), actuator_force (nu,), qfrc_actuator, qfrc_smooth, qacc_smooth, qfrc_constraint, qacc (nv,),
+        energy (2,) potential and kinetic [J], sensordata (nsensordata,), qfrc_inverse (nv,) by `inverse`,
+        solver_fwdinv (2,) by `compare_fwd_inv`, under the flag fwdinv,
+        cacc, cfrc_int, cfrc_ext (nbody, 6) by `rne_postconstraint`, for sensors of force and torque
+    Constraint rows; their type and object are static, in `m.plan.constraint`
+        efc_J (nefc, nv), efc_pos, efc_margin, efc_frictionloss, efc_diagA (nefc,), efc_KBIP (nefc, 4),
+        efc_D, efc_R, efc_vel, efc_aref, efc_b, efc_force (nefc,), efc_state (nefc,) integer, mjtConstraintState
+    """
+
+    time: Tensor
+    qpos: Tensor
+    qvel: Tensor
+    act: Tensor
+    qacc_warmstart: Tensor
+    ctrl: Tensor
+    qfrc_applied: Tensor
+    xfrc_applied: Tensor
+    eq_active: Tensor
+    mocap_pos: Tensor
+    mocap_quat: Tensor
+
+    warning: Tensor
+    solver_niter: Tensor
+    ncon: Tensor
+    ne: Tensor
+    nf: Tensor
+    nl: Tensor
+    nefc: Tensor
+
+    xpos: Tensor
+    xquat: Tensor
+    xmat: Tensor
+    xipos: Tensor
+    ximat: Tensor
+    xanchor: Tensor
+    xaxis: Tensor
+    geom_xpos: Tensor
+    geom_xmat: Tensor
+    site_xpos: Tensor
+    site_xmat: Tensor
+    cam_xpos: Tensor
+    cam_xmat: Tensor
+    light_xpos: Tensor
+    light_xdir: Tensor
+    subtree_com: Tensor
+    cdof: Tensor
+    cinert: Tensor
+    crb: Tensor
+    ten_length: Tensor
+    ten_J: Tensor
+    actuator_length: Tensor
+    actuator_moment: Tensor
+    M: Tensor
+    qLD: Tensor
+
+    ten_velocity: Tensor
+    actuator_velocity: Tensor
+    cvel: Tensor
+    cdof_dot: Tensor
+    qfrc_bias: Tensor
+    qfrc_spring: Tensor
+    qfrc_damper: Tensor
+    qfrc_gravcomp: Tensor
+    qfrc_fluid: Tensor
+    qfrc_passive: Tensor
+    subtree_linvel: Tensor
+    subtree_angmom: Tensor
+
+    act_dot: Tensor
+    actuator_force: Tensor
+    qfrc_actuator: Tensor
+    qfrc_smooth: Tensor
+    qacc_smooth: Tensor
+    qfrc_constraint: Tensor
+    qacc: Tensor
+    qfrc_inverse: Tensor
+    solver_fwdinv: Tensor
+    energy: Tensor
+    sensordata: Tensor
+    cacc: Tensor
+    cfrc_int: Tensor
+    cfrc_ext: Tensor
+
+    contact: Contact
+    efc_J: Tensor
+    efc_pos: Tensor
+    efc_margin: Tensor
+    efc_frictionloss: Tensor
+    efc_diagA: Tensor
+    efc_KBIP: Tensor
+    efc_D: Tensor
+    efc_R: Tensor
+    efc_vel: Tensor
+    efc_aref: Tensor
+    efc_b: Tensor
+    efc_force: Tensor
+    efc_state: Tensor

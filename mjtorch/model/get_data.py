@@ -1,0 +1,210 @@
+"""`get_data`: from a `Data` to `mujoco.MjData`."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import mujoco
+import numpy as np
+import torch
+
+from mjtorch import tree
+from mjtorch.model.data import Data
+from mjtorch.model.plan import constraint
+from mjtorch.model.plan.collision import CollisionPlan
+from mjtorch.model.plan.geom_pairs import tried_pairs
+from mjtorch.model.put_data import CONTACT_FIELDS
+
+# What is filled in by other means than copying the numbers of the field of the same name.
+SPECIAL = {
+    "contact",
+    "time",
+    "warning",
+    "solver_niter",
+    "ncon",
+    "ne",
+    "nf",
+    "nl",
+    "nefc",
+    "ten_J",
+    "actuator_moment",
+    "qLD",
+}
+ROWS = tuple(name for name in tree.tensor_fields(Data) if name.startswith("efc_") and name != "efc_J")
+COPIED = tuple(name for name in tree.tensor_fields(Data) if name not in SPECIAL and not name.startswith("efc_"))
+
+
+def get_data(mj_model: mujoco.MjModel, d: Data) -> mujoco.MjData | list[mujoco.MjData]:
+    """Copy to MuJoCo: one `MjData`, or a list of them if `d` has a leading world axis.
+
+    All that `Data` knows is filled in; the contact list and the constraint rows hold the active ones only, in MuJoCo's
+    order. What `Data` does not have is left as a new `MjData` has it, save for `qLD`, which is computed from `M`, and
+    the quaternions of inertias, geoms and sites.
+
+    Args:
+        mj_model: the model that `d` belongs to.
+        d: one world, or many along the first axis of every field.
+
+    Raises:
+        TypeError, ValueError: an argument is not what it should be, or `d` belongs to another model.
+    """
+    if not isinstance(mj_model, mujoco.MjModel):
+        raise TypeError(f"get_data: mj_model must be a mujoco.MjModel, got {type(mj_model).__name__}")
+    if not isinstance(d, Data):
+        raise TypeError(f"get_data: d must be a mjtorch Data, got {type(d).__name__}")
+    sizes = {"qpos": mj_model.nq, "qvel": mj_model.nv, "ctrl": mj_model.nu, "act": mj_model.na}
+    for name, size in sizes.items():
+        shape = tuple(getattr(d, name).shape)
+        if shape[-1] != size or len(shape) > 2:
+            raise ValueError(
+                f"get_data: d.{name} must have shape ({size},) for one world or (worlds, {size}) for many, "
+                f"got {shape}; d may belong to another model"
+            )
+    host = tree.map(lambda x: x.detach().cpu().numpy(), d)
+    layout = _Layout(mj_model, d.contact.dim)
+    if layout.nefc != d.efc_D.shape[-1]:
+        raise ValueError(
+            f"get_data: d has {d.efc_D.shape[-1]} constraint rows, but a model made from mj_model has {layout.nefc}; "
+            "options that switch constraints off must be the same as at put_model"
+        )
+    if d.qpos.dim() == 1:
+        return _world(mj_model, host, layout)
+    return [_world(mj_model, tree.map(lambda x, i=i: x[i], host), layout) for i in range(d.qpos.shape[0])]
+
+
+class _Layout:
+    """Where MuJoCo's contacts and rows lie among the slots and fixed rows of `Data`."""
+
+    def __init__(self, mj_model: mujoco.MjModel, contact_dim: tuple[int, ...]) -> None:
+        slots = cast(CollisionPlan, SimpleNamespace(contact_dim=contact_dim, ncon=len(contact_dim)))
+        plan = constraint.build(mj_model, torch.device("cpu"), torch.float64, slots)
+        self.dim = np.array(contact_dim, dtype=np.int64)
+        self.nefc = plan.nefc
+        self.efc_type = np.array(plan.efc_type, dtype=np.int64)
+        self.efc_id = np.array(plan.efc_id, dtype=np.int64)
+        self.rank: dict[tuple[int, ...], int] = {
+            (p.geom1, p.geom2): k for k, p in reversed(list(enumerate(tried_pairs(mj_model))))
+        }
+
+    def contacts(self, d: Any) -> list[int]:
+        """The slots that hold contacts, in MuJoCo's order."""
+        geoms = d.contact.geom.tolist()
+        slots = np.flatnonzero(d.contact.detected).tolist()
+        return sorted(slots, key=lambda slot: (self.rank.get(tuple(geoms[slot]), -1), slot))
+
+    def rows(self, d: Any, contacts: list[int]) -> np.ndarray:
+        """The active rows, in MuJoCo's order, which is that of the contacts; none for contacts that are not there."""
+        position = {slot: k for k, slot in enumerate(contacts)}
+        owner = [
+            position.get(int(slot)) if is_contact else -1
+            for slot, is_contact in zip(self.efc_id, is_contact_row(self.efc_type), strict=True)
+        ]
+        active = [(at, row) for row, at in enumerate(owner) if at is not None and d.efc_D[row] > 0]
+        return np.array([row for _, row in sorted(active)], dtype=np.int64)
+
+
+def is_contact_row(efc_type: np.ndarray) -> np.ndarray:
+    """Which rows belong to contacts."""
+    return efc_type >= int(mujoco.mjtConstraint.mjCNSTR_CONTACT_FRICTIONLESS)
+
+
+def _world(mj_model: mujoco.MjModel, d: Any, layout: _Layout) -> mujoco.MjData:
+    """One world, its fields as numpy arrays."""
+    result = mujoco.MjData(mj_model)
+    contacts = layout.contacts(d)
+    rows = layout.rows(d, contacts)
+    jacobian = d.efc_J[rows]
+    sparse = mujoco.mj_isSparse(mj_model)
+    # Allocates the lists and sets their lengths; there is no public way to do this.
+    mujoco._functions._realloc_con_efc(
+        result, ncon=len(contacts), nefc=len(rows), nJ=int(np.count_nonzero(jacobian)) if sparse else jacobian.size
+    )
+    result.time = float(d.time)
+    for name in COPIED:
+        target = getattr(result, name)
+        target[:] = np.reshape(getattr(d, name), target.shape)
+    _sparse_matrices(mj_model, result, d)
+    _quaternions(mj_model, result)
+    if result.M.any():
+        mujoco.mj_factorM(mj_model, result)
+    for k, count in enumerate(d.warning.tolist()):
+        result.warning[k].number = count
+    result.solver_niter[0] = int(d.solver_niter)
+    _contacts(result, d, layout, contacts, rows)
+    _rows(result, d, layout, contacts, rows)
+    _jacobian(result, jacobian, sparse)
+    return result
+
+
+def _contacts(result: mujoco.MjData, d: Any, layout: _Layout, slots: list[int], rows: np.ndarray) -> None:
+    """Fill the contact list."""
+    contact = result.contact
+    for name in CONTACT_FIELDS:
+        target = getattr(contact, name)
+        target[:] = getattr(d.contact, name)[slots].reshape(target.shape)
+    contact.dim[:] = layout.dim[slots]
+    contact.geom1[:], contact.geom2[:] = contact.geom[:, 0], contact.geom[:, 1]
+    contact.flex[:], contact.elem[:], contact.vert[:] = -1, -1, -1
+    for name in ("H", "adhesion", "surfacevel"):
+        if hasattr(contact, name):
+            getattr(contact, name)[:] = 0.0  # fresh memory is not
+    contact.exclude[:] = contact.dist >= contact.includemargin
+    contact.efc_address[:] = -1
+    # the friction coefficient of the regularized cone
+    makes_rows = (contact.exclude == 0) & (contact.dim > 1)
+    contact.mu[:] = np.where(makes_rows, contact.friction[:, 0] / np.sqrt(result.model.opt.impratio), 0.0)
+    for row in reversed(np.flatnonzero(is_contact_row(layout.efc_type[rows]))):
+        contact.efc_address[slots.index(layout.efc_id[rows[row]])] = row
+
+
+def _rows(result: mujoco.MjData, d: Any, layout: _Layout, slots: list[int], rows: np.ndarray) -> None:
+    """Fill the constraint rows, without the Jacobian."""
+    for name in ROWS:
+        getattr(result, name)[:] = getattr(d, name)[rows]
+    kind, owner = layout.efc_type[rows], layout.efc_id[rows]
+    result.efc_type[:] = kind
+    result.efc_id[:] = [slots.index(o) if c else o for o, c in zip(owner, is_contact_row(kind), strict=True)]
+    types = mujoco.mjtConstraint
+    counts = {
+        "ne": (types.mjCNSTR_EQUALITY,),
+        "nf": (types.mjCNSTR_FRICTION_DOF, types.mjCNSTR_FRICTION_TENDON),
+        "nl": (types.mjCNSTR_LIMIT_JOINT, types.mjCNSTR_LIMIT_TENDON),
+    }
+    for name, which in counts.items():
+        setattr(result, name, int(np.isin(kind, [int(k) for k in which]).sum()))
+
+
+def _jacobian(result: mujoco.MjData, jacobian: np.ndarray, sparse: bool) -> None:
+    """Fill `efc_J`, in the form that the model's options ask for."""
+    if not sparse:
+        result.efc_J[:] = jacobian.reshape(-1)
+        return
+    row, column = np.nonzero(jacobian)
+    result.efc_J[:] = jacobian[row, column]
+    result.efc_J_colind[:] = column
+    result.efc_J_rownnz[:] = np.bincount(row, minlength=len(jacobian))
+    result.efc_J_rowadr[:] = np.cumsum(result.efc_J_rownnz) - result.efc_J_rownnz
+    result.efc_J_rowsuper[:] = 0
+
+
+def _sparse_matrices(mj_model: mujoco.MjModel, result: mujoco.MjData, d: Any) -> None:
+    """Fill the paths of tendons, their Jacobian and the actuator moments, stored by MuJoCo in compressed rows."""
+    length = result.ten_length.copy()
+    mujoco.mj_tendon(mj_model, result)  # for the paths
+    result.ten_length[:] = length
+    for row, (count, start) in enumerate(zip(mj_model.ten_J_rownnz, mj_model.ten_J_rowadr, strict=True)):
+        result.ten_J[start : start + count] = d.ten_J[row, mj_model.ten_J_colind[start : start + count]]
+    result.tendon_efcadr[:] = -1
+    length = result.actuator_length.copy()
+    mujoco.mj_transmission(mj_model, result)  # for the sparsity of the moments
+    result.actuator_length[:] = length
+    for row, (count, start) in enumerate(zip(result.moment_rownnz, result.moment_rowadr, strict=True)):
+        column = result.moment_colind[start : start + count]
+        result.actuator_moment[start : start + count] = d.actuator_moment[row, column]
+
+
+def _quaternions(mj_model: mujoco.MjModel, result: mujoco.MjData) -> None:
+    """Fill the orientations that newer versions of MuJoCo also hold as quaternions."""
+    for name in ("xiquat", "geom_xquat", "site_xquat"):
+        matrix = getattr(result, name.replace("quat", "mat"))
+        for quat, mat in zip(getattr(result, name, ()), matrix, strict=False):
+            mujoco.mju_mat2Quat(quat, mat)

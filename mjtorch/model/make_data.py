@@ -1,0 +1,119 @@
+"""`make_data`: a `Data` at the model's reference pose."""
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mjtorch.model.contact import Contact
+from mjtorch.model.data import Data
+from mjtorch.model.model import Model
+
+# number of mjtWarning values
+N_WARNING = 7
+
+
+def make_data(m: Model) -> Data:
+    """One world at `qpos0`, at rest, with `eq_active` as the model says; everything computed is zero.
+
+    Call `forward` to fill what follows from the state; `step` needs no such call.
+    """
+    zeros = {name: m.qpos0.new_zeros(shape) for name, shape in shapes(m).items()}
+    integers = {
+        name: torch.zeros(shape, dtype=torch.int64, device=m.qpos0.device) for name, shape in integer_shapes(m).items()
+    }
+    d = Data(**zeros, **integers, contact=empty_contact(m), eq_active=m.plan.constraint.eq_active0.clone())
+    mocap = m.plan.kinematics.mocap_body
+    return dataclasses.replace(
+        d,
+        qpos=m.qpos0.clone(),
+        mocap_pos=m.body_pos[mocap],
+        mocap_quat=m.body_quat[mocap],
+    )
+
+
+def integer_shapes(m: Model) -> dict[str, tuple[int, ...]]:
+    """Shapes of the integer fields of `Data`."""
+    counts = ("solver_niter", "ncon", "ne", "nf", "nl", "nefc")
+    return {"warning": (N_WARNING,), **dict.fromkeys(counts, ()), "efc_state": (m.plan.constraint.nefc,)}
+
+
+def shapes(m: Model) -> dict[str, tuple[int, ...]]:
+    """Shapes of the floating-point fields of `Data`, without the contact list."""
+    nbody, nv, nu, nefc = m.nbody, m.nv, m.nu, m.plan.constraint.nefc
+    per_dof = (
+        "qvel qacc_warmstart qfrc_applied qfrc_bias qfrc_spring qfrc_damper qfrc_gravcomp qfrc_fluid qfrc_passive "
+        "qfrc_actuator qfrc_smooth qacc_smooth qfrc_constraint qacc qfrc_inverse"
+    ).split()
+    per_row = "pos margin frictionloss diagA D R vel aref b force".split()
+    per_body = "xpos xipos subtree_com subtree_linvel subtree_angmom".split()
+    return {
+        "time": (),
+        "qpos": (m.nq,),
+        "act": (m.na,),
+        "act_dot": (m.na,),
+        "ctrl": (nu,),
+        "xfrc_applied": (nbody, 6),
+        "mocap_pos": (m.nmocap, 3),
+        "mocap_quat": (m.nmocap, 4),
+        **dict.fromkeys(per_body, (nbody, 3)),
+        "xquat": (nbody, 4),
+        "xmat": (nbody, 3, 3),
+        "ximat": (nbody, 3, 3),
+        "xanchor": (m.njnt, 3),
+        "xaxis": (m.njnt, 3),
+        "geom_xpos": (m.ngeom, 3),
+        "geom_xmat": (m.ngeom, 3, 3),
+        "site_xpos": (m.nsite, 3),
+        "site_xmat": (m.nsite, 3, 3),
+        "cam_xpos": (m.ncam, 3),
+        "cam_xmat": (m.ncam, 3, 3),
+        "light_xpos": (m.nlight, 3),
+        "light_xdir": (m.nlight, 3),
+        "cdof": (nv, 6),
+        "cdof_dot": (nv, 6),
+        "cinert": (nbody, 10),
+        "crb": (nbody, 10),
+        **dict.fromkeys(("cvel", "cacc", "cfrc_int", "cfrc_ext"), (nbody, 6)),
+        "ten_length": (m.ntendon,),
+        "ten_velocity": (m.ntendon,),
+        "ten_J": (m.ntendon, nv),
+        "actuator_length": (nu,),
+        "actuator_velocity": (nu,),
+        "actuator_force": (nu,),
+        "actuator_moment": (nu, nv),
+        "M": (m.nC,),
+        "qLD": (nv, nv),
+        **dict.fromkeys(per_dof, (nv,)),
+        "solver_fwdinv": (2,),
+        "energy": (2,),
+        "sensordata": (m.nsensordata,),
+        "efc_J": (nefc, nv),
+        "efc_KBIP": (nefc, 4),
+        **{f"efc_{name}": (nefc,) for name in per_row},
+    }
+
+
+def empty_contact(m: Model) -> Contact:
+    """A contact list with no contact in it."""
+    dim: tuple[int, ...] = m.plan.collision.contact_dim
+    n = len(dim)
+
+    def zeros(*shape: int) -> Tensor:
+        return m.qpos0.new_zeros(n, *shape)
+
+    ints: dict[str, Any] = {"device": m.qpos0.device, "dtype": torch.int64}
+    return Contact(
+        dist=zeros(),
+        pos=zeros(3),
+        frame=zeros(3, 3),
+        includemargin=zeros(),
+        friction=zeros(5),
+        solref=zeros(2),
+        solreffriction=zeros(2),
+        solimp=zeros(5),
+        geom=torch.full((n, 2), -1, **ints),
+        detected=torch.zeros(n, dtype=torch.bool, device=m.qpos0.device),
+        dim=dim,
+    )

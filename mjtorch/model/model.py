@@ -1,0 +1,211 @@
+"""`Model`: mjModel as a tree."""
+
+from torch import Tensor
+
+from mjtorch import tree
+from mjtorch.model.option import Option, Statistic
+from mjtorch.model.plan import Plan
+
+Ints = tuple[int, ...]
+
+
+@tree.dataclass(kw_only=True)
+class Model(tree.Tree):
+    """What is simulated (mjModel): names, shapes and units are MuJoCo's.
+
+    Numbers that may be differentiated or batched are tensors. Sizes, types, addresses and ids are static tuples of int:
+    changing them means another program. `plan` holds the index tensors and masks that follow from them, one part per
+    room of the engine; they are made by `put_model` and never batched.
+    """
+
+    # sizes
+    nq: int = tree.field(static=True)
+    nv: int = tree.field(static=True)
+    nu: int = tree.field(static=True)
+    na: int = tree.field(static=True)
+    nbody: int = tree.field(static=True)
+    njnt: int = tree.field(static=True)
+    ngeom: int = tree.field(static=True)
+    nsite: int = tree.field(static=True)
+    ncam: int = tree.field(static=True)
+    nlight: int = tree.field(static=True)
+    neq: int = tree.field(static=True)
+    npair: int = tree.field(static=True)
+    ntendon: int = tree.field(static=True)
+    nwrap: int = tree.field(static=True)
+    nsensor: int = tree.field(static=True)
+    nsensordata: int = tree.field(static=True)
+    nmocap: int = tree.field(static=True)
+    nC: int = tree.field(static=True)
+    nkey: int = tree.field(static=True)
+
+    # structure
+    body_parentid: Ints = tree.field(static=True)
+    body_rootid: Ints = tree.field(static=True)
+    body_weldid: Ints = tree.field(static=True)
+    body_mocapid: Ints = tree.field(static=True)
+    body_jntnum: Ints = tree.field(static=True)
+    body_jntadr: Ints = tree.field(static=True)
+    body_dofnum: Ints = tree.field(static=True)
+    body_dofadr: Ints = tree.field(static=True)
+    jnt_type: Ints = tree.field(static=True)
+    jnt_qposadr: Ints = tree.field(static=True)
+    jnt_dofadr: Ints = tree.field(static=True)
+    jnt_bodyid: Ints = tree.field(static=True)
+    jnt_limited: Ints = tree.field(static=True)
+    jnt_actfrclimited: Ints = tree.field(static=True)
+    jnt_actgravcomp: Ints = tree.field(static=True)
+    dof_bodyid: Ints = tree.field(static=True)
+    dof_jntid: Ints = tree.field(static=True)
+    dof_parentid: Ints = tree.field(static=True)
+    geom_type: Ints = tree.field(static=True)
+    geom_contype: Ints = tree.field(static=True)
+    geom_conaffinity: Ints = tree.field(static=True)
+    geom_condim: Ints = tree.field(static=True)
+    geom_bodyid: Ints = tree.field(static=True)
+    geom_priority: Ints = tree.field(static=True)
+    site_bodyid: Ints = tree.field(static=True)
+    cam_bodyid: Ints = tree.field(static=True)
+    cam_mode: Ints = tree.field(static=True)
+    cam_targetbodyid: Ints = tree.field(static=True)
+    light_bodyid: Ints = tree.field(static=True)
+    light_mode: Ints = tree.field(static=True)
+    light_targetbodyid: Ints = tree.field(static=True)
+    eq_type: Ints = tree.field(static=True)
+    eq_obj1id: Ints = tree.field(static=True)
+    eq_obj2id: Ints = tree.field(static=True)
+    eq_objtype: Ints = tree.field(static=True)
+    actuator_trntype: Ints = tree.field(static=True)
+    actuator_dyntype: Ints = tree.field(static=True)
+    actuator_gaintype: Ints = tree.field(static=True)
+    actuator_biastype: Ints = tree.field(static=True)
+    actuator_trnid: tuple[Ints, ...] = tree.field(static=True)
+    actuator_actadr: Ints = tree.field(static=True)
+    actuator_actnum: Ints = tree.field(static=True)
+    actuator_ctrllimited: Ints = tree.field(static=True)
+    actuator_forcelimited: Ints = tree.field(static=True)
+    actuator_actlimited: Ints = tree.field(static=True)
+    actuator_actearly: Ints = tree.field(static=True)
+    actuator_group: Ints = tree.field(static=True)
+    tendon_adr: Ints = tree.field(static=True)
+    tendon_num: Ints = tree.field(static=True)
+    tendon_limited: Ints = tree.field(static=True)
+    tendon_actfrclimited: Ints = tree.field(static=True)
+    wrap_type: Ints = tree.field(static=True)
+    wrap_objid: Ints = tree.field(static=True)
+    sensor_type: Ints = tree.field(static=True)
+    sensor_datatype: Ints = tree.field(static=True)
+    sensor_objtype: Ints = tree.field(static=True)
+    sensor_objid: Ints = tree.field(static=True)
+    sensor_reftype: Ints = tree.field(static=True)
+    sensor_refid: Ints = tree.field(static=True)
+    sensor_dim: Ints = tree.field(static=True)
+    sensor_adr: Ints = tree.field(static=True)
+    M_rownnz: Ints = tree.field(static=True)
+    M_rowadr: Ints = tree.field(static=True)
+    M_colind: Ints = tree.field(static=True)
+
+    opt: Option
+    stat: Statistic
+    plan: Plan = tree.field(constant=True)
+
+    # numbers: the shape is mjModel's, (n,) or (n, k)
+    qpos0: Tensor
+    qpos_spring: Tensor
+    body_pos: Tensor
+    body_quat: Tensor
+    body_ipos: Tensor
+    body_iquat: Tensor
+    body_mass: Tensor
+    body_subtreemass: Tensor
+    body_inertia: Tensor
+    body_invweight0: Tensor
+    body_gravcomp: Tensor
+    jnt_solref: Tensor
+    jnt_solimp: Tensor
+    jnt_pos: Tensor
+    jnt_axis: Tensor
+    jnt_stiffness: Tensor
+    jnt_stiffnesspoly: Tensor
+    jnt_range: Tensor
+    jnt_actfrcrange: Tensor
+    jnt_margin: Tensor
+    dof_solref: Tensor
+    dof_solimp: Tensor
+    dof_frictionloss: Tensor
+    dof_armature: Tensor
+    dof_damping: Tensor
+    dof_dampingpoly: Tensor
+    dof_invweight0: Tensor
+    dof_M0: Tensor
+    geom_solmix: Tensor
+    geom_solref: Tensor
+    geom_solimp: Tensor
+    geom_size: Tensor
+    geom_rbound: Tensor
+    geom_pos: Tensor
+    geom_quat: Tensor
+    geom_friction: Tensor
+    geom_margin: Tensor
+    geom_gap: Tensor
+    site_size: Tensor
+    site_pos: Tensor
+    site_quat: Tensor
+    cam_pos: Tensor
+    cam_quat: Tensor
+    cam_poscom0: Tensor
+    cam_pos0: Tensor
+    cam_mat0: Tensor
+    cam_fovy: Tensor
+    cam_resolution: Tensor
+    cam_intrinsic: Tensor
+    cam_sensorsize: Tensor
+    light_pos: Tensor
+    light_dir: Tensor
+    light_poscom0: Tensor
+    light_pos0: Tensor
+    light_dir0: Tensor
+    pair_solref: Tensor
+    pair_solreffriction: Tensor
+    pair_solimp: Tensor
+    pair_margin: Tensor
+    pair_gap: Tensor
+    pair_friction: Tensor
+    eq_solref: Tensor
+    eq_solimp: Tensor
+    eq_data: Tensor
+    tendon_solref_lim: Tensor
+    tendon_solimp_lim: Tensor
+    tendon_solref_fri: Tensor
+    tendon_solimp_fri: Tensor
+    tendon_range: Tensor
+    tendon_actfrcrange: Tensor
+    tendon_margin: Tensor
+    tendon_stiffness: Tensor
+    tendon_stiffnesspoly: Tensor
+    tendon_damping: Tensor
+    tendon_dampingpoly: Tensor
+    tendon_armature: Tensor
+    tendon_frictionloss: Tensor
+    tendon_lengthspring: Tensor
+    tendon_length0: Tensor
+    tendon_invweight0: Tensor
+    wrap_prm: Tensor
+    actuator_dynprm: Tensor
+    actuator_gainprm: Tensor
+    actuator_biasprm: Tensor
+    actuator_ctrlrange: Tensor
+    actuator_forcerange: Tensor
+    actuator_actrange: Tensor
+    actuator_gear: Tensor
+    actuator_acc0: Tensor
+    actuator_length0: Tensor
+    actuator_lengthrange: Tensor
+    sensor_cutoff: Tensor
+    key_time: Tensor
+    key_qpos: Tensor
+    key_qvel: Tensor
+    key_act: Tensor
+    key_mpos: Tensor
+    key_mquat: Tensor
+    key_ctrl: Tensor

@@ -1,0 +1,69 @@
+"""Index plans: what each room of the engine derives once from the model's structure.
+
+A plan holds int64 index tensors, 0/1 masks, and static Python values. It never holds a number that may be batched or
+differentiated: those stay in `Model`.
+"""
+
+import mujoco
+import torch
+
+from mjtorch import tree
+from mjtorch.model.plan import (
+    actuation,
+    collision,
+    constraint,
+    integration,
+    kinematics,
+    passive,
+    ray,
+    sensor,
+    solver,
+    tendon,
+)
+from mjtorch.model.plan.actuation import ActuationPlan
+from mjtorch.model.plan.collision import CollisionPlan
+from mjtorch.model.plan.constraint import ConstraintPlan
+from mjtorch.model.plan.integration import IntegrationPlan
+from mjtorch.model.plan.kinematics import KinematicsPlan
+from mjtorch.model.plan.passive import PassivePlan
+from mjtorch.model.plan.ray import RayPlan
+from mjtorch.model.plan.sensor import SensorPlan
+from mjtorch.model.plan.solver import SolverPlan
+from mjtorch.model.plan.tendon import TendonPlan
+
+
+@tree.dataclass(kw_only=True)
+class Plan(tree.Tree):
+    """One part per room."""
+
+    kinematics: KinematicsPlan
+    tendon: TendonPlan
+    passive: PassivePlan
+    actuation: ActuationPlan
+    integration: IntegrationPlan
+    collision: CollisionPlan
+    constraint: ConstraintPlan
+    solver: SolverPlan
+    sensor: SensorPlan
+    ray: RayPlan
+
+
+def build(
+    mj_model: mujoco.MjModel, *, device: torch.device, dtype: torch.dtype, contact_capacity: int | None = None
+) -> Plan:
+    """All plans of `mj_model`. Constraints need the contact slots of collision, sensors the constraint rows."""
+    collisions = collision.build(mj_model, device, dtype, contact_capacity)
+    constraints = constraint.build(mj_model, device, dtype, collisions)
+    masks = kinematics.build(mj_model, device, dtype)
+    return Plan(
+        kinematics=masks,
+        tendon=tendon.build(mj_model, device, dtype),
+        passive=passive.build(mj_model, device, dtype),
+        actuation=actuation.build(mj_model, device, dtype),
+        integration=integration.build(mj_model, device, dtype, masks),
+        collision=collisions,
+        constraint=constraints,
+        solver=solver.build(mj_model, device, dtype, constraints, collisions),
+        sensor=sensor.build(mj_model, device, constraints),
+        ray=ray.build(mj_model, device),
+    )

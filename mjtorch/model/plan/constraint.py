@@ -1,0 +1,419 @@
+"""Index plan of the constraint room: which rows there are, and where each finds its numbers.
+
+Rows come in C's order. An *element* is a group of rows that share one reference and one impedance: a connect, the
+translation or the rotation of a weld, a joint equality, a frictional dof, a limit, a contact. Under the elliptic cone a
+frictional contact is two elements, its normal and its friction, since `solreffriction` applies to the latter.
+"""
+
+import mujoco
+import numpy as np
+import torch
+from mujoco import mjtConstraint, mjtDisableBit, mjtEq, mjtJoint
+from torch import Tensor
+
+from mjtorch import tree
+from mjtorch.model.plan.collision import CollisionPlan
+from mjtorch.model.plan.tendon import moving_tendons
+
+
+@tree.dataclass(kw_only=True)
+class EqualityPlan(tree.Tree):
+    """Equality rows, computed family by family: body pairs (nconnect connects, then nweld welds), then scalar pairs.
+
+    A scalar pair is two joints or two tendons, or one of them alone: njoint pairs of joints, then ntendon of tendons.
+
+    nconnect, nweld, njoint, ntendon: static counts
+    has_site: static, whether a body pair is given by sites
+    id: (nelement,) equality of each element: body pairs, rotations of welds, scalar pairs
+    row_id: (ne,) equality of each row
+    order: (ne,) where each row lies in [translations, rotations, scalar pairs]; in_order: static, order is 0, 1, 2...
+    row: (ne,) the row of each of these
+    body: (2, nconnect + nweld) bodies of each body pair
+    by_site: (nconnect + nweld, 1) bool, site: (2, nconnect + nweld) its sites, 0 if it has none
+    sign: (2, nconnect + nweld, 1, nv) +1 where a dof moves the first body, -1 where it moves the second
+    dof: (2, njoint) dofs of each joint pair, qpos: (2, njoint) their addresses; of the first joint if it is alone
+    column: (2, njoint, nv) one-hot, the dof of each joint; zero for a joint that is not there
+    tendon: (2, ntendon) tendons of each tendon pair; twice the same if one is alone
+    tendon_there: (2, ntendon, 1) 0 for a tendon that is not there
+    paired: (njoint + ntendon,) 0 where a joint or tendon is alone
+    """
+
+    nconnect: int = tree.field(static=True)
+    nweld: int = tree.field(static=True)
+    njoint: int = tree.field(static=True)
+    ntendon: int = tree.field(static=True)
+    has_site: bool = tree.field(static=True)
+    in_order: bool = tree.field(static=True)
+    id: Tensor
+    row_id: Tensor
+    order: Tensor
+    row: Tensor
+    body: Tensor
+    by_site: Tensor
+    site: Tensor
+    sign: Tensor
+    dof: Tensor
+    qpos: Tensor
+    column: Tensor
+    tendon: Tensor
+    tendon_there: Tensor
+    paired: Tensor
+
+
+@tree.dataclass(kw_only=True)
+class LimitPlan(tree.Tree):
+    """Limit rows, computed family by family: hinges and slides, then balls.
+
+    A hinge or slide has one row, for the nearer of its two limits, if only one of them can be active at a time: its
+    range is wider than both margins. Otherwise it has two, lower then upper.
+
+    nscalar, nball: static counts of rows
+    joint: (nl,) joint of each row, dof: (nl,) its first dof
+    order: (nl,) where each row lies in [scalars, balls]; in_order: static, order is 0, 1, 2...
+    scalar_joint: (nscalar,), ball_joint: (nball,); qpos: (nscalar,), ball_qpos: (nball, 4) their addresses
+    column: (nscalar, nv) one-hot, ball_column: (nball, 3, nv) one-hot
+    has_pair: static, whether a joint has two rows
+    fixed_side, lower_side: (nscalar,) bool: the row belongs to one side, and that is the lower one
+    """
+
+    nscalar: int = tree.field(static=True)
+    nball: int = tree.field(static=True)
+    in_order: bool = tree.field(static=True)
+    has_pair: bool = tree.field(static=True)
+    joint: Tensor
+    dof: Tensor
+    order: Tensor
+    scalar_joint: Tensor
+    ball_joint: Tensor
+    qpos: Tensor
+    ball_qpos: Tensor
+    column: Tensor
+    ball_column: Tensor
+    fixed_side: Tensor
+    lower_side: Tensor
+
+
+@tree.dataclass(kw_only=True)
+class TendonRowsPlan(tree.Tree):
+    """Rows of tendons with friction loss, and rows of limited tendons: one or two each, as for a hinge or slide.
+
+    friction: (nfriction,) tendons with friction loss; limit: (nlimit,) tendon of each limit row
+    has_pair: static, whether a tendon has two limit rows
+    fixed_side, lower_side: (nlimit,) bool, as in `LimitPlan`
+    """
+
+    has_pair: bool = tree.field(static=True)
+    friction: Tensor
+    limit: Tensor
+    fixed_side: Tensor
+    lower_side: Tensor
+
+
+@tree.dataclass(kw_only=True)
+class ContactPlan(tree.Tree):
+    """Contact rows: `J = (a_n + mu a_t) . motion`, where `a` are the directions of a contact's frame.
+
+    Directions are numbered 6 per contact: normal, tangents, spin, rolls; without the last 3 if `max_dim` is under 4.
+
+    max_dim: static, the largest `dim` of a slot
+    slot: (nrow,) contact slot of each row
+    direction: (nrow,) the direction of the row (elliptic) or the normal (pyramidal)
+    edge: (nrow,) pyramidal: the direction added, edge_mu: (nrow,) where its coefficient lies in `friction`,
+    edge_sign: (nrow,) +1, -1, or 0 for a frictionless contact
+    scale: (nrow,) where the factor of each row's R lies in a table (ncon, 2 if pyramidal, 6 if elliptic)
+    first: (nrow,) the first row of the row's contact, counted from the first contact row
+    slot_rows: (ncon, w) the rows of each slot, counted likewise; `nrow` stands for none. Pyramidal: the column of a
+        frictionless normal, then a pair of edges for each direction of friction; elliptic: force, then torque
+    frictional: (nfriction,) elliptic: slots with dim > 1; has_edges: (ncon,) pyramidal: 1 for slots with dim > 1
+    geom_body: (ngeom,), geom_dof: (ngeom, nv) 0/1, the dofs that move each geom
+    """
+
+    max_dim: int = tree.field(static=True)
+    slot: Tensor
+    direction: Tensor
+    edge: Tensor
+    edge_mu: Tensor
+    edge_sign: Tensor
+    scale: Tensor
+    first: Tensor
+    slot_rows: Tensor
+    frictional: Tensor
+    has_edges: Tensor
+    geom_body: Tensor
+    geom_dof: Tensor
+
+
+@tree.dataclass(kw_only=True)
+class ConstraintPlan(tree.Tree):
+    """The constraint rows: equality, friction, limit, contact, as in C.
+
+    Rows of features that are disabled when the model is put are left out: enabling one needs another `put_model`.
+
+    efc_type: static, mjtConstraint of each row
+    efc_id: static, the equality, dof, tendon, joint or contact slot that each row belongs to
+    ne, nf, nl, nc: static, number of equality, friction, limit and contact rows
+    all_spring: static, whether `spring` is 1 everywhere
+    root: static, the root of the only kinematic tree that moves, -1 if there are several
+    element: (nefc,) element of each row, in [equality, friction, limit, contact, friction of elliptic contacts]
+    spring: (nelement,) 0 for elements without position: frictional dofs, tendons, friction of elliptic contacts
+    eq_active0: (neq,) bool
+    friction_dof: (nf,) dofs, friction_column: (nf, nv) one-hot
+    """
+
+    efc_type: tuple[int, ...] = tree.field(static=True)
+    efc_id: tuple[int, ...] = tree.field(static=True)
+    ne: int = tree.field(static=True)
+    nf: int = tree.field(static=True)
+    nl: int = tree.field(static=True)
+    nc: int = tree.field(static=True)
+    all_spring: bool = tree.field(static=True)
+    root: int = tree.field(static=True)
+    element: Tensor
+    spring: Tensor
+    eq_active0: Tensor
+    friction_dof: Tensor
+    friction_column: Tensor
+    equality: EqualityPlan
+    limit: LimitPlan
+    tendon: TendonRowsPlan
+    contact: ContactPlan
+
+    @property
+    def nefc(self) -> int:
+        """Number of rows."""
+        return len(self.efc_type)
+
+
+class _Builder:
+    """Structure of one model in numpy, and conversion to tensors."""
+
+    def __init__(self, mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype) -> None:
+        self.m, self.device, self.dtype = mj_model, device, dtype
+        m = mj_model
+        self.body_dof = np.zeros((m.nbody, m.nv))
+        for b in range(1, m.nbody):
+            self.body_dof[b] = self.body_dof[m.body_parentid[b]]
+            self.body_dof[b, m.body_dofadr[b] : m.body_dofadr[b] + m.body_dofnum[b]] = 1
+        self.column = np.eye(m.nv)
+
+    def enabled(self, flag: mjtDisableBit) -> bool:
+        return not self.m.opt.disableflags & (int(flag) | int(mjtDisableBit.mjDSBL_CONSTRAINT))
+
+    def ints(self, x: object, *shape: int) -> Tensor:
+        return torch.tensor(np.array(x, dtype=np.int64, order="C").reshape(shape or -1), device=self.device)
+
+    def bools(self, x: object, *shape: int) -> Tensor:
+        return torch.tensor(np.array(x, dtype=bool).reshape(shape or -1), device=self.device)
+
+    def floats(self, x: object, *shape: int) -> Tensor:
+        return torch.tensor(np.array(x, dtype=np.float64).reshape(shape), dtype=self.dtype, device=self.device)
+
+
+def build(
+    mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype, collision: CollisionPlan
+) -> ConstraintPlan:
+    """The plan for `mj_model`, whose contacts lie in the slots of `collision`."""
+    b, m = _Builder(mj_model, device, dtype), mj_model
+    has_friction = b.enabled(mjtDisableBit.mjDSBL_FRICTIONLOSS)
+    frictional = np.flatnonzero(m.dof_frictionloss > 0).tolist() if has_friction else []
+    dims = collision.contact_dim if b.enabled(mjtDisableBit.mjDSBL_CONTACT) and m.nv else ()
+    equality, eq_element, eq_id = _equality(b)
+    limit, limit_id = _limit(b)
+    tendon = _tendon(b)
+    tendon_friction, tendon_limit = tendon.friction.tolist(), tendon.limit.tolist()
+    contact, contact_element, contact_type = _contact(b, dims)
+    ne, nc = len(eq_id), len(contact_type)
+    nf, nl = len(frictional) + len(tendon_friction), len(limit_id) + len(tendon_limit)
+
+    before = len(equality.id) + nf + nl
+    nelement = before + len(dims) + len(contact.frictional)
+    spring = np.ones(nelement)
+    spring[len(equality.id) : len(equality.id) + nf] = 0
+    spring[before + len(dims) :] = 0
+    roots = {int(m.body_rootid[body]) for body in m.dof_bodyid}
+    types = [mjtConstraint.mjCNSTR_EQUALITY] * ne + [mjtConstraint.mjCNSTR_FRICTION_DOF] * len(frictional)
+    types += [mjtConstraint.mjCNSTR_FRICTION_TENDON] * len(tendon_friction)
+    types += [mjtConstraint.mjCNSTR_LIMIT_JOINT] * len(limit_id)
+    types += [mjtConstraint.mjCNSTR_LIMIT_TENDON] * len(tendon_limit) + contact_type
+    ids = [*eq_id, *frictional, *tendon_friction, *limit_id, *tendon_limit, *contact.slot.tolist()]
+    return ConstraintPlan(
+        efc_type=tuple(int(t) for t in types),
+        efc_id=tuple(int(i) for i in ids),
+        ne=ne,
+        nf=nf,
+        nl=nl,
+        nc=nc,
+        all_spring=bool(spring.all()),
+        root=roots.pop() if len(roots) == 1 else -1,
+        element=b.ints([*eq_element, *range(len(equality.id), before), *(before + e for e in contact_element)]),
+        spring=b.floats(spring, nelement),
+        eq_active0=b.bools(m.eq_active0),
+        friction_dof=b.ints(frictional),
+        friction_column=b.floats(b.column[frictional], len(frictional), m.nv),
+        equality=equality,
+        limit=limit,
+        tendon=tendon,
+        contact=contact,
+    )
+
+
+def _equality(b: _Builder) -> tuple[EqualityPlan, list[int], list[int]]:
+    """The plan, the element of each row and the equality of each row. Equalities that no dof can move have no rows."""
+    m = b.m
+    scalar = (int(mjtEq.mjEQ_JOINT), int(mjtEq.mjEQ_TENDON))
+    found: dict[int, list[int]] = {k: [] for k in (int(mjtEq.mjEQ_CONNECT), int(mjtEq.mjEQ_WELD), *scalar)}
+    body, site = np.zeros((2, m.neq), dtype=int), np.zeros((2, m.neq), dtype=int)
+    by_site = m.eq_objtype == mujoco.mjtObj.mjOBJ_SITE
+    for i in range(m.neq if b.enabled(mjtDisableBit.mjDSBL_EQUALITY) else 0):
+        objects = np.array([m.eq_obj1id[i], m.eq_obj2id[i]])
+        if m.eq_type[i] in scalar:
+            if m.eq_type[i] == mjtEq.mjEQ_JOINT or moving_tendons(m)[objects[objects >= 0]].any():
+                found[int(m.eq_type[i])].append(i)
+        elif m.eq_type[i] in found:
+            site[:, i] = objects if by_site[i] else 0
+            body[:, i] = m.site_bodyid[objects] if by_site[i] else objects
+            if b.body_dof[body[:, i]].any():
+                found[int(m.eq_type[i])].append(i)
+    connect, weld, joint, tendon = found.values()
+    pairs = connect + weld
+    kw, kj, kt, kp = len(weld), len(joint), len(tendon), len(pairs)
+
+    # (equality, component, element) of each row, in the order of computation
+    rows = [(i, c, e) for e, i in enumerate(pairs) for c in range(3)]
+    rows += [(i, 3 + c, kp + e) for e, i in enumerate(weld) for c in range(3)]
+    rows += [(i, 0, kp + kw + e) for e, i in enumerate(joint + tendon)]
+    order = sorted(range(len(rows)), key=lambda r: rows[r][:2])
+
+    first = np.array([m.eq_obj1id[i] for i in joint + tendon], dtype=int)
+    second = np.array([m.eq_obj2id[i] for i in joint + tendon], dtype=int)
+    paired = second >= 0
+    there = np.array([np.ones(kj + kt), paired])[..., None]
+    joints, tendons = np.split(np.array([first, np.where(paired, second, first)]), [kj], axis=1)
+    dofs, masks = m.jnt_dofadr[joints], b.body_dof[body[:, pairs]]
+    columns = b.column[dofs] * there[:, :kj]
+    plan = EqualityPlan(
+        nconnect=len(connect),
+        nweld=kw,
+        njoint=kj,
+        ntendon=kt,
+        has_site=bool(by_site[pairs].any()),
+        in_order=order == list(range(len(rows))),
+        id=b.ints(pairs + weld + joint + tendon),
+        row_id=b.ints([rows[r][0] for r in order]),
+        order=b.ints(order),
+        row=b.ints(np.argsort(order)),
+        body=b.ints(body[:, pairs], 2, kp),
+        by_site=b.bools(by_site[pairs], kp, 1),
+        site=b.ints(site[:, pairs], 2, kp),
+        sign=b.floats(masks * np.array([1, -1])[:, None, None], 2, kp, 1, m.nv),
+        dof=b.ints(dofs, 2, kj),
+        qpos=b.ints(m.jnt_qposadr[joints], 2, kj),
+        column=b.floats(columns, 2, kj, m.nv),
+        tendon=b.ints(tendons, 2, kt),
+        tendon_there=b.floats(there[:, kj:], 2, kt, 1),
+        paired=b.floats(paired, kj + kt),
+    )
+    return plan, [rows[r][2] for r in order], [rows[r][0] for r in order]
+
+
+def _limit(b: _Builder) -> tuple[LimitPlan, list[int]]:
+    """The plan and the joint of each row."""
+    m = b.m
+    scalar: list[tuple[int, bool, bool]] = []
+    ball = []
+    for j in np.flatnonzero(m.jnt_limited) if b.enabled(mjtDisableBit.mjDSBL_LIMIT) else []:
+        if m.jnt_type[j] == mjtJoint.mjJNT_BALL:
+            ball.append(int(j))
+        elif m.jnt_type[j] != mjtJoint.mjJNT_FREE:
+            scalar += _sides(int(j), m.jnt_range[j], m.jnt_margin[j])
+    joint = [j for j, _, _ in scalar] + ball
+    order = sorted(range(len(joint)), key=lambda r: joint[r])
+    dof = m.jnt_dofadr[joint]
+    ns, nb = len(scalar), len(ball)
+    ordered = [joint[r] for r in order]
+    plan = LimitPlan(
+        nscalar=ns,
+        nball=nb,
+        in_order=order == list(range(len(joint))),
+        has_pair=any(fixed for _, fixed, _ in scalar),
+        joint=b.ints(ordered),
+        dof=b.ints(m.jnt_dofadr[ordered]),
+        order=b.ints(order),
+        scalar_joint=b.ints(joint[:ns]),
+        ball_joint=b.ints(ball),
+        qpos=b.ints(m.jnt_qposadr[joint[:ns]]),
+        ball_qpos=b.ints(m.jnt_qposadr[ball][:, None] + np.arange(4), nb, 4),
+        column=b.floats(b.column[dof[:ns]], ns, m.nv),
+        ball_column=b.floats(b.column[dof[ns:, None] + np.arange(3)], nb, 3, m.nv),
+        fixed_side=b.bools([fixed for _, fixed, _ in scalar]),
+        lower_side=b.bools([lower for _, _, lower in scalar]),
+    )
+    return plan, ordered
+
+
+def _sides(i: int, bounds: np.ndarray, margin: float) -> list[tuple[int, bool, bool]]:
+    """For each limit row of the joint or tendon `i`: itself, whether the row is of one side, whether of the lower."""
+    wide = bounds[1] - bounds[0] > 2 * margin
+    return [(i, False, False)] if wide else [(i, True, True), (i, True, False)]
+
+
+def _tendon(b: _Builder) -> TendonRowsPlan:
+    """Friction and limits of tendons. Tendons that no dof can move have no rows."""
+    m = b.m
+    moves = moving_tendons(m)
+    friction = moves & (m.tendon_frictionloss > 0) & b.enabled(mjtDisableBit.mjDSBL_FRICTIONLOSS)
+    limited = moves & m.tendon_limited.astype(bool) & b.enabled(mjtDisableBit.mjDSBL_LIMIT)
+    rows = [row for i in np.flatnonzero(limited) for row in _sides(int(i), m.tendon_range[i], m.tendon_margin[i])]
+    return TendonRowsPlan(
+        has_pair=any(fixed for _, fixed, _ in rows),
+        friction=b.ints(np.flatnonzero(friction)),
+        limit=b.ints([i for i, _, _ in rows]),
+        fixed_side=b.bools([fixed for _, fixed, _ in rows]),
+        lower_side=b.bools([lower for _, _, lower in rows]),
+    )
+
+
+def _contact(b: _Builder, dims: tuple[int, ...]) -> tuple[ContactPlan, list[int], list[mjtConstraint]]:
+    """The plan, the element of each row (counted from the first contact) and the type of each row."""
+    m = b.m
+    pyramidal = m.opt.cone == mujoco.mjtCone.mjCONE_PYRAMIDAL
+    n, per_contact = len(dims), 6 if max(dims, default=0) > 3 else 3
+    frictional = [] if pyramidal else [s for s, dim in enumerate(dims) if dim > 1]
+    friction_element = {s: n + k for k, s in enumerate(frictional)}
+    rows: list[tuple[int, ...]] = []
+    types, first, element = [], [], []
+    for s, dim in enumerate(dims):
+        normal, at = per_contact * s, len(rows)
+        if dim == 1:
+            rows.append((s, normal, normal, 5 * s, 0, s if pyramidal else 6 * s))
+            types.append(mjtConstraint.mjCNSTR_CONTACT_FRICTIONLESS)
+        elif pyramidal:
+            edges = [(k, sign) for k in range(1, dim) for sign in (1, -1)]
+            rows += [(s, normal, normal + k, 5 * s + k - 1, sign, s) for k, sign in edges]
+            types += [mjtConstraint.mjCNSTR_CONTACT_PYRAMIDAL] * len(edges)
+        else:
+            rows += [(s, normal + k, normal + k, 5 * s, 0, 6 * s + k) for k in range(dim)]
+            types += [mjtConstraint.mjCNSTR_CONTACT_ELLIPTIC] * dim
+        added = len(rows) - at
+        first += [at] * added
+        element += [s] + [friction_element.get(s, s)] * (added - 1)
+    slot, direction, edge, edge_mu, edge_sign, scale = np.array(rows, dtype=int).reshape(-1, 6).T
+    slot_rows = np.full((n, 11 if pyramidal else 6), len(rows))
+    for row, (s, start) in enumerate(zip(slot, first, strict=True)):
+        slot_rows[s, row - start + (pyramidal and dims[s] > 1)] = row
+    plan = ContactPlan(
+        max_dim=max(dims, default=0),
+        slot=b.ints(slot),
+        direction=b.ints(direction),
+        edge=b.ints(edge),
+        edge_mu=b.ints(edge_mu),
+        edge_sign=b.floats(edge_sign, len(rows)),
+        scale=b.ints(scale),
+        first=b.ints(first),
+        slot_rows=b.ints(slot_rows, *slot_rows.shape),
+        frictional=b.ints(frictional),
+        has_edges=b.floats([pyramidal and dim > 1 for dim in dims], n),
+        geom_body=b.ints(m.geom_bodyid),
+        geom_dof=b.floats(b.body_dof[m.geom_bodyid], m.ngeom, m.nv),
+    )
+    return plan, element, types

@@ -1,0 +1,89 @@
+"""Which pairs of geoms are tested for contact, and in which order their contacts are listed (mj_collision)."""
+
+from typing import NamedTuple
+
+import mujoco
+import numpy as np
+
+from mjtorch.model.option import DisableBit
+
+PLANE, HFIELD, SPHERE, CAPSULE = 0, 1, 2, 3
+# Types that are collided, the lower one first, and the most contacts that each pair of them makes.
+SUPPORTED = {(PLANE, SPHERE): 1, (PLANE, CAPSULE): 2, (SPHERE, SPHERE): 1, (SPHERE, CAPSULE): 1, (CAPSULE, CAPSULE): 2}
+
+
+class GeomPair(NamedTuple):
+    """Two geoms that are tested: `type(geom1) <= type(geom2)`; `pair` is their `<contact><pair>`, or -1."""
+
+    geom1: int
+    geom2: int
+    pair: int
+
+
+def tried_pairs(mj_model: mujoco.MjModel) -> list[GeomPair]:
+    """All pairs that C may find in contact, whatever the state, in the order in which C lists their contacts.
+
+    Bodies are taken in order (lower id first); of two bodies, first their explicit pairs, then the geoms that contype
+    and conaffinity let collide. There are none if contacts or constraints are disabled.
+    """
+    if mj_model.opt.disableflags & (DisableBit.CONTACT | DisableBit.CONSTRAINT) or mj_model.nbody < 2:
+        return []
+    explicit = zip(mj_model.pair_geom1.tolist(), mj_model.pair_geom2.tolist(), strict=True)
+    listed = [
+        ((int(mj_model.pair_signature[k]), 0, k, 0), _by_type(mj_model, first, second, k))
+        for k, (first, second) in enumerate(explicit)
+    ]
+    for first, second in _dynamic(mj_model).tolist():
+        pair = _by_type(mj_model, first, second, -1)
+        body1, body2 = (int(mj_model.geom_bodyid[g]) for g in (first, second))
+        # C sorts what its mid-phase finds by the geoms as they are stored in the contact.
+        order = (pair.geom1, pair.geom2) if _midphase(mj_model, body1, body2) else (first, second)
+        listed.append((((body1 << 16) + body2, 1, *order), pair))
+    return [pair for _, pair in sorted(listed) if mj_model.geom_type[pair.geom2] > HFIELD]
+
+
+def unsupported_pairs(mj_model: mujoco.MjModel) -> list[tuple[int, int]]:
+    """Geom ids of the pairs that C would test for contact and this engine cannot, in C's order."""
+    return [(p.geom1, p.geom2) for p in tried_pairs(mj_model) if types(mj_model, p) not in SUPPORTED]
+
+
+def types(mj_model: mujoco.MjModel, pair: GeomPair) -> tuple[int, int]:
+    """The mjtGeom of both."""
+    return int(mj_model.geom_type[pair.geom1]), int(mj_model.geom_type[pair.geom2])
+
+
+def _by_type(mj_model: mujoco.MjModel, first: int, second: int, pair: int) -> GeomPair:
+    if mj_model.geom_type[first] > mj_model.geom_type[second]:
+        first, second = second, first
+    return GeomPair(first, second, pair)
+
+
+def _dynamic(mj_model: mujoco.MjModel) -> np.ndarray:
+    """(n, 2) geoms of different bodies that may collide without being an explicit pair, lower id first."""
+    ngeom = mj_model.ngeom
+    body = mj_model.geom_bodyid
+    weld = mj_model.body_weldid[body]
+    weld_parent = mj_model.body_weldid[mj_model.body_parentid[weld]]
+    moves = mj_model.body_dofnum[weld] > 0
+    contype, conaffinity = mj_model.geom_contype, mj_model.geom_conaffinity
+
+    affine = (contype[:, None] & conaffinity[None, :]) != 0
+    allowed = (affine | affine.T) & np.triu(np.ones((ngeom, ngeom), dtype=bool), 1)
+    allowed &= weld[:, None] != weld[None, :]
+    allowed &= moves[:, None] | moves[None, :]
+    if not mj_model.opt.disableflags & DisableBit.FILTERPARENT:
+        child = (weld[:, None] == weld_parent[None, :]) & (weld[:, None] != 0) & (weld[None, :] != 0)
+        allowed &= ~(child | child.T)
+    signature = (np.minimum(body[:, None], body[None, :]) << 16) + np.maximum(body[:, None], body[None, :])
+    allowed &= ~np.isin(signature, mj_model.exclude_signature)
+    one, other = mj_model.pair_geom1, mj_model.pair_geom2
+    allowed[np.minimum(one, other), np.maximum(one, other)] = False
+    return np.argwhere(allowed)
+
+
+def _midphase(mj_model: mujoco.MjModel, body1: int, body2: int) -> bool:
+    """Whether C tests the geoms of two bodies by their bounding volume hierarchies."""
+    if mj_model.opt.disableflags & DisableBit.MIDPHASE:
+        return False
+    several = mj_model.body_geomnum[body1] > 1 or mj_model.body_geomnum[body2] > 1
+    return bool(several and mj_model.body_bvhadr[body1] >= 0 and mj_model.body_bvhadr[body2] >= 0)

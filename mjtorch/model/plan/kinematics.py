@@ -1,0 +1,242 @@
+"""Index plan of the kinematic tree: chains of links, and the masks that sum over subtrees and ancestors."""
+
+import mujoco
+import numpy as np
+import torch
+from torch import Tensor
+
+from mjtorch import tree
+
+FREE, BALL, SLIDE, HINGE = 0, 1, 2, 3
+
+
+@tree.dataclass(kw_only=True)
+class TrackingPlan(tree.Tree):
+    """How cameras, or lights, follow and look at bodies (mjtCamLight).
+
+    body, target: (n,) body ids
+    track, trackcom, looks, looks_at_com: (n, 1) bool, which mode each is in
+    moves: whether any is in a mode other than fixed
+    """
+
+    body: Tensor
+    target: Tensor
+    track: Tensor
+    trackcom: Tensor
+    looks: Tensor
+    looks_at_com: Tensor
+    moves: bool = tree.field(static=True)
+
+
+@tree.dataclass(kw_only=True)
+class KinematicsPlan(tree.Tree):
+    """How poses compose and what sums over what.
+
+    A *link* is one step in a chain of poses: the world, a free joint, the frame of a body in its parent, or one of the
+    other joints. Links are numbered in chain order; local poses are computed type by type and put into that order.
+
+    link_order: (nlink,) where each link's local pose lies in [world, free, frames, hinge, ball, slide]
+    hops: one (nlink,) per round of pointer jumping: the link that each link's pose is composed with
+    free_qpos: (nfree, 7), ball_qpos: (nball, 4), hinge_qpos: (nhinge,), slide_qpos: (nslide,) addresses in qpos
+    turning_joint: (nhinge + nball,), hinge_joint, slide_joint: joint ids
+    frame_source: (nframe,) where the frame of each body that has a link for it lies in [body frames, mocap frames]
+    body_link: (nbody,) the last link of each body
+    joint_link: (2 njnt,) the link whose frame holds each joint's anchor, then the one that holds its axis
+    attached_body: (nbody + ngeom + nsite + ncam,) body of each inertial frame, geom, site and camera
+    mocap_body: (nmocap,)
+    subtree: (nbody, nbody) [i, j] is 1 where j is i or below i
+    inertia_subtree: the same, but the world is alone
+    body_dof: (nbody, nv) [i, j] is 1 where dof j moves body i
+    dof_before: (nv, nv) [i, j] is 1 where dof j moves the frame that dof i acts in
+    dof_moving: (nv, 1) 0 where a dof's axis is fixed in the world (free translation)
+    body_root: (nbody,), dof_body, dof_joint: (nv,)
+    dof_qpos: (nv,) where the position of each scalar joint's dof lies in qpos; 0 for other dofs
+    dof_axis: (nv,) where each dof's axis lies in [xaxis, columns of xmat, x, y, z]
+    dof_turns: (nv, 1) 1 for a rotation, 0 for a translation
+    M_row, M_col: (nC,) dofs of each stored element of M, M_diagonal: (nC,) 1 on the diagonal
+    M_dense: (nv, nv) where each element of the dense matrix lies in [M, 0]
+    cam, light: how cameras and lights follow bodies
+    """
+
+    link_order: Tensor
+    hops: tuple[Tensor, ...]
+    free_qpos: Tensor
+    ball_qpos: Tensor
+    hinge_qpos: Tensor
+    slide_qpos: Tensor
+    turning_joint: Tensor
+    hinge_joint: Tensor
+    slide_joint: Tensor
+    frame_source: Tensor
+    body_link: Tensor
+    joint_link: Tensor
+    attached_body: Tensor
+    mocap_body: Tensor
+    cam: TrackingPlan
+    light: TrackingPlan
+    subtree: Tensor
+    inertia_subtree: Tensor
+    body_dof: Tensor
+    dof_before: Tensor
+    dof_moving: Tensor
+    body_root: Tensor
+    dof_body: Tensor
+    dof_joint: Tensor
+    dof_qpos: Tensor
+    dof_axis: Tensor
+    dof_turns: Tensor
+    M_row: Tensor
+    M_col: Tensor
+    M_diagonal: Tensor
+    M_dense: Tensor
+
+
+def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype) -> KinematicsPlan:
+    """The plan for `mj_model`."""
+
+    def index(x: object) -> Tensor:
+        return torch.tensor(np.array(x, dtype=np.int64), device=device)
+
+    def mask(x: np.ndarray) -> Tensor:
+        return torch.tensor(x.astype(np.float64), dtype=dtype, device=device)
+
+    arrays = {**_links(mj_model), **_dofs(mj_model), **_inertia(mj_model)}
+    masks = {name: mask(x) for name, x in _masks(mj_model).items()}
+    hops = tuple(index(hop) for hop in arrays.pop("hops"))
+    return KinematicsPlan(
+        hops=hops,
+        cam=_tracking(mj_model.cam_mode, mj_model.cam_bodyid, mj_model.cam_targetbodyid, device),
+        light=_tracking(mj_model.light_mode, mj_model.light_bodyid, mj_model.light_targetbodyid, device),
+        **{k: index(v) for k, v in arrays.items()},
+        **masks,
+    )
+
+
+def _tracking(mode: np.ndarray, body: np.ndarray, target: np.ndarray, device: torch.device) -> TrackingPlan:
+    kind, aimed = mujoco.mjtCamLight, target >= 0
+    modes = {
+        "track": mode == kind.mjCAMLIGHT_TRACK,
+        "trackcom": mode == kind.mjCAMLIGHT_TRACKCOM,
+        "looks": aimed & ((mode == kind.mjCAMLIGHT_TARGETBODY) | (mode == kind.mjCAMLIGHT_TARGETBODYCOM)),
+        "looks_at_com": mode == kind.mjCAMLIGHT_TARGETBODYCOM,
+    }
+    return TrackingPlan(
+        body=torch.tensor(body.astype(np.int64), device=device),
+        target=torch.tensor(np.maximum(target, 0).astype(np.int64), device=device),
+        moves=bool(mode.any()),
+        **{name: torch.tensor(x[:, None], device=device) for name, x in modes.items()},
+    )
+
+
+def _links(m: mujoco.MjModel) -> dict:
+    """The chain of poses: one link for the world, each free joint, each other body frame, each other joint."""
+    parent, kind, ref = [0], ["world"], [0]
+    last, anchor_link, axis_link = [0] * m.nbody, [0] * m.njnt, [0] * m.njnt
+
+    def add(parent_link: int, link_kind: str, element: int) -> int:
+        parent.append(parent_link)
+        kind.append(link_kind)
+        ref.append(element)
+        return len(parent) - 1
+
+    names = {BALL: "ball", SLIDE: "slide", HINGE: "hinge"}
+    for b in range(1, m.nbody):
+        joints = range(m.body_jntadr[b], m.body_jntadr[b] + m.body_jntnum[b])
+        if len(joints) == 1 and m.jnt_type[joints[0]] == FREE:
+            last[b] = anchor_link[joints[0]] = add(0, "free", joints[0])
+            continue
+        last[b] = add(last[m.body_parentid[b]], "frame", b)
+        for j in joints:
+            anchor_link[j] = axis_link[j] = last[b]
+            last[b] = add(last[b], names[int(m.jnt_type[j])], j)
+
+    kinds = ("free", "frame", "hinge", "ball", "slide")
+    refs = {k: [r for r, kk in zip(ref, kind, strict=True) if kk == k] for k in kinds}
+    order = [i for k in ("world", *kinds) for i, kk in enumerate(kind) if kk == k]
+    hop, hops = np.array(parent), []
+    while hop.any():
+        hops.append(hop)
+        hop = hop[hop]
+    adr = m.jnt_qposadr
+    bodies = sorted((int(k), b) for b, k in enumerate(m.body_mocapid) if k >= 0)
+    return {
+        "link_order": np.argsort(order),
+        "hops": hops,
+        "free_qpos": np.array([range(adr[j], adr[j] + 7) for j in refs["free"]]).reshape(-1, 7),
+        "ball_qpos": np.array([range(adr[j], adr[j] + 4) for j in refs["ball"]]).reshape(-1, 4),
+        "hinge_qpos": [adr[j] for j in refs["hinge"]],
+        "slide_qpos": [adr[j] for j in refs["slide"]],
+        "turning_joint": refs["hinge"] + refs["ball"],
+        "hinge_joint": refs["hinge"],
+        "slide_joint": refs["slide"],
+        "frame_source": [m.nbody + m.body_mocapid[b] if m.body_mocapid[b] >= 0 else b for b in refs["frame"]],
+        "body_link": last,
+        "joint_link": anchor_link + axis_link,
+        "attached_body": [*range(m.nbody), *m.geom_bodyid, *m.site_bodyid, *m.cam_bodyid],
+        "mocap_body": [b for _, b in bodies],
+    }
+
+
+def _dofs(m: mujoco.MjModel) -> dict:
+    """Where each dof's axis comes from."""
+    axis = np.zeros(m.nv, int)
+    for i in range(m.nv):
+        j = m.dof_jntid[i]
+        k = i - m.jnt_dofadr[j]
+        if m.jnt_type[j] in (SLIDE, HINGE):
+            axis[i] = j
+        elif m.jnt_type[j] == FREE and k < 3:
+            axis[i] = m.njnt + 3 * m.nbody + k
+        else:
+            axis[i] = m.njnt + 3 * m.dof_bodyid[i] + k % 3
+    scalar = np.isin(m.jnt_type[m.dof_jntid], (SLIDE, HINGE))
+    return {
+        "dof_axis": axis,
+        "dof_body": m.dof_bodyid,
+        "dof_joint": m.dof_jntid,
+        "dof_qpos": np.where(scalar, m.jnt_qposadr[m.dof_jntid], 0),
+        "body_root": m.body_rootid,
+    }
+
+
+def _inertia(m: mujoco.MjModel) -> dict:
+    """The sparsity of M, and where the elements of the dense matrix are stored."""
+    row = np.repeat(np.arange(m.nv), m.M_rownnz)
+    col = np.array(m.M_colind[: m.nC])
+    dense = np.full((m.nv, m.nv), m.nC)
+    dense[row, col] = dense[col, row] = np.arange(m.nC)
+    return {"M_row": row, "M_col": col, "M_dense": dense}
+
+
+def _masks(m: mujoco.MjModel) -> dict[str, np.ndarray]:
+    """The 0/1 matrices that turn sums over subtrees and ancestors into products."""
+    ancestors = np.eye(m.nbody, dtype=bool)  # [i, j]: j is i or above i
+    for i in range(1, m.nbody):
+        ancestors[i] |= ancestors[m.body_parentid[i]]
+    alone = ancestors.T.copy()
+    alone[0, 1:] = False
+    before = np.zeros((m.nv, m.nv), dtype=bool)
+    moving, turns = np.ones((m.nv, 1)), np.ones((m.nv, 1))
+    for i in range(m.nv):
+        j = m.dof_jntid[i]
+        first, kind = m.jnt_dofadr[j], m.jnt_type[j]
+        if kind == FREE and i < first + 3:
+            moving[i] = turns[i] = 0
+        elif kind == FREE:
+            before[i, first : first + 3] = True
+        else:
+            turns[i] = kind != SLIDE
+        parent = m.dof_parentid[first]
+        while parent >= 0:
+            before[i, parent] = True
+            parent = m.dof_parentid[parent]
+    row = np.repeat(np.arange(m.nv), m.M_rownnz)
+    return {
+        "subtree": ancestors.T,
+        "inertia_subtree": alone,
+        "body_dof": ancestors[:, m.dof_bodyid],
+        "dof_before": before,
+        "dof_moving": moving,
+        "dof_turns": turns,
+        "M_diagonal": row == m.M_colind[: m.nC],
+    }

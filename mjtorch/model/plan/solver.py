@@ -1,0 +1,155 @@
+"""Index plan of the constraint solver."""
+
+import mujoco
+import numpy as np
+import torch
+from torch import Tensor
+
+from mjtorch import tree
+from mjtorch.model.plan.collision import CollisionPlan
+from mjtorch.model.plan.constraint import ConstraintPlan
+
+CONSTRAINT = mujoco.mjtConstraint
+STATE = mujoco.mjtConstraintState
+FRICTION = (int(CONSTRAINT.mjCNSTR_FRICTION_DOF), int(CONSTRAINT.mjCNSTR_FRICTION_TENDON))
+
+
+@tree.dataclass(kw_only=True)
+class SolverPlan(tree.Tree):
+    """How the rows fall into families of cost, and into the blocks that PGS visits.
+
+    Every row that is no part of an elliptic cone has a cost `D x^2 / 2` that turns linear outside an interval of x.
+    `w` is the largest number of rows of a cone or block; shorter ones are filled up with their first row.
+
+    low, high: (nefc,) the interval without the friction bound: 0 at a side that has one or where the cost ends, else
+        infinite
+    state_low, state_high: (nefc,) mjtConstraintState below and above the interval
+    alone: (nefc,) 1 for a row that is no part of a cone
+    cone_rows: (ncone, w) rows of each elliptic contact, normal first
+    cone_mask: (ncone, w) 1 for its rows, 0 for filling
+    cone_slot: (ncone,) contact slot
+    row_source: (nefc,) where a row is found in [all rows, flattened cones]
+    force_low, force_high: (nefc,) the interval of the force, without the friction bound
+    block_rows: (nblock, w) rows that PGS updates together
+    block_mask: (nblock, w)
+    block_cone: (nblock,) the cone of a block; the number of cones where it has none
+    draws: (iterations * (nblock - 1),) random numbers that shuffle the blocks; only one if the solver is not PGS
+    """
+
+    low: Tensor
+    high: Tensor
+    state_low: Tensor
+    state_high: Tensor
+    alone: Tensor
+    cone_rows: Tensor
+    cone_mask: Tensor
+    cone_slot: Tensor
+    row_source: Tensor
+    force_low: Tensor
+    force_high: Tensor
+    block_rows: Tensor
+    block_mask: Tensor
+    block_cone: Tensor
+    draws: Tensor
+
+    @property
+    def ncone(self) -> int:
+        """Number of elliptic contacts."""
+        return self.cone_rows.shape[0]
+
+
+def build(
+    mj_model: mujoco.MjModel,
+    device: torch.device,
+    dtype: torch.dtype,
+    constraint: ConstraintPlan,
+    collision: CollisionPlan,
+) -> SolverPlan:
+    """The plan for `mj_model`, whose rows are those of `constraint`."""
+    pgs = mj_model.opt.solver == mujoco.mjtSolver.mjSOL_PGS
+    return from_rows(
+        constraint.efc_type,
+        constraint.efc_id,
+        collision.contact_dim,
+        iterations=int(mj_model.opt.iterations) if pgs else 0,
+        device=device,
+        dtype=dtype,
+    )
+
+
+def from_rows(
+    efc_type: tuple[int, ...],
+    efc_id: tuple[int, ...],
+    contact_dim: tuple[int, ...],
+    *,
+    iterations: int,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> SolverPlan:
+    """The plan for rows of the given types; `efc_id` of a contact row is its slot in `contact_dim`."""
+    kind = np.array(efc_type, dtype=np.int64)
+    equality, friction = kind == int(CONSTRAINT.mjCNSTR_EQUALITY), np.isin(kind, FRICTION)
+    elliptic = kind == int(CONSTRAINT.mjCNSTR_CONTACT_ELLIPTIC)
+    one_sided = ~(equality | friction | elliptic)
+    blocks = _blocks(elliptic, efc_id, contact_dim)
+    cones = [b for b in blocks if len(b) > 1]
+    width = max([len(b) for b in blocks], default=1)
+    source = np.arange(len(kind))
+    for c, rows in enumerate(cones):
+        source[rows] = len(kind) + c * width + np.arange(len(rows))
+    cone_of = {rows[0]: c for c, rows in enumerate(cones)}
+
+    def index(x: object) -> Tensor:
+        return torch.tensor(np.asarray(x, dtype=np.int64), device=device)
+
+    def number(x: np.ndarray) -> Tensor:
+        return torch.tensor(x, dtype=dtype, device=device)
+
+    return SolverPlan(
+        low=number(np.where(friction, 0.0, -np.inf)),
+        high=number(np.where(friction | one_sided, 0.0, np.inf)),
+        state_low=index(np.where(friction, int(STATE.mjCNSTRSTATE_LINEARNEG), int(STATE.mjCNSTRSTATE_QUADRATIC))),
+        state_high=index(np.where(friction, int(STATE.mjCNSTRSTATE_LINEARPOS), int(STATE.mjCNSTRSTATE_SATISFIED))),
+        alone=number(1.0 - elliptic),
+        cone_rows=index(_filled(cones, width)),
+        cone_mask=number(_mask(cones, width)),
+        cone_slot=index([efc_id[rows[0]] for rows in cones]),
+        row_source=index(source),
+        force_low=number(np.where(friction | one_sided, 0.0, -np.inf)),
+        force_high=number(np.where(friction, 0.0, np.inf)),
+        block_rows=index(_filled(blocks, width)),
+        block_mask=number(_mask(blocks, width)),
+        block_cone=index([cone_of.get(rows[0], len(cones)) for rows in blocks]),
+        draws=index(_pcg32(max(1, iterations * (len(blocks) - 1)))),
+    )
+
+
+def _blocks(elliptic: np.ndarray, efc_id: tuple[int, ...], contact_dim: tuple[int, ...]) -> list[list[int]]:
+    """Rows that belong together: all rows of an elliptic contact, any other row alone."""
+    blocks: list[list[int]] = []
+    row = 0
+    while row < len(elliptic):
+        size = contact_dim[efc_id[row]] if elliptic[row] else 1
+        blocks.append(list(range(row, row + size)))
+        row += size
+    return blocks
+
+
+def _filled(blocks: list[list[int]], width: int) -> np.ndarray:
+    rows = [b + [b[0]] * (width - len(b)) for b in blocks]
+    return np.array(rows, dtype=np.int64).reshape(len(blocks), width)
+
+
+def _mask(blocks: list[list[int]], width: int) -> np.ndarray:
+    return np.array([[float(j < len(b)) for j in range(width)] for b in blocks]).reshape(len(blocks), width)
+
+
+def _pcg32(count: int) -> list[int]:
+    """Numbers of the PCG32 generator as MuJoCo's PGS seeds it: state 0, increment 1, first number thrown away."""
+    numbers, state = [], 1
+    for _ in range(count):
+        old = state
+        state = (old * 6364136223846793005 + 1) % (1 << 64)
+        xorshifted, rot = (((old >> 18) ^ old) >> 27) % (1 << 32), old >> 59
+        numbers.append((xorshifted >> rot | xorshifted << (-rot & 31)) % (1 << 32))
+    return numbers

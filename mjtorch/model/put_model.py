@@ -1,0 +1,83 @@
+"""`put_model`: from an `mujoco.MjModel` to a `Model`."""
+
+import dataclasses
+from typing import Any
+
+import mujoco
+import numpy as np
+import torch
+from torch import Tensor
+
+from mjtorch import tree
+from mjtorch.model import plan, support
+from mjtorch.model.model import Model
+from mjtorch.model.option import Cone, Integrator, Option, Solver, Statistic
+
+DTYPES = (torch.float32, torch.float64)
+
+
+def put_model(
+    mj_model: mujoco.MjModel,
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    contact_capacity: int | None = None,
+) -> Model:
+    """Copy what the engine needs of `mj_model` to `device`.
+
+    Args:
+        mj_model: a compiled MuJoCo model.
+        device: where the tensors go; torch's default device if not given.
+        dtype: `torch.float32` or `torch.float64`; torch's default dtype if not given.
+        contact_capacity: the most contacts that are kept at a time, the closest first. Not given: chosen from the
+            contacts that short rollouts of `mj_model` show, with a margin. Contacts that find no slot are counted in
+            `Data.warning`.
+
+    Raises:
+        NotImplementedError: the model uses features that are not supported; all of them are listed.
+        TypeError, ValueError: an argument is not what it should be.
+    """
+    if not isinstance(mj_model, mujoco.MjModel):
+        raise TypeError(
+            f"put_model: mj_model must be a mujoco.MjModel, got {type(mj_model).__name__}; load a file with "
+            "mujoco.MjModel.from_xml_path(path)"
+        )
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    if dtype not in DTYPES:
+        raise ValueError(f"put_model: dtype must be torch.float32 or torch.float64, got {dtype}")
+    if contact_capacity is not None and (not isinstance(contact_capacity, int) or contact_capacity < 0):
+        raise ValueError(f"put_model: contact_capacity must be an int >= 0, got {contact_capacity!r}")
+    support.check(mj_model)
+    where = torch.empty(0, device=device).device
+
+    def tensor(x: Any) -> Tensor:
+        return torch.tensor(np.array(x, dtype=np.float64), dtype=dtype, device=where)
+
+    option = Option(
+        **{name: tensor(getattr(mj_model.opt, name)) for name in tree.tensor_fields(Option)},
+        integrator=Integrator(int(mj_model.opt.integrator)),
+        cone=Cone(int(mj_model.opt.cone)),
+        solver=Solver(int(mj_model.opt.solver)),
+        iterations=int(mj_model.opt.iterations),
+        ls_iterations=int(mj_model.opt.ls_iterations),
+        disableflags=int(mj_model.opt.disableflags),
+        enableflags=int(mj_model.opt.enableflags),
+        disableactuator=int(mj_model.opt.disableactuator),
+    )
+    subtrees: dict[str, Any] = {
+        "opt": option,
+        "stat": Statistic(meaninertia=tensor(mj_model.stat.meaninertia)),
+        "plan": plan.build(mj_model, device=where, dtype=dtype, contact_capacity=contact_capacity),
+    }
+    statics = {name: _static(getattr(mj_model, name)) for name in tree.static_fields(Model)}
+    numbers = [f.name for f in dataclasses.fields(Model) if f.name not in subtrees and f.name not in statics]
+    tensors: dict[str, Any] = {name: tensor(getattr(mj_model, name)) for name in numbers}
+    # Tracing gets the strides wrong of what is indexed by a tensor that is not row-major.
+    return tree.map(Tensor.contiguous, Model(**subtrees, **statics, **tensors))
+
+
+def _static(x: Any) -> Any:
+    """A hashable plain-Python copy of a number or an integer array."""
+    if isinstance(x, np.ndarray):
+        return tuple(_static(row) for row in x) if x.ndim > 1 else tuple(int(v) for v in x)
+    return int(x)

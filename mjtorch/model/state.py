@@ -1,0 +1,147 @@
+"""The state of a world as one vector, and ways back to a beginning (mj_getState, mj_setState, mj_resetData)."""
+
+import enum
+
+import torch
+from torch import Tensor
+
+from mjtorch.model.data import Data
+from mjtorch.model.make_data import make_data
+from mjtorch.model.model import Model
+
+
+class State(enum.IntFlag):
+    """mjtState: parts of the state, in the order in which they lie in the vector, and unions of them."""
+
+    TIME = 1
+    QPOS = 2
+    QVEL = 4
+    ACT = 8
+    HISTORY = 16
+    WARMSTART = 32
+    CTRL = 64
+    QFRC_APPLIED = 128
+    XFRC_APPLIED = 256
+    EQ_ACTIVE = 512
+    MOCAP_POS = 1024
+    MOCAP_QUAT = 2048
+    USERDATA = 4096
+    PLUGIN = 8192
+    PLASTIC = 16384
+    PHYSICS = QPOS | QVEL | ACT | HISTORY | PLASTIC
+    FULLPHYSICS = PHYSICS | TIME | PLUGIN
+    USER = CTRL | QFRC_APPLIED | XFRC_APPLIED | EQ_ACTIVE | MOCAP_POS | MOCAP_QUAT | USERDATA
+    INTEGRATION = FULLPHYSICS | WARMSTART | USER
+
+
+# The field that holds each part; the other parts are empty.
+PARTS = {
+    State.TIME: "time",
+    State.QPOS: "qpos",
+    State.QVEL: "qvel",
+    State.ACT: "act",
+    State.WARMSTART: "qacc_warmstart",
+    State.CTRL: "ctrl",
+    State.QFRC_APPLIED: "qfrc_applied",
+    State.XFRC_APPLIED: "xfrc_applied",
+    State.EQ_ACTIVE: "eq_active",
+    State.MOCAP_POS: "mocap_pos",
+    State.MOCAP_QUAT: "mocap_quat",
+}
+
+
+def state_size(m: Model, sig: int) -> int:
+    """Length of the vector of the parts in `sig`, a union of `State` (mj_stateSize).
+
+    History, plugin and plastic state are empty, as models that have them are refused; so is user data, which is left
+    behind when a model is put.
+
+    Raises:
+        ValueError: `sig` has bits that mean nothing.
+    """
+    sizes = {
+        "time": 1,
+        "qpos": m.nq,
+        "qvel": m.nv,
+        "act": m.na,
+        "qacc_warmstart": m.nv,
+        "ctrl": m.nu,
+        "qfrc_applied": m.nv,
+        "xfrc_applied": 6 * m.nbody,
+        "eq_active": m.neq,
+        "mocap_pos": 3 * m.nmocap,
+        "mocap_quat": 4 * m.nmocap,
+    }
+    return sum(sizes[name] for name in _names(sig, "state_size"))
+
+
+def get_state(m: Model, d: Data, sig: int) -> Tensor:
+    """The parts of the state in `sig`, a union of `State`, one after the other (state_size,) (mj_getState).
+
+    Raises:
+        ValueError: `sig` has bits that mean nothing.
+    """
+    parts = [getattr(d, name).reshape(-1).to(m.qpos0.dtype) for name in _names(sig, "get_state")]
+    return torch.cat([*parts, m.qpos0.new_zeros(0)])
+
+
+def set_state(m: Model, d: Data, state: Tensor, sig: int) -> Data:
+    """`d` with the parts of the state in `sig` taken from `state` (state_size,), what `get_state` gives (mj_setState).
+
+    What follows from the state is not computed anew.
+
+    Raises:
+        ValueError: `sig` has bits that mean nothing, or `state` is not as long as it says.
+    """
+    names, size = _names(sig, "set_state"), state_size(m, sig)
+    if tuple(state.shape) != (size,):
+        raise ValueError(
+            f"set_state: state must have shape ({size},), got {tuple(state.shape)}; sig must be that of get_state"
+        )
+    old = [getattr(d, name) for name in names]
+    new = state.split([x.numel() for x in old])
+    changes = {
+        name: (x != 0 if was.dtype == torch.bool else x).reshape(was.shape)
+        for name, x, was in zip(names, new, old, strict=True)
+    }
+    return d.replace(**changes)
+
+
+def _names(sig: int, caller: str) -> list[str]:
+    """The fields in `sig`, in order."""
+    if not 0 <= sig <= State.INTEGRATION:  # which is everything
+        raise ValueError(f"{caller}: sig must be a union of State, from 0 to {int(State.INTEGRATION)}, got {sig}")
+    return [name for bit, name in PARTS.items() if sig & bit]
+
+
+def reset_data(m: Model, d: Data) -> Data:
+    """`make_data(m)` instead of `d`, whose numbers do not matter (mj_resetData); under `vmap`, as many worlds."""
+    return make_data(m)
+
+
+def reset_data_keyframe(m: Model, d: Data, key: int | Tensor) -> Data:
+    """`reset_data`, then time, qpos, qvel, act, mocap poses and ctrl from a keyframe (mj_resetDataKeyframe).
+
+    Args:
+        m: the model.
+        d: what is replaced.
+        key: which keyframe, a number or () int64, which may differ between worlds.
+
+    Raises:
+        ValueError: the model has no such keyframe.
+    """
+    if not m.nkey or (isinstance(key, int) and not 0 <= key < m.nkey):
+        raise ValueError(f"reset_data_keyframe: there is no keyframe {key}; the model has {m.nkey}")
+
+    def row(x: Tensor) -> Tensor:
+        return x[key] if isinstance(key, int) else x.index_select(0, key.reshape(1)).squeeze(0)
+
+    return make_data(m).replace(
+        time=row(m.key_time),
+        qpos=row(m.key_qpos),
+        qvel=row(m.key_qvel),
+        act=row(m.key_act),
+        mocap_pos=row(m.key_mpos).reshape(m.nmocap, 3),
+        mocap_quat=row(m.key_mquat).reshape(m.nmocap, 4),
+        ctrl=row(m.key_ctrl),
+    )

@@ -1,0 +1,395 @@
+"""What is supported: one table, read by `put_model`, by `mjtorch info` and by the README."""
+
+import enum
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import mujoco
+import numpy as np
+from mujoco import mjtBias, mjtDyn, mjtEq, mjtGain, mjtGeom, mjtJoint, mjtObj, mjtSensor, mjtTrn
+
+from mjtorch.model.option import Cone, DisableBit, EnableBit, Integrator, Solver
+from mjtorch.model.plan.geom_pairs import SUPPORTED as COLLIDED, unsupported_pairs
+from mjtorch.model.plan.ray import unmet_geoms
+from mjtorch.model.plan.sensor import SUPPORTED as SENSORS
+from mjtorch.model.plan.tendon import spatial_tendons
+
+Names = list[str]
+
+
+class Verdict(enum.Enum):
+    """What becomes of a model that uses a feature."""
+
+    SUPPORTED = "supported"
+    IGNORED = "not needed"
+    REFUSED = "not yet"
+
+
+class Feature(NamedTuple):
+    """A row of the table. `uses` lists the elements of a model that use the feature, by name."""
+
+    area: str
+    name: str
+    verdict: Verdict
+    uses: Callable[[mujoco.MjModel], Names]
+    advice: str = ""
+
+
+class Use(NamedTuple):
+    """A feature that a model uses, and the elements that use it."""
+
+    feature: Feature
+    elements: Names
+
+
+def check(mj_model: mujoco.MjModel) -> None:
+    """Raise `NotImplementedError` listing everything in `mj_model` that is not supported, where, and what to do."""
+    refused = [use for use in features(mj_model) if use.feature.verdict is Verdict.REFUSED]
+    if refused:
+        lines = [f"  - {f.area}: {f.name}, used by {_shorten(names)}; {f.advice}" for f, names in refused]
+        raise NotImplementedError("\n".join(["put_model: the model uses features that are not supported:", *lines]))
+
+
+def features(mj_model: mujoco.MjModel) -> list[Use]:
+    """The features that `mj_model` uses, in the order of the table."""
+    found = [Use(feature, feature.uses(mj_model)) for feature in TABLE]
+    return [use for use in found if use.elements]
+
+
+def support_table() -> str:
+    """The table as Markdown: what is supported, and what is not yet, for each area."""
+    rows = ["| area | supported | not yet |", "|---|---|---|"]
+    for area in dict.fromkeys(feature.area for feature in TABLE):
+        mine = [feature for feature in TABLE if feature.area == area]
+        yes, no = (", ".join(f.name for f in mine if f.verdict is v) for v in (Verdict.SUPPORTED, Verdict.REFUSED))
+        rows.append(f"| {area} | {yes} | {no} |")
+    return "\n".join(rows)
+
+
+def _shorten(names: Names, most: int = 8) -> str:
+    """The first few names, and how many more there are."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+# --- who uses it ---
+
+KINDS = {
+    "body": mjtObj.mjOBJ_BODY,
+    "jnt": mjtObj.mjOBJ_JOINT,
+    "geom": mjtObj.mjOBJ_GEOM,
+    "pair": mjtObj.mjOBJ_PAIR,
+    "eq": mjtObj.mjOBJ_EQUALITY,
+    "tendon": mjtObj.mjOBJ_TENDON,
+    "actuator": mjtObj.mjOBJ_ACTUATOR,
+    "sensor": mjtObj.mjOBJ_SENSOR,
+    "flex": mjtObj.mjOBJ_FLEX,
+    "cam": mjtObj.mjOBJ_CAMERA,
+    "light": mjtObj.mjOBJ_LIGHT,
+    "plugin": mjtObj.mjOBJ_PLUGIN,
+}
+WORDS = {"jnt": "joint", "eq": "equality", "cam": "camera"}
+CALLBACKS = ("act_bias", "act_dyn", "act_gain", "contactfilter", "control", "passive", "sensor")
+
+
+def _named(mj_model: mujoco.MjModel, kind: str, ids: Iterable[int]) -> Names:
+    """`joint "knee"`, or `joint 3` for one without a name."""
+    word = WORDS.get(kind, kind)
+    names = [(int(i), mujoco.mj_id2name(mj_model, int(KINDS[kind]), int(i))) for i in ids]
+    return [f'{word} "{name}"' if name else f"{word} {i}" for i, name in names]
+
+
+def _is(field: str, *values: int) -> Callable[[mujoco.MjModel], Names]:
+    """Elements whose `field`, such as `jnt_type`, has one of `values`; none if this MuJoCo has no such field."""
+
+    def uses(m: mujoco.MjModel) -> Names:
+        column = getattr(m, field, None)
+        if column is None:
+            return []
+        return _named(m, field.split("_")[0], np.flatnonzero(np.isin(column, [int(v) for v in values])))
+
+    return uses
+
+
+def _set(*fields: str) -> Callable[[mujoco.MjModel], Names]:
+    """Elements at which one of `fields` is not zero; fields that this MuJoCo lacks are skipped."""
+
+    def uses(m: mujoco.MjModel) -> Names:
+        columns = [np.asarray(getattr(m, field)) for field in fields if hasattr(m, field)]
+        used = [(column.reshape(len(column), -1) != 0).any(axis=1) for column in columns if column.size]
+        return _named(m, fields[0].split("_")[0], np.flatnonzero(np.any(used, axis=0))) if used else []
+
+    return uses
+
+
+def _where(kind: str, test: Callable[[mujoco.MjModel], np.ndarray]) -> Callable[[mujoco.MjModel], Names]:
+    """Elements of a kind for which `test(m)` is true."""
+    return lambda m: _named(m, kind, np.flatnonzero(test(m)))
+
+
+def _option(test: Callable[[mujoco.MjModel], object], text: str) -> Callable[[mujoco.MjModel], Names]:
+    """The option `text`, if `test(m)`."""
+    return lambda m: [f"option {text}"] if test(m) else []
+
+
+def _choice(name: str, value: int) -> Callable[[mujoco.MjModel], Names]:
+    """An option that has the given value."""
+    return _option(lambda m: int(getattr(m.opt, name)) == int(value), name)
+
+
+def _enabled(flag: int, text: str) -> Callable[[mujoco.MjModel], Names]:
+    """An enable flag."""
+    return _option(lambda m: m.opt.enableflags & int(flag), f'flag {text}="enable"')
+
+
+def _count(size: str, kind: str) -> Callable[[mujoco.MjModel], Names]:
+    """All elements of a kind."""
+    return lambda m: _named(m, kind, range(getattr(m, size, 0)))
+
+
+def _dofs(m: mujoco.MjModel, values: np.ndarray) -> Names:
+    """The joints of dofs with values that are not zero."""
+    return _named(m, "jnt", np.unique(m.dof_jntid[np.flatnonzero(values)]))
+
+
+def _single(m: mujoco.MjModel, field: str) -> np.ndarray:
+    """(nactuator,) whether an actuator has one of what `field` counts."""
+    return getattr(m, field, np.ones(len(m.actuator_trntype), dtype=int)) == 1
+
+
+def _wrapping(kind: int) -> Callable[[mujoco.MjModel], Names]:
+    """Tendons with an element of type `kind` in their path."""
+    return lambda m: _named(m, "tendon", np.unique(np.repeat(np.arange(m.ntendon), m.tendon_num)[m.wrap_type == kind]))
+
+
+def _pair_names(m: mujoco.MjModel) -> Names:
+    """Pairs of geoms that may collide but cannot be."""
+    pairs = unsupported_pairs(m)
+    kinds = [[mjtGeom(int(m.geom_type[g])).name.removeprefix("mjGEOM_").lower() for g in pair] for pair in pairs]
+    names = [_named(m, "geom", pair) for pair in pairs]
+    return [f"{a}-{b} ({x}, {y})" for (a, b), (x, y) in zip(kinds, names, strict=True)]
+
+
+def _collided(m: mujoco.MjModel) -> Names:
+    """Geoms of the types that are collided and may touch something."""
+    types = sorted({t for pair in COLLIDED for t in pair})
+    return _named(m, "geom", np.flatnonzero(np.isin(m.geom_type, types) & (m.geom_contype | m.geom_conaffinity != 0)))
+
+
+def _mesh_volumes(m: mujoco.MjModel) -> Names:
+    """Sensors of what is in the volume of a site that is a mesh."""
+    site = np.where(m.sensor_type == mjtSensor.mjSENS_TOUCH, m.sensor_objid, m.sensor_refid)
+    senses = np.isin(m.sensor_type, [mjtSensor.mjSENS_TOUCH, mjtSensor.mjSENS_INSIDESITE])
+    return _named(m, "sensor", [int(i) for i in np.flatnonzero(senses) if m.site_type[site[i]] == mjtGeom.mjGEOM_MESH])
+
+
+def _beside_tendons(m: mujoco.MjModel) -> Names:
+    """Sensors of forces between bodies, to which spatial tendons contribute."""
+    senses = np.isin(m.sensor_type, [mjtSensor.mjSENS_FORCE, mjtSensor.mjSENS_TORQUE])
+    return _named(m, "sensor", np.flatnonzero(senses & spatial_tendons(m).any()))
+
+
+def _enclosed(m: mujoco.MjModel) -> Names:
+    """Sensors of how far objects jut out of sites."""
+    chosen = (m.sensor_type == mjtSensor.mjSENS_INSIDESITE) & (m.sensor_intprm[:, 0] != 0)
+    return _named(m, "sensor", np.flatnonzero(chosen))
+
+
+def _rangefinders(m: mujoco.MjModel) -> np.ndarray:
+    """(nsensor,) sensors that cast rays."""
+    return m.sensor_type == mjtSensor.mjSENS_RANGEFINDER
+
+
+def _rich_rangefinders(m: mujoco.MjModel) -> Names:
+    """Sensors that cast rays through every pixel of a camera, or report more than distances."""
+    rich = (m.sensor_objtype != mjtObj.mjOBJ_SITE) | (m.sensor_dim != 1) | (m.sensor_intprm[:, 0] > 1)
+    return _named(m, "sensor", np.flatnonzero(_rangefinders(m) & rich))
+
+
+def _meshes_in_sight(m: mujoco.MjModel) -> Names:
+    """Geoms that rays of sensors would have to meet."""
+    return _named(m, "geom", np.flatnonzero(unmet_geoms(m))) if _rangefinders(m).any() else []
+
+
+def _multiple(m: mujoco.MjModel) -> np.ndarray:
+    """(nactuator,) actuators with more than one control, output or activation."""
+    scalar = _single(m, "actuator_ctrlnum") & _single(m, "actuator_outnum") & (m.actuator_actnum <= 1)
+    return ~scalar
+
+
+def _callbacks(m: mujoco.MjModel) -> Names:
+    """User callbacks that are installed in MuJoCo."""
+    return [f"mjcb_{name}" for name in CALLBACKS if getattr(mujoco, f"get_mjcb_{name}")() is not None]
+
+
+# --- the table ---
+
+YES, NO, UNNEEDED = Verdict.SUPPORTED, Verdict.REFUSED, Verdict.IGNORED
+
+
+def _rows(
+    area: str, kind: str, field: str, values: Iterable[enum.Enum], supported: set[str], advice: str
+) -> list[Feature]:
+    """One row for each of MuJoCo's values of a type field; those not in `supported` are refused."""
+    rows = []
+    for value in values:
+        name = value.name.split("_", 1)[1].lower()
+        number = int(value)  # type: ignore[call-overload]
+        verdict = YES if name in supported else NO
+        rows.append(Feature(area, f"{kind}{name}", verdict, _is(field, number), "" if verdict is YES else advice))
+    return rows
+
+
+def _members(enumeration: type) -> list:
+    """The values of one of MuJoCo's enumerations."""
+    return list(enumeration.__members__.values())  # type: ignore[attr-defined]
+
+
+EQUALITY = {"connect", "weld", "joint", "tendon"}
+TRANSMISSIONS = {"joint", "jointinparent", "tendon"}
+DYNAMICS = {"none", "integrator", "filter", "filterexact", "muscle"}
+GAINS, BIASES = {"fixed", "affine", "muscle"}, {"none", "affine", "muscle"}
+SENSOR_NAMES = {v.name.split("_", 1)[1].lower() for v in _members(mjtSensor) if int(v) in SENSORS}
+PLAIN = "use a motor, position, velocity, damper, intvelocity, general or muscle actuator"
+
+TABLE: tuple[Feature, ...] = (
+    *_rows("joints", "", "jnt_type", _members(mjtJoint), {"free", "ball", "slide", "hinge"}, ""),
+    Feature("joints", "limits", YES, _set("jnt_limited")),
+    Feature("joints", "friction loss", YES, lambda m: _dofs(m, m.dof_frictionloss)),
+    Feature("joints", "armature", YES, lambda m: _dofs(m, m.dof_armature)),
+    Feature("joints", "actuator force limits", YES, _set("jnt_actfrclimited")),
+    Feature("passive forces", "springs", YES, _set("jnt_stiffness", "jnt_stiffnesspoly")),
+    Feature(
+        "passive forces", "dampers", YES, lambda m: _dofs(m, m.dof_damping) or _dofs(m, m.dof_dampingpoly.any(axis=1))
+    ),
+    Feature("passive forces", "gravity compensation", YES, _set("body_gravcomp")),
+    Feature("passive forces", "gravity compensation by actuators", YES, _set("jnt_actgravcomp")),
+    Feature(
+        "passive forces", "fluid on inertia boxes", YES, _option(lambda m: m.opt.density or m.opt.viscosity, "density")
+    ),
+    Feature(
+        "passive forces",
+        "fluid on ellipsoids",
+        NO,
+        _where("geom", lambda m: m.geom_fluid[:, 0] > 0),
+        'remove fluidshape="ellipsoid"; the fluid then acts on inertia boxes',
+    ),
+    Feature("passive forces", "plastic joint springs", NO, _set("jnt_springyield"), "remove springyield"),
+    Feature("bodies", "mocap", YES, _where("body", lambda m: m.body_mocapid >= 0)),
+    Feature("bodies", "applied forces", YES, lambda m: []),
+    Feature("cameras and lights", "cameras in all modes", YES, _count("ncam", "cam")),
+    Feature("cameras and lights", "lights in all modes", YES, _count("nlight", "light")),
+    Feature("tendons", "fixed", YES, _where("tendon", lambda m: ~spatial_tendons(m))),
+    Feature("tendons", "spatial, through sites", YES, _where("tendon", spatial_tendons)),
+    Feature("tendons", "pulleys", YES, _wrapping(mujoco.mjtWrap.mjWRAP_PULLEY)),
+    Feature("tendons", "around spheres", YES, _wrapping(mujoco.mjtWrap.mjWRAP_SPHERE)),
+    Feature("tendons", "around cylinders", YES, _wrapping(mujoco.mjtWrap.mjWRAP_CYLINDER)),
+    Feature("tendons", "springs", YES, _set("tendon_stiffness", "tendon_stiffnesspoly")),
+    Feature("tendons", "dampers", YES, _set("tendon_damping", "tendon_dampingpoly")),
+    Feature("tendons", "limits", YES, _set("tendon_limited")),
+    Feature("tendons", "friction loss", YES, _set("tendon_frictionloss")),
+    Feature("tendons", "armature", YES, _set("tendon_armature")),
+    Feature("tendons", "actuator force limits", YES, _set("tendon_actfrclimited")),
+    Feature("tendons", "plastic springs", NO, _set("tendon_springyield"), "remove springyield"),
+    *_rows("actuators", "transmission ", "actuator_trntype", _members(mjtTrn), TRANSMISSIONS, "act on a joint"),
+    *_rows("actuators", "dynamics ", "actuator_dyntype", _members(mjtDyn), DYNAMICS, PLAIN),
+    *_rows("actuators", "gain ", "actuator_gaintype", _members(mjtGain), GAINS, PLAIN),
+    *_rows("actuators", "bias ", "actuator_biastype", _members(mjtBias), BIASES, PLAIN),
+    Feature("actuators", "several controls, outputs or activations", NO, _where("actuator", _multiple), PLAIN),
+    Feature(
+        "actuators",
+        "delay and history",
+        NO,
+        _set("actuator_delay", "actuator_history"),
+        "remove delay and nsample, and keep past controls outside",
+    ),
+    Feature(
+        "actuators",
+        "damping and armature",
+        NO,
+        _set("actuator_damping", "actuator_dampingpoly", "actuator_armature"),
+        "put damping and armature on the joint",
+    ),
+    Feature("collisions", "plane, sphere, capsule", YES, _collided),
+    Feature(
+        "collisions",
+        "pairs of other geoms",
+        NO,
+        _pair_names,
+        "make them planes, spheres or capsules, or set contype and conaffinity so that they do not meet",
+    ),
+    Feature("contacts", "explicit pairs", YES, _count("npair", "pair")),
+    Feature("contacts", "excluded bodies", YES, lambda m: ["exclude"] * m.nexclude),
+    Feature("contacts", "condim 1, 3, 4, 6", YES, _is("geom_condim", 1, 3, 4, 6)),
+    Feature("contacts", "margin and gap", YES, _set("geom_margin", "geom_gap")),
+    Feature("contacts", "override", YES, _enabled(EnableBit.OVERRIDE, "override")),
+    Feature("contacts", "surface velocity", NO, _set("geom_surfacevel"), "remove surfacevel"),
+    Feature("contacts", "adhesion of geoms", NO, _set("geom_adhesion"), "remove adhesion"),
+    Feature("contacts", "adhesion of pairs", NO, _set("pair_adhesion"), "remove adhesion"),
+    Feature("contacts", "speculative", NO, _enabled(EnableBit.SPECULATIVE, "speculative"), "disable the flag"),
+    Feature("contacts", "ipc", NO, _enabled(EnableBit.IPC, "ipc"), "disable the flag"),
+    *_rows("equality", "", "eq_type", _members(mjtEq), EQUALITY, "use connect, weld, joint or tendon"),
+    Feature("solver", "Newton", YES, _choice("solver", Solver.NEWTON)),
+    Feature("solver", "CG", YES, _choice("solver", Solver.CG)),
+    Feature("solver", "PGS", YES, _choice("solver", Solver.PGS)),
+    Feature("solver", "pyramidal cones", YES, _choice("cone", Cone.PYRAMIDAL)),
+    Feature("solver", "elliptic cones", YES, _choice("cone", Cone.ELLIPTIC)),
+    Feature(
+        "solver",
+        "noslip iterations",
+        NO,
+        _option(lambda m: m.opt.noslip_iterations > 0, "noslip_iterations"),
+        "set noslip_iterations to 0 and raise impratio",
+    ),
+    Feature("solver", "diagexact", YES, _enabled(EnableBit.DIAGEXACT, "diagexact")),
+    Feature("solver", "sleep", NO, _enabled(EnableBit.SLEEP, "sleep"), "disable the flag"),
+    Feature(
+        "solver",
+        "islands",
+        UNNEEDED,
+        _option(lambda m: not m.opt.disableflags & DisableBit.ISLAND, "island"),
+        "all islands are solved together",
+    ),
+    Feature("integrator", "Euler", YES, _choice("integrator", Integrator.EULER)),
+    Feature("integrator", "RK4", YES, _choice("integrator", Integrator.RK4)),
+    Feature("integrator", "implicit", YES, _choice("integrator", Integrator.IMPLICIT)),
+    Feature("integrator", "implicitfast", YES, _choice("integrator", Integrator.IMPLICITFAST)),
+    Feature("integrator", "discrete", NO, _choice("integrator", 4), 'use integrator="implicitfast"'),
+    *_rows("sensors", "", "sensor_type", _members(mjtSensor), SENSOR_NAMES, "remove it or compute it from Data"),
+    Feature("sensors", "volumes of sites of meshes", NO, _mesh_volumes, "give the site a primitive type"),
+    Feature("sensors", "rangefinders of cameras or of more than dist", NO, _rich_rangefinders, "use sites and dist"),
+    Feature(
+        "sensors",
+        "rangefinders that see other than primitive geoms",
+        NO,
+        _meshes_in_sight,
+        "make the geoms transparent or replace them by primitive geoms",
+    ),
+    Feature(
+        "sensors", "force and torque beside spatial tendons", NO, _beside_tendons, "remove the sensor or the tendon"
+    ),
+    Feature("sensors", "enclosed objects", NO, _enclosed, 'remove enclosed="true": the origin is then tested'),
+    Feature("sensors", "cutoff", YES, _set("sensor_cutoff")),
+    Feature("sensors", "noise", UNNEEDED, _set("sensor_noise"), "MuJoCo does not add it either"),
+    Feature(
+        "sensors",
+        "delay, interval and history",
+        NO,
+        _set("sensor_delay", "sensor_interval", "sensor_history"),
+        "remove delay, interval and nsample, and keep past readings outside",
+    ),
+    Feature("energy", "energy", YES, _enabled(EnableBit.ENERGY, "energy")),
+    Feature("inverse dynamics", "continuous", YES, lambda m: []),
+    Feature("inverse dynamics", "discrete (invdiscrete)", YES, _enabled(EnableBit.INVDISCRETE, "invdiscrete")),
+    Feature("inverse dynamics", "comparison with forward dynamics (fwdinv)", YES, _enabled(EnableBit.FWDINV, "fwdinv")),
+    Feature("deformables", "flexes", NO, _count("nflex", "flex"), "remove them"),
+    Feature("deformables", "skins", UNNEEDED, lambda m: ["skin"] * m.nskin, "for rendering only"),
+    Feature("extensions", "plugins", NO, lambda m: [f"plugin {i}" for i in range(m.nplugin)], "remove them"),
+    Feature(
+        "extensions",
+        "callbacks",
+        NO,
+        _callbacks,
+        "uninstall them with mujoco.set_mjcb_...(None), and compute between calls of step what they compute",
+    ),
+)

@@ -1,0 +1,50 @@
+"""What the three stages share: run the groups, put the numbers into sensordata, apply cutoffs."""
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from mjtorch.model import Data, DisableBit, Model
+from mjtorch.model.plan.sensor import SensorGroup, SensorStage, SensorType
+from mjtorch.sensor.frame import Frames
+
+# (m, d, group, frames) -> the readings (n, dim) or (n,) of a group of n sensors of one type
+SensorFunction = Callable[[Model, Data, SensorGroup, Frames], Tensor]
+
+
+def skip(m: Model, stage: SensorStage) -> bool:
+    """Whether there is nothing to do: no sensor in the stage, or sensors are disabled."""
+    return not stage.types or m.opt.disabled(DisableBit.SENSOR)
+
+
+def sense(m: Model, d: Data, stage: SensorStage, table: Mapping[SensorType, SensorFunction]) -> Data:
+    """Write the readings of `stage` into sensordata; the readings of other stages stay."""
+    frames = Frames(m, d, stage.frames)
+    readings = [getattr(d, name) for name in stage.fields]
+    readings += [table[group.type](m, d, group, frames) for group in stage.groups]
+    sensordata = torch.cat([*(x.reshape(-1) for x in readings), d.sensordata])[stage.order]
+    return d.replace(sensordata=cutoff(m, stage, sensordata) if stage.clipped else sensordata)
+
+
+def cutoff(m: Model, stage: SensorStage, sensordata: Tensor) -> Tensor:
+    """Clip to `sensor_cutoff`, both ways or from above as the type of data says; a cutoff of zero is none."""
+    limit = m.sensor_cutoff[stage.sensor]
+    limited = limit > 0
+    sensordata = torch.minimum(sensordata, torch.where(stage.above & limited, limit, math.inf))
+    return torch.maximum(sensordata, torch.where(stage.below & limited, -limit, -math.inf))
+
+
+def first_active_row(d: Data, rows: Tensor, values: Tensor) -> Tensor:
+    """Of each sensor's constraint rows `rows (n, w)` the value (n,) of the first active one; zero if none is.
+
+    values: (nefc,). The row `nefc` stands for no row.
+    """
+    nothing = values.new_zeros(1)
+    active = torch.cat([d.efc_D, nothing])[rows] > 0
+    candidates = torch.cat([values, nothing])[rows]
+    reading = torch.zeros_like(candidates[:, 0])
+    for is_active, value in zip(reversed(active.unbind(-1)), reversed(candidates.unbind(-1)), strict=True):
+        reading = torch.where(is_active, value, reading)
+    return reading

@@ -1,0 +1,198 @@
+"""Derivatives of smooth forces by velocity, for implicit integration (mjd_smooth_vel)."""
+
+import torch
+from torch import Tensor
+
+from mjtorch.math.spatial import cross_motion, symmetric
+from mjtorch.math.vector import cross
+from mjtorch.model import Data, DisableBit, Model
+from mjtorch.smooth import fluid
+from mjtorch.smooth.actuation import controls, disabled_actuators, force_input, gain_velocity
+from mjtorch.smooth.com import subtree_sum
+from mjtorch.smooth.polynomial import polynomial_slope
+from mjtorch.smooth.tendon import tendon_damping_derivative
+
+
+def smooth_vel(m: Model, d: Data, include_bias: bool) -> Tensor:
+    """`d(qfrc_actuator + qfrc_passive - qfrc_bias) / d(qvel)` (nv, nv), the last term if asked for (mjd_smooth_vel).
+
+    As in C, the derivative has no terms of springs, of constraints, and of actuators that are clamped.
+    """
+    passive = not (m.opt.disabled(DisableBit.SPRING) and m.opt.disabled(DisableBit.DAMPER))
+    dampers = not m.opt.disabled(DisableBit.DAMPER)
+    diagonal = -damping_derivative(m, d.qvel) if dampers else torch.zeros_like(d.qvel)
+    slopes: list[Tensor] = []
+    moments: list[Tensor] = []
+    if has_velocity_terms(m):
+        slope, moment = actuator_vel(m, d), dof_moment(m, d)
+        if m.plan.actuation.scalar:
+            diagonal = diagonal + slope @ (moment * moment)
+        else:
+            slopes, moments = [slope], [moment]
+    if dampers and m.plan.tendon.dampers:
+        slopes, moments = [*slopes, -tendon_damping_derivative(m, d)], [*moments, d.ten_J]
+    total = torch.diag(diagonal)
+    if moments:
+        total = total + coupled(m, torch.cat(slopes), torch.cat(moments))
+    if include_bias or (passive and m.plan.passive.fluid):
+        total = total + body_vel(m, d, include_bias, passive and m.plan.passive.fluid)
+    return total
+
+
+def damping_derivative(m: Model, qvel: Tensor) -> Tensor:
+    """`d(b(|v|) v) / dv` (nv,) of the dof dampers: `b0 + 2 b1 |v| + 3 b2 v^2` (mjd_xPolyForce)."""
+    if not m.plan.passive.damping_poly:
+        return m.dof_damping
+    return polynomial_slope(m.dof_damping, m.dof_dampingpoly, qvel.abs())
+
+
+def coupled(m: Model, slope: Tensor, moment: Tensor) -> Tensor:
+    """`moment^T diag(slope) moment` (nv, nv); of tendons, as in C, what couples dofs of one chain.
+
+    slope: (n,) derivatives of scalar forces by their own velocities, moment: (n, nv) their moments.
+    """
+    q, total = m.plan.integration, moment.mT @ (slope[:, None] * moment)
+    return total * (q.below + q.above) if m.ntendon else total
+
+
+def has_velocity_terms(m: Model) -> bool:
+    """Whether the force of any actuator depends on its velocity."""
+    p = m.plan.actuation
+    depends = p.bias_affine.some or p.gain_affine.some or p.muscle_gain.shape[0] > 0
+    return depends and not m.opt.disabled(DisableBit.ACTUATION)
+
+
+def actuator_vel(m: Model, d: Data) -> Tensor:
+    """Derivative (nu,) of actuator forces by their own velocities, 0 where `forcerange` clamps (mjd_actuator_vel)."""
+    p = m.plan.actuation
+    zero = torch.zeros_like(d.actuator_force)
+    total = torch.where(p.bias_affine.mask, m.actuator_biasprm[:, 2], zero)
+    if p.gain_affine.some or p.muscle_gain.shape[0]:
+        total = total + gain_velocity(m, d) * force_input(m, d, controls(m, d)[0], d.act_dot)
+    if m.opt.disableactuator:
+        total = torch.where(disabled_actuators(m), zero, total)
+    if p.forcelimited.some:
+        low, high = m.actuator_forcerange.unbind(-1)
+        clamped = p.forcelimited.mask & ((d.actuator_force <= low) | (d.actuator_force >= high))
+        total = torch.where(clamped, zero, total)
+    if p.ten_actfrclimited.some and m.plan.integration.drops_saturated:
+        total = torch.where(p.ten_actfrclimited.mask & saturated_tendon(m, d), zero, total)
+    return total
+
+
+def saturated_tendon(m: Model, d: Data) -> Tensor:
+    """(nu,) bool: the actuator's tendon bears as much actuator force as `tendon_actfrcrange` allows, up to rounding."""
+    p = m.plan.actuation
+    total, bounds = p.ten_share @ d.actuator_force, m.tendon_actfrcrange[p.ten_pulled]
+    slack = max(1e-10, 4 * torch.finfo(total.dtype).eps) * bounds.abs()
+    return (total <= (bounds + slack)[:, 0]) | (total >= (bounds - slack)[:, 1])
+
+
+def dof_moment(m: Model, d: Data) -> Tensor:
+    """`actuator_moment` (nu, nv) without the dofs whose total actuator force is at the limit of `jnt_actfrcrange`.
+
+    Actuators on tendons keep theirs.
+    """
+    p = m.plan.actuation
+    if not (p.actfrclimited.some and m.plan.integration.drops_saturated):
+        return d.actuator_moment
+    low, high = m.jnt_actfrcrange[p.dof_joint].unbind(-1)
+    saturated = p.actfrclimited.mask & ((d.qfrc_actuator <= low) | (d.qfrc_actuator >= high))
+    if p.on_tendon.some:
+        saturated = saturated & ~p.on_tendon.mask[:, None]
+    return torch.where(saturated, torch.zeros_like(d.actuator_moment), d.actuator_moment)
+
+
+def body_vel(m: Model, d: Data, include_bias: bool, include_fluid: bool) -> Tensor:
+    """Derivative (nv, nv) of the forces that arise at the bodies: fluid drag minus the bias force.
+
+    The wrench on a body changes with the velocity of a dof k above it by `N cdof_k - I e_k`: through the velocity of
+    the body (`N`, 6 by 6) and through the axes (`axis_acceleration`). `N` and the inertia `I` add up over subtrees, so
+    the element for dofs i and k is `cdof_i . (N cdof_k - I e_k)` with the sums of the lower one's body.
+    """
+    p, q = m.plan.kinematics, m.plan.integration
+    inertia, composite = inertia_matrix(torch.stack([d.cinert, d.crb])).unbind(0) if include_bias else (None, None)
+    matrices = [fluid_matrix(m, d)] if include_fluid else []
+    if inertia is not None:
+        matrices.append(-bias_matrix(inertia, d.cvel))
+    change = subtree_sum(m, sum(matrices[1:], matrices[0]))[p.dof_body]
+    below, above = d.cdof, (change @ d.cdof[:, :, None]).squeeze(-1)
+    weight = (change.mT @ d.cdof[:, :, None]).squeeze(-1)
+    if composite is not None:
+        axis = axis_acceleration(m, d)
+        momentum, force = (composite[p.dof_body] @ torch.stack([d.cdof, axis], dim=-1)).unbind(-1)
+        below, weight = torch.cat([below, axis], dim=-1), torch.cat([weight, -momentum], dim=-1)
+        above = above - force
+    return q.below * (weight @ below.mT) + q.above * (d.cdof @ above.mT)
+
+
+def bias_matrix(inertia: Tensor, velocity: Tensor) -> Tensor:
+    """`N (nbody, 6, 6)` of the bias force: how the wrench on each body changes with its velocity, the axes set aside.
+
+    inertia: (nbody, 6, 6), velocity: (nbody, 6). The wrench is `I a + v x* I v`, with a part `-v x cdof_k qvel_k` in
+    the acceleration; with `X` the matrix of `v x`, that of `v x*` is `-X^T`, and `N = (. x* I v) - I X - X^T I`.
+    """
+    (momentum,) = (inertia @ velocity[:, :, None]).unbind(-1)
+    (turn, move), (angular, linear) = (skew(x.unflatten(-1, (2, 3))).unbind(1) for x in (velocity, momentum))
+    zero = torch.zeros_like(turn)
+    swept = inertia @ blocks(turn, zero, move, turn)
+    return -blocks(angular, linear, linear, zero) - swept - swept.mT
+
+
+def fluid_matrix(m: Model, d: Data) -> Tensor:
+    """Derivative (nbody, 6, 6) of drag by the velocity of each body, about the root's centre of mass (mjd_passive_vel).
+
+    In the inertial frame the six components of velocity are dragged independently.
+    """
+    arm = d.xipos - d.subtree_com[m.plan.kinematics.body_root]
+    to_local = blocks(d.ximat, skew(arm) @ d.ximat, torch.zeros_like(d.ximat), d.ximat)
+    box = fluid.inertia_box(m.body_mass, m.body_inertia)
+    coefficients = fluid.drag_coefficients(box, m.opt.density, m.opt.viscosity)
+    slope = fluid.drag_derivative(fluid.relative_velocity(m, d), *coefficients)
+    return (to_local * slope[:, None]) @ to_local.mT
+
+
+def skew(v: Tensor) -> Tensor:
+    """Matrices (..., 3, 3) with `skew(v) x = v x x`."""
+    return cross(v[..., None, :], torch.eye(3, dtype=v.dtype, device=v.device)).mT
+
+
+def blocks(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
+    """The matrices (..., 6, 6) with the (..., 3, 3) blocks `a b` above `c d`."""
+    return torch.cat([torch.cat([a, b], dim=-1), torch.cat([c, d], dim=-1)], dim=-2)
+
+
+def inertia_matrix(inertia: Tensor) -> Tensor:
+    """Inertias (..., 10) as matrices (..., 6, 6) that take a velocity to a momentum."""
+    arm = skew(inertia[..., 6:9])
+    mass = inertia[..., 9:, None] * torch.eye(3, dtype=inertia.dtype, device=inertia.device)
+    return blocks(symmetric(inertia), arm, -arm, mass)
+
+
+def axis_acceleration(m: Model, d: Data) -> Tensor:
+    """`e_k` (nv, 6): the part of `d(acceleration) / d(qvel_k)` that is the same for all bodies below dof k.
+
+    A dof turns with the frame it acts in (`cdof_dot`), and turns all axes behind it; of the velocity that these have,
+    the share up to and including dof k's own joint is taken here, the rest is in `bias_matrix`.
+    """
+    reached = m.plan.integration.upto @ (d.cdof * d.qvel[:, None])
+    return d.cdof_dot + cross_motion(reached, d.cdof)
+
+
+def free_bias_vel(m: Model, d: Data) -> Tensor:
+    """`d(qfrc_bias) / d(qvel)` (f, 6, 6) of the bodies that float alone, by their own dofs (mjd_freeBias_vel).
+
+    With the centre of mass at `s` from the joint, the angular velocity `w` in the world and the rotational inertia `J`,
+    the bias force is `mass w x (w x s)`, and the torque `s x force + w x J w`. Linear velocity does not enter.
+    """
+    q = m.plan.integration
+    body, turn, composite = q.free_body, d.xmat[q.free_body], d.crb[q.free_body]
+    w = (turn @ d.qvel[q.free_dof[:, 3:], None]).squeeze(-1)
+    s = d.subtree_com[body] - d.xpos[body]
+    inertia = symmetric(composite)
+    momentum = (inertia @ w[:, :, None]).squeeze(-1)
+    around, arm = skew(w), skew(s)
+    force = -composite[:, 9:, None] * (skew(cross(w, s)) + around @ arm)
+    torque = arm @ force + around @ inertia - skew(momentum)
+    rotational = torch.cat([force @ turn, turn.mT @ torque @ turn], dim=1)
+    return torch.cat([torch.zeros_like(rotational), rotational], dim=-1)

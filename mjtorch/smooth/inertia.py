@@ -1,0 +1,44 @@
+"""The joint-space inertia matrix: composite bodies, factor, solve, multiply (mj_crb, mj_factorM, mj_solveM)."""
+
+import torch
+from torch import Tensor
+
+from mjtorch.math import linalg
+from mjtorch.math.spatial import inertia_mul
+from mjtorch.model import Data, Model
+
+
+def crb(m: Model, d: Data) -> Data:
+    """Composite inertias and the mass matrix M, lower triangle in `M_rowadr`, `M_colind` order (mj_crb, mj_makeM).
+
+    `M[i, j] = cdof_i . I_composite(i) cdof_j` for dof j at or above dof i, plus armature on the diagonal.
+    The armature of tendons, `J^T armature J`, adds where M has elements: between the dofs of one chain.
+    """
+    p = m.plan.kinematics
+    composite = p.inertia_subtree @ d.cinert
+    momentum = inertia_mul(composite[p.dof_body], d.cdof)
+    coupling = (momentum[p.M_row] * d.cdof[p.M_col]).sum(-1)
+    M = coupling + m.dof_armature[p.M_row] * p.M_diagonal
+    if m.plan.tendon.armature:
+        M = M + (d.ten_J.mT @ (m.tendon_armature[:, None] * d.ten_J))[p.M_row, p.M_col]
+    return d.replace(crb=composite, M=M)
+
+
+def factor_m(m: Model, d: Data) -> Data:
+    """Dense lower Cholesky factor qLD of M (mj_factorM)."""
+    return d.replace(qLD=linalg.cholesky(full_m(m, d)))
+
+
+def full_m(m: Model, d: Data) -> Tensor:
+    """M as a dense symmetric matrix (nv, nv) (mj_fullM)."""
+    return torch.cat([d.M, d.M.new_zeros(1)])[m.plan.kinematics.M_dense]
+
+
+def solve_m(m: Model, d: Data, x: Tensor) -> Tensor:
+    """`M^-1 x` for x (nv,) or columns (nv, k), by the factor in `d.qLD` (mj_solveM)."""
+    return linalg.cholesky_solve(d.qLD, x)
+
+
+def mul_m(m: Model, d: Data, x: Tensor) -> Tensor:
+    """`M x` for x (nv,) or columns (nv, k) (mj_mulM)."""
+    return full_m(m, d) @ x

@@ -1,0 +1,287 @@
+"""A lowered function as machine code for this CPU: build it, and call it on tensors."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import functools
+import math
+import os
+import pathlib
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from mjtorch.transform.build import flags, library, vector_bytes
+from mjtorch.transform.cpp import print_program
+from mjtorch.transform.direct import write_directly
+from mjtorch.transform.lower import lower
+from mjtorch.transform.lower.values import DTYPES
+from mjtorch.transform.program import FLOAT64, Program
+from mjtorch.tree.structure import chooser
+
+TORCH_DTYPES = {"f32": torch.float32, "f64": torch.float64, "i64": torch.int64, "bool": torch.bool}
+# Up to this many worlds are computed one by one, by code that has no lanes.
+FEW_WORLDS = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """Where a result comes from: computed, an input that is passed through, or a constant."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    source: int = -1  # of an input
+    constant: Tensor | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Lowered:
+    """A loop program and how its buffers belong to the function's inputs and outputs."""
+
+    program: Program
+    graph: GraphModule
+    outputs: tuple[Output, ...]
+
+    def as_text(self) -> str:
+        """The loop program, readable."""
+        return self.program.as_text()
+
+
+def lower_graph(graph: GraphModule, shared: Sequence[bool], constants: dict[int, Tensor]) -> Lowered:
+    """Lower a one-world graph. `shared[k]`: all worlds have input k in common; `constants`: inputs baked in."""
+    placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
+    vals = [n.meta["val"] for n in placeholders]
+    results = next(n for n in graph.graph.nodes if n.op == "output").args[0]
+    program, sources = lower(graph, vals, shared, constants)
+    write_directly(program)
+    outputs = []
+    for node, source in zip(results, sources, strict=True):
+        if isinstance(source, Tensor):
+            outputs.append(Output(tuple(source.shape), source.dtype, constant=source.detach()))
+            continue
+        meta = node.meta["val"]
+        outputs.append(Output(tuple(meta.shape), meta.dtype, source=-1 if source is None else source))
+    return Lowered(program, graph, tuple(outputs))
+
+
+@functools.cache
+def _driver() -> Any:
+    """The library that spreads tiles over threads."""
+    source = pathlib.Path(__file__).with_name("threads.cpp").read_text()
+    run = library([source], options=("-O2",))[1].run_batch
+    run.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 4
+    run.restype = None
+    return run
+
+
+@dataclasses.dataclass(frozen=True)
+class Build:
+    """What must be known of a library to call it.
+
+    reads: the inputs that it reads
+    name: of the library in the cache
+    """
+
+    outputs: tuple[Output, ...]
+    reads: tuple[int, ...]
+    lanes: int
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Printed:
+    """C++ for a compiler: each of `parts` after `header`, with `options`, for `lanes` worlds side by side."""
+
+    parts: list[str]
+    header: str
+    options: tuple[str, ...]
+    lanes: int
+
+
+def printed(lowered: Lowered, few: bool) -> Printed:
+    """The C++ of a program, for a few worlds or for many."""
+    program = lowered.program
+    wide = any(b.dtype == FLOAT64 for b in [*program.inputs, *program.outputs, *program.constants])
+    lanes = 1 if few else vector_bytes() // (8 if wide else 4)
+    source = print_program(program, parts=max(1, min(4, os.cpu_count() or 1)))
+    runtime = pathlib.Path(__file__).with_name("runtime.h").read_text()
+    options = (*flags(), f"-DN={lanes}", *(("-DWIDE",) if wide else ()))
+    return Printed(source.parts, runtime + source.header, options, lanes)
+
+
+class Native:
+    """One compiled program: a callable from flat lists of tensors to flat lists of tensors."""
+
+    @classmethod
+    def make(cls, lowered: Lowered, few: bool) -> Native:
+        """Print and compile, or take from the cache, the variant for a few worlds or for many."""
+        p = printed(lowered, few)
+        name, code = library(p.parts, p.header, p.options)
+        return cls(Build(lowered.outputs, tuple(b.position for b in lowered.program.inputs), p.lanes, name), code)
+
+    def __init__(self, build: Build, code: ctypes.CDLL) -> None:
+        self.build, self.code = build, code
+        code.scratch_bytes.restype = ctypes.c_int64
+        self.tile = ctypes.cast(code.run_tile, ctypes.c_void_p)
+        self.scratch = int(code.scratch_bytes())
+        self.outputs, self.reads, self.lanes = build.outputs, build.reads, build.lanes
+
+    def __call__(self, args: Sequence[Tensor], dims: Sequence[int | None], worlds: int | None) -> Sequence[Tensor]:
+        """Run on `args`, whose axis `dims[k]` counts worlds (None: shared). `worlds`: None for one without a batch."""
+        return Ready(self, args, dims, worlds)(args)
+
+
+class Ready:
+    """A program made ready for tensors of certain shapes, strides and dtypes: only their addresses are missing.
+
+    For one thread at a time, since the tables of arrays that the code reads are kept.
+
+    Args:
+        native: the program.
+        args: its arguments; axis `dims[k]` of each counts worlds (None: shared).
+        worlds: how many; None for one without a batch.
+        seen: the positions of those arguments that will be given, among them all `sources`.
+    """
+
+    def __init__(
+        self,
+        native: Native,
+        args: Sequence[Tensor],
+        dims: Sequence[int | None],
+        worlds: int | None,
+        seen: Sequence[int] | None = None,
+    ) -> None:
+        self.native, self.dims, self.worlds = native, dims, worlds
+        self.count = 1 if worlds is None else worlds
+        self.tiles = -(-self.count // native.lanes)
+        seen = range(len(args)) if seen is None else seen
+        self.place = {k: i for i, k in enumerate(seen)}
+        self._take_inputs(args)
+        self._take_outputs(args)
+        self.tables = self.inputs.buffer_info()[0], self.outputs.buffer_info()[0]
+
+    @staticmethod
+    def sources(native: Native) -> set[int]:
+        """The arguments that are read or passed through; what the others are does not matter."""
+        return {*native.reads, *(o.source for o in native.outputs if o.source >= 0)}
+
+    def _take_inputs(self, args: Sequence[Tensor]) -> None:
+        """Fill in the strides of what the code can read where it is, and note what must be copied."""
+        reads = self.native.reads
+        self.inputs = _table(1 + max(reads, default=-1))
+        strides = {k: readable(args[k], self.dims[k]) for k in reads}
+        self.copied = [k for k in reads if strides[k] is None]
+        direct = [k for k in reads if strides[k] is not None]
+        for k in direct:
+            self.inputs[3 * k + 1 : 3 * k + 3] = array("q", strides[k] or ())
+        self.direct, self.rows = chooser([self.place[k] for k in direct]), [3 * k for k in direct]
+
+    def _take_outputs(self, args: Sequence[Tensor]) -> None:
+        """Note what to allocate, and where each result stands in `(*args, *made(args))`."""
+        outputs = self.native.outputs
+        self.outputs = _table(len(outputs))
+        self.examples: list[Tensor] = []
+        self.written: list[int] = []
+        self.others: list[Output] = []
+        self.places: list[int] = []
+        computed = sum(map(_is_computed, outputs))
+        for k, o in enumerate(outputs):
+            if _is_computed(o):
+                self.places.append(len(self.place) + len(self.examples))
+                self.outputs[3 * k + 1 : 3 * k + 3] = array("q", (self.count, 1))
+                self.examples.append(self._example(o))
+                self.written.append(3 * k)
+            elif o.constant is None and self._is_as_given(args[o.source], self.dims[o.source], o):
+                self.places.append(self.place[o.source])
+            else:
+                self.places.append(len(self.place) + computed + len(self.others))
+                self.others.append(o)
+        self.results = chooser(self.places)
+        # The code knows integers of 64 bits only.
+        self.narrow = [j for j, o in enumerate(filter(_is_computed, outputs)) if o.dtype == torch.int32]
+
+    def _is_as_given(self, x: Tensor, dim: int | None, o: Output) -> bool:
+        return x.dtype == o.dtype and (self.worlds is None or (dim is not None and dim % x.dim() == 0))
+
+    def _example(self, o: Output) -> Tensor:
+        """A tensor without memory that is like a result. Worlds are last: so lanes are written, and read again."""
+        x = torch.empty((*o.shape, self.count), dtype=TORCH_DTYPES[DTYPES[o.dtype]], device="cpu")
+        x = x.squeeze(-1) if self.worlds is None else x.movedim(-1, 0)
+        x.untyped_storage().resize_(0)
+        return x
+
+    def __call__(self, args: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Run on the arguments that are seen."""
+        return self.results((*args, *self.made(args)))
+
+    def made(self, args: Sequence[Tensor]) -> list[Tensor]:
+        """What the results have that is not just passed through."""
+        native, inputs, outputs = self.native, self.inputs, self.outputs
+        for row, address in zip(self.rows, map(Tensor.data_ptr, self.direct(args)), strict=True):
+            inputs[row] = address
+        copies = [self._copy(k, args[self.place[k]]) for k in self.copied]
+        made = list(map(torch.empty_like, self.examples))  # which is the fastest way to allocate
+        for row, address in zip(self.written, map(Tensor.data_ptr, made), strict=True):
+            outputs[row] = address
+        if self.count:
+            threads = min(torch.get_num_threads(), self.tiles) if self.tiles > 1 else 1
+            _driver()(native.tile, *self.tables, self.count, native.lanes, native.scratch, threads)
+        del copies  # which had to live until here
+        for j in self.narrow:
+            made[j] = made[j].int()
+        for o in self.others:
+            made.append(self._other(o, args))
+        return made
+
+    def _copy(self, k: int, x: Tensor) -> Tensor:
+        """Enter a copy of argument `k` that the code can read, worlds first, into the table."""
+        x, dim = x.long() if x.dtype == torch.int32 else x, self.dims[k]
+        copy = x.contiguous() if dim is None else x.movedim(dim, 0).contiguous()
+        size = 0 if dim is None else math.prod(copy.shape[1:])
+        self.inputs[3 * k : 3 * k + 3] = array("q", (copy.data_ptr(), 1, size))
+        return copy
+
+    def _other(self, o: Output, args: Sequence[Tensor]) -> Tensor:
+        """A result that is a constant, or an argument seen in another way."""
+        if o.constant is not None:
+            x, dim = o.constant.clone(), None  # the caller may write to it
+        else:
+            x, dim = args[self.place[o.source]].to(o.dtype), self.dims[o.source]
+        if self.worlds is None:
+            return x
+        return x.expand(self.worlds, *x.shape) if dim is None else x.movedim(dim, 0)
+
+
+def _is_computed(o: Output) -> bool:
+    return o.source < 0 and o.constant is None
+
+
+def _table(rows: int) -> array[int]:
+    """Arrays as the printed code sees them, three numbers each: element i of world b is data[i * element + b * world].
+
+    Since the code takes the address, there is at least one.
+    """
+    return array("q", [0]) * (3 * max(1, rows))
+
+
+def readable(x: Tensor, dim: int | None) -> tuple[int, int] | None:
+    """The stride from element to element and that from world to world, if the code can read `x` where it is."""
+    if x.dtype == torch.int32:
+        return None
+    if dim is None:
+        return (1, 0) if x.is_contiguous() else None
+    count = x.shape[dim]
+    if (x.stride(dim) == 1 or count == 1) and x.movedim(dim, -1).is_contiguous():
+        return count, 1
+    if not count:
+        return None
+    first = x.movedim(dim, 0)[0]
+    size = first.numel()
+    if first.is_contiguous() and (size <= 1 or x.stride(dim) in (0, size)):
+        return 1, x.stride(dim)
+    return None

@@ -1,0 +1,48 @@
+// How printed programs meet the world outside: tensors, and the worlds that are computed side by side.
+// What they compute with is in vector.h.
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#ifndef N
+#define N 1
+#endif
+#define ROUND(x) (((x) + 63) / 64 * 64)
+#define INLINE static inline __attribute__((always_inline, unused))
+
+// An input or output tensor: element i of world b is data[i * element + b * world].
+struct Array {
+  void* data;
+  int64_t element, world;
+};
+// The worlds that are computed side by side. Lanes past `count` start as copies of the last one.
+struct Worlds {
+  int64_t first, count;
+};
+#ifdef WIDE  // programs with doubles: masks are as wide as those
+#define MASK int64_t
+#define MASK_BYTES 8
+#else
+#define MASK int32_t
+#define MASK_BYTES 4
+#endif
+// Bytes of a vector register.
+#if defined(__AVX512F__)
+#define REGISTER 64
+#elif defined(__AVX2__)
+#define REGISTER 32
+#else
+#define REGISTER 16
+#endif
+// What all worlds have in common.
+struct Once {
+  float* F;
+  double* D;
+  int64_t* I;
+  MASK* B;
+};
+#define ARGS Array const *in, Array const *out, Worlds w, PF F, PD D, PI I, PB B, Once u
+#define PASS in, out, w, F, D, I, B, u

@@ -1,0 +1,353 @@
+// What printed programs compute with: vectors of N worlds, and functions named by what they take:
+// F float, D double, I integer, B mask (0 or -1 per world). PF to PB are the scratch memory.
+//
+// Programs that have loops to be run world by world read this text twice: the second time N is 1, and the memory is one
+// lane of vectors of STRIDE worlds.
+#undef EACH
+#undef LANE
+#undef CONVERT
+#undef SPLAT
+#define EACH for (int l = 0; l < N; ++l)
+#if N == 1
+typedef float vf;
+typedef double vd;
+typedef int64_t vi;
+typedef int32_t vs;
+typedef MASK vb;
+#define LANE(x, l) (x)
+#define CONVERT(x, type) ((type)(x))
+#define SPLAT(type, x) (x)
+#define MASKED(m, type) (-(type)(m))
+#else
+typedef float vf __attribute__((vector_size(4 * N)));
+typedef double vd __attribute__((vector_size(8 * N)));
+typedef int64_t vi __attribute__((vector_size(8 * N)));
+typedef int32_t vs __attribute__((vector_size(4 * N)));
+typedef MASK vb __attribute__((vector_size(MASK_BYTES * N)));
+#define LANE(x, l) ((x)[l])
+#define CONVERT(x, type) __builtin_convertvector(x, type)
+#define SPLAT(type, x) ((type){} + (x))
+#define MASKED(m, type) (m)
+#endif
+
+// Comparisons, choices, and what is made of both.
+#define COMPARISON(L, vector, bits, name, op)                                            \
+  INLINE vb name##L(vector a, vector b) { return CONVERT(MASKED(a op b, bits), vb); }
+#define COMPARISONS(L, vector, bits, MAKE)                                               \
+  MAKE(L, vector, bits, eq, ==)                                                          \
+  MAKE(L, vector, bits, ne, !=)                                                          \
+  MAKE(L, vector, bits, lt, <)                                                           \
+  MAKE(L, vector, bits, le, <=)                                                          \
+  MAKE(L, vector, bits, gt, >)                                                           \
+  MAKE(L, vector, bits, ge, >=)
+COMPARISONS(F, vf, vs, COMPARISON)
+COMPARISONS(B, vb, vb, COMPARISON)
+INLINE vf selF(vb m, vf a, vf b) { return CONVERT(m, vs) ? a : b; }
+#if N == 1 || 8 * N <= REGISTER
+COMPARISONS(D, vd, vi, COMPARISON)
+COMPARISONS(I, vi, vi, COMPARISON)
+INLINE vd selD(vb m, vd a, vd b) { return CONVERT(m, vi) ? a : b; }
+INLINE vi selI(vb m, vi a, vi b) { return CONVERT(m, vi) ? a : b; }
+INLINE vi maxI(vi a, vi b) { return a > b ? a : b; }
+INLINE vi minI(vi a, vi b) { return a < b ? a : b; }
+INLINE vd SD(double x) { return SPLAT(vd, x); }
+INLINE vi SI(int64_t x) { return SPLAT(vi, x); }
+#else
+// Compilers do these number by number for vectors that are larger than a register: do them in parts.
+typedef double pd __attribute__((vector_size(REGISTER)));
+typedef int64_t pi __attribute__((vector_size(REGISTER)));
+typedef MASK pb __attribute__((vector_size(REGISTER / 8 * MASK_BYTES)));
+#define PARTS for (int k = 0; k < 8 * N / REGISTER; ++k)
+#define PART(x, type) (((type*)&x)[k])
+#define IN_PARTS(vector, part, name, parameters, value)                                  \
+  INLINE vector name parameters {                                                        \
+    vector r;                                                                            \
+    PARTS PART(r, part) = value;                                                         \
+    return r;                                                                            \
+  }
+#define COMPARISON_IN_PARTS(L, vector, part, name, op)                                   \
+  IN_PARTS(vb, pb, name##L, (vector a, vector b), CONVERT(PART(a, part) op PART(b, part), pb))
+COMPARISONS(D, vd, pd, COMPARISON_IN_PARTS)
+COMPARISONS(I, vi, pi, COMPARISON_IN_PARTS)
+IN_PARTS(vd, pd, selD, (vb m, vd a, vd b), CONVERT(PART(m, pb), pi) ? PART(a, pd) : PART(b, pd))
+IN_PARTS(vi, pi, selI, (vb m, vi a, vi b), CONVERT(PART(m, pb), pi) ? PART(a, pi) : PART(b, pi))
+IN_PARTS(vi, pi, maxI, (vi a, vi b), PART(a, pi) > PART(b, pi) ? PART(a, pi) : PART(b, pi))
+IN_PARTS(vi, pi, minI, (vi a, vi b), PART(a, pi) < PART(b, pi) ? PART(a, pi) : PART(b, pi))
+IN_PARTS(vd, pd, SD, (double x), (pd){} + x)
+IN_PARTS(vi, pi, SI, (int64_t x), (pi){} + x)
+#endif
+
+#ifdef STRIDE
+template <class T>
+struct Lane {
+  T* first;
+  T& operator[](int64_t i) const { return first[i * STRIDE]; }
+};
+typedef Lane<vf> PF;
+typedef Lane<vd> PD;
+typedef Lane<vi> PI;
+typedef Lane<vb> PB;
+#else
+typedef vf* PF;
+typedef vd* PD;
+typedef vi* PI;
+typedef vb* PB;
+#endif
+
+INLINE vf SF(float x) { return SPLAT(vf, x); }
+INLINE vb SB(int x) { return SPLAT(vb, x); }
+INLINE vb selB(vb m, vb a, vb b) { return (m & a) | (~m & b); }
+// Whether a mask holds in some world.
+#if N > 1 && N * MASK_BYTES == 64 && defined(__AVX512F__)
+INLINE int any(vb m) { return _mm512_test_epi64_mask((__m512i)m, (__m512i)m) != 0; }
+#elif N > 1 && N * MASK_BYTES == 32 && defined(__AVX2__)
+INLINE int any(vb m) { return !_mm256_testz_si256((__m256i)m, (__m256i)m); }
+#else
+INLINE int any(vb m) {
+  int64_t r = 0;
+  EACH r |= LANE(m, l);
+  return r != 0;
+}
+#endif
+
+// The worlds that are no copies.
+INLINE vb present(Worlds w) {
+  vb r;
+  EACH LANE(r, l) = -(MASK)(l < w.count);
+  return r;
+}
+
+// Conversions, from and to.
+INLINE vd F2D(vf x) { return CONVERT(x, vd); }
+INLINE vi F2I(vf x) { return CONVERT(x, vi); }
+INLINE vb F2B(vf x) { return neF(x, SF(0)); }
+INLINE vf D2F(vd x) { return CONVERT(x, vf); }
+INLINE vi D2I(vd x) { return CONVERT(x, vi); }
+INLINE vb D2B(vd x) { return neD(x, SD(0)); }
+INLINE vf I2F(vi x) { return CONVERT(x, vf); }
+INLINE vd I2D(vi x) { return CONVERT(x, vd); }
+INLINE vb I2B(vi x) { return neI(x, SI(0)); }
+INLINE vf B2F(vb x) { return CONVERT(x & 1, vf); }
+INLINE vd B2D(vb x) { return CONVERT(x & 1, vd); }
+INLINE vi B2I(vb x) { return -CONVERT(x, vi); }
+
+// Tensors: read and write one element of every world.
+#define ACCESS(L, vector, scalar, READ, WRITE)                                           \
+  INLINE vector get##L(Array const& a, int64_t i, Worlds w) {                            \
+    scalar const* p = (scalar const*)a.data + i * a.element + w.first * a.world;         \
+    vector r;                                                                            \
+    if (w.count == N && a.world == 1) {                                                  \
+      EACH LANE(r, l) = READ(p[l]);                                                      \
+      return r;                                                                          \
+    }                                                                                    \
+    EACH LANE(r, l) = READ(p[(l < w.count ? l : w.count - 1) * a.world]);                \
+    return r;                                                                            \
+  }                                                                                      \
+  INLINE void put##L(Array const& a, int64_t i, Worlds w, vector x) {                    \
+    scalar* p = (scalar*)a.data + i * a.element + w.first * a.world;                     \
+    if (w.count == N && a.world == 1) {                                                  \
+      EACH p[l] = WRITE(LANE(x, l));                                                     \
+      return;                                                                            \
+    }                                                                                    \
+    for (int l = 0; l < w.count; ++l) p[l * a.world] = WRITE(LANE(x, l));                \
+  }
+#define SAME(x) (x)
+#define TO_MASK(x) (-(int)(x))
+#define FROM_MASK(x) ((x) != 0)
+ACCESS(F, vf, float, SAME, SAME)
+ACCESS(D, vd, double, SAME, SAME)
+ACCESS(I, vi, int64_t, SAME, SAME)
+ACCESS(B, vb, uint8_t, TO_MASK, FROM_MASK)
+
+#ifndef STRIDE
+// An element of one world, and one world's number of a vector.
+#define ELEMENT(L, vector, scalar) \
+  INLINE scalar& lane##L(P##L p, int64_t i, int l) { return ((scalar*)(p + i))[l]; }
+ELEMENT(F, vf, float)
+ELEMENT(D, vd, double)
+ELEMENT(I, vi, int64_t)
+ELEMENT(B, vb, MASK)
+INLINE int64_t of(vi x, int l) { return LANE(x, l); }
+#endif
+
+// Elements at an offset that each world has for itself.
+#define MOVING(L, vector, scalar, READ)                                                  \
+  INLINE void give##L(P##L p, int64_t i, vi o, vector x) {                               \
+    EACH LANE(p[i + LANE(o, l)], l) = LANE(x, l);                                        \
+  }                                                                                      \
+  INLINE vector pick##L(scalar const* p, vi o) {                                         \
+    vector r;                                                                            \
+    EACH LANE(r, l) = READ(p[LANE(o, l)]);                                               \
+    return r;                                                                            \
+  }
+#define TAKE(L, vector)                                                                  \
+  INLINE vector take##L(P##L p, int64_t i, vi o) {                                       \
+    vector r;                                                                            \
+    EACH LANE(r, l) = LANE(p[i + LANE(o, l)], l);                                        \
+    return r;                                                                            \
+  }
+MOVING(F, vf, float, SAME)
+MOVING(D, vd, double, SAME)
+MOVING(I, vi, int64_t, SAME)
+MOVING(B, vb, uint8_t, TO_MASK)
+INLINE vb pickmaskB(MASK const* p, vi o) {
+  vb r;
+  EACH LANE(r, l) = p[LANE(o, l)];
+  return r;
+}
+#if defined(__AVX512F__) && N * MASK_BYTES == 64
+#define STEPS8 0, 1, 2, 3, 4, 5, 6, 7
+#if N == 16
+INLINE __m512i spots(vi o) { return (__m512i)(CONVERT(o, vs) * N + (vs){STEPS8, 8, 9, 10, 11, 12, 13, 14, 15}); }
+INLINE vf takeF(PF p, int64_t i, vi o) { return (vf)_mm512_i32gather_ps(spots(o), (float*)(p + i), 4); }
+INLINE vb takeB(PB p, int64_t i, vi o) { return (vb)_mm512_i32gather_epi32(spots(o), (int*)(p + i), 4); }
+TAKE(D, vd)
+TAKE(I, vi)
+#else
+INLINE __m512i spots(vi o) { return (__m512i)(o * N + (vi){STEPS8}); }
+INLINE vd takeD(PD p, int64_t i, vi o) { return (vd)_mm512_i64gather_pd(spots(o), (double*)(p + i), 8); }
+INLINE vi takeI(PI p, int64_t i, vi o) { return (vi)_mm512_i64gather_epi64(spots(o), (long long*)(p + i), 8); }
+INLINE vb takeB(PB p, int64_t i, vi o) { return (vb)_mm512_i64gather_epi64(spots(o), (long long*)(p + i), 8); }
+TAKE(F, vf)
+#endif
+#else
+TAKE(F, vf)
+TAKE(D, vd)
+TAKE(I, vi)
+TAKE(B, vb)
+#endif
+
+// Functions. Comparisons are written so that NaN is passed on, as torch does.
+#define ARITHMETIC(L, vector)                                                            \
+  INLINE vector max##L(vector a, vector b) { return sel##L(eq##L(a, a), sel##L(gt##L(a, b), a, b), a); } \
+  INLINE vector min##L(vector a, vector b) { return sel##L(eq##L(a, a), sel##L(lt##L(a, b), a, b), a); } \
+  INLINE vector fmax##L(vector a, vector b) { return sel##L(eq##L(b, b), sel##L(gt##L(a, b), a, b), a); } \
+  INLINE vector fmin##L(vector a, vector b) { return sel##L(eq##L(b, b), sel##L(lt##L(a, b), a, b), a); }
+ARITHMETIC(F, vf)
+ARITHMETIC(D, vd)
+
+#define LANEWISE(L, vector, name, call)                                                  \
+  INLINE vector name##L(vector x) {                                                      \
+    vector r;                                                                            \
+    EACH LANE(r, l) = call(LANE(x, l));                                                  \
+    return r;                                                                            \
+  }
+#define LANEWISE2(L, vector, name, call)                                                 \
+  INLINE vector name##L(vector x, vector y) {                                            \
+    vector r;                                                                            \
+    EACH LANE(r, l) = call(LANE(x, l), LANE(y, l));                                      \
+    return r;                                                                            \
+  }
+#define BOTH(name, f32, f64) LANEWISE(F, vf, name, f32) LANEWISE(D, vd, name, f64)
+BOTH(tan, tanf, tan)
+BOTH(asin, asinf, asin)
+BOTH(acos, acosf, acos)
+BOTH(atan, atanf, atan)
+BOTH(sinh, sinhf, sinh)
+BOTH(cosh, coshf, cosh)
+BOTH(tanh, tanhf, tanh)
+BOTH(exp, expf, exp)
+BOTH(expm1, expm1f, expm1)
+BOTH(log, logf, log)
+BOTH(log1p, log1pf, log1p)
+BOTH(log2, log2f, log2)
+BOTH(erf, erff, erf)
+BOTH(erfc, erfcf, erfc)
+BOTH(asinh, asinhf, asinh)
+BOTH(acosh, acoshf, acosh)
+BOTH(atanh, atanhf, atanh)
+BOTH(floor, floorf, floor)
+BOTH(ceil, ceilf, ceil)
+BOTH(round, rintf, rint)
+BOTH(trunc, truncf, trunc)
+BOTH(abs, __builtin_fabsf, __builtin_fabs)
+#define BOTH2(name, f32, f64) LANEWISE2(F, vf, name, f32) LANEWISE2(D, vd, name, f64)
+BOTH2(atan2, atan2f, atan2)
+BOTH2(hypot, hypotf, hypot)
+// Squares are common enough to be worth a test; the result of a world does not depend on its neighbours.
+#define POWER(L, vector, call)                                                           \
+  INLINE vector pow##L(vector x, vector y) {                                             \
+    vb square = eq##L(y, S##L(2));                                                       \
+    vector r = x * x;                                                                    \
+    if (any(~square)) {                                                                  \
+      EACH if (!(LANE(square, l))) LANE(r, l) = call(LANE(x, l), LANE(y, l));            \
+    }                                                                                    \
+    return r;                                                                            \
+  }
+POWER(F, vf, powf)
+POWER(D, vd, pow)
+BOTH2(fmod, fmodf, fmod)
+#if __has_builtin(__builtin_elementwise_sqrt) && N > 1
+INLINE vf sqrtF(vf x) { return __builtin_elementwise_sqrt(x); }
+INLINE vd sqrtD(vd x) { return __builtin_elementwise_sqrt(x); }
+#else
+BOTH(sqrt, __builtin_sqrtf, __builtin_sqrt)
+#endif
+INLINE vi fmaxI(vi a, vi b) { return maxI(a, b); }
+INLINE vi fminI(vi a, vi b) { return minI(a, b); }
+INLINE vi absI(vi x) { return selI(ltI(x, SI(0)), -x, x); }
+INLINE vf remainderF(vf x, vf y) { return x - floorF(x / y) * y; }
+INLINE vd remainderD(vd x, vd y) { return x - floorD(x / y) * y; }
+INLINE vi remainderI(vi x, vi y) {
+  vi r = x % y;
+  return selI(neI(r, SI(0)) & ltI((r ^ y), SI(0)), r + y, r);
+}
+INLINE vi idiv_truncI(vi x, vi y) { return x / y; }
+INLINE vi idiv_floorI(vi x, vi y) { return (x - remainderI(x, y)) / y; }
+#define DERIVED(L, vector)                                                               \
+  INLINE vector rsqrt##L(vector x) { return S##L(1) / sqrt##L(x); }                      \
+  INLINE vector reciprocal##L(vector x) { return S##L(1) / x; }                          \
+  INLINE vector sigmoid##L(vector x) { return S##L(1) / (S##L(1) + exp##L(-x)); }        \
+  INLINE vector sign##L(vector x) {                                                      \
+    return sel##L(gt##L(x, S##L(0)), S##L(1), sel##L(lt##L(x, S##L(0)), S##L(-1), x * S##L(0))); \
+  }                                                                                      \
+  INLINE vb isfinite##L(vector x) { return eq##L(x - x, S##L(0)); }                      \
+  INLINE vb isinf##L(vector x) { return ~isfinite##L(x) & eq##L(x, x); }
+DERIVED(F, vf)
+DERIVED(D, vd)
+
+// Sine and cosine: reduce by quarter turns in three parts, then the two polynomials of fdlibm (double) and Cephes
+// (float); beyond the range of that reduction, the C library.
+#define TURNS(L, vector, limit, one, two, three, SIN, COS, fsin, fcos)                   \
+  INLINE void sincos##L(vector x, vector& s, vector& c) {                                \
+    vector q = round_fast##L(x * S##L(0.63661977236758134308));                          \
+    vector r = ((x - q * S##L(one)) - q * S##L(two)) - q * S##L(three);                  \
+    vector z = r * r;                                                                    \
+    vector a = SIN, b = COS;                                                             \
+    vector h = q * S##L(0.25);                                                           \
+    vector k = (h - floor_fast##L(h)) * S##L(4); /* quadrant 0, 1, 2, 3 */               \
+    vb odd = eq##L(k, S##L(1)) | eq##L(k, S##L(3));                                      \
+    vector si = sel##L(odd, b, a), co = sel##L(odd, a, b);                               \
+    s = sel##L(ge##L(k, S##L(2)), -si, si);                                              \
+    c = sel##L(eq##L(k, S##L(1)) | eq##L(k, S##L(2)), -co, co);                          \
+    vb far = ~lt##L(abs_fast##L(x), S##L(limit));                                        \
+    if (any(far)) { /* in these worlds only: what one gets does not depend on others */  \
+      EACH if (LANE(far, l)) LANE(s, l) = fsin(LANE(x, l));                              \
+      EACH if (LANE(far, l)) LANE(c, l) = fcos(LANE(x, l));                              \
+    }                                                                                    \
+  }                                                                                      \
+  INLINE vector sin##L(vector x) {                                                       \
+    vector s, c;                                                                         \
+    sincos##L(x, s, c);                                                                  \
+    return s;                                                                            \
+  }                                                                                      \
+  INLINE vector cos##L(vector x) {                                                       \
+    vector s, c;                                                                         \
+    sincos##L(x, s, c);                                                                  \
+    return c;                                                                            \
+  }
+// Adding and subtracting 1.5 * 2^23 (or 2^52) rounds to an integer.
+INLINE vf round_fastF(vf x) { return (x + SF(12582912.0f)) - SF(12582912.0f); }
+INLINE vd round_fastD(vd x) { return (x + SD(6755399441055744.0)) - SD(6755399441055744.0); }
+INLINE vf floor_fastF(vf x) { vf r = round_fastF(x); return selF(gtF(r, x), r - SF(1), r); }
+INLINE vd floor_fastD(vd x) { vd r = round_fastD(x); return selD(gtD(r, x), r - SD(1), r); }
+INLINE vf abs_fastF(vf x) { return selF(ltF(x, SF(0)), -x, x); }
+INLINE vd abs_fastD(vd x) { return selD(ltD(x, SD(0)), -x, x); }
+TURNS(F, vf, 8192.0, 1.5703125f, 4.837512969970703125e-4f, 7.54978995489188216e-8f,
+      (r + r * z * (SF(-1.6666654611e-1f) + z * (SF(8.3321608736e-3f) + z * SF(-1.9515295891e-4f)))),
+      (SF(1) - SF(0.5f) * z + z * z * (SF(4.166664568298827e-2f) + z * (SF(-1.388731625493765e-3f) + z * SF(2.443315711809948e-5f)))),
+      sinf, cosf)
+TURNS(D, vd, 1e5, 1.57079632673412561417e+00, 6.07710050630396597660e-11, 2.02226624879595063154e-21,
+      (r + r * z * (SD(-1.66666666666666324348e-01) + z * (SD(8.33333333332248946124e-03) + z * (SD(-1.98412698298579493134e-04) + z * (SD(2.75573137070700676789e-06) + z * (SD(-2.50507602534068634195e-08) + z * SD(1.58969099521155010221e-10))))))),
+      (SD(1) - SD(0.5) * z + z * z * (SD(4.16666666666666019037e-02) + z * (SD(-1.38888888888741095749e-03) + z * (SD(2.48015872894767294178e-05) + z * (SD(-2.75573143513906633035e-07) + z * (SD(2.08757232129817482790e-09) + z * SD(-1.13596475577881948265e-11))))))),
+      sin, cos)

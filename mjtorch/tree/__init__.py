@@ -1,0 +1,24 @@
+"""Frozen dataclasses that are pytrees, and the few tree operations that mjtorch uses."""
+
+from mjtorch.tree.dataclass import NAMESPACE, Tree, dataclass, field, replace, static_fields, tensor_fields
+from mjtorch.tree.ops import batch, constant_leaves, leaves, leaves_with_path, map, stack, unstack, where
+from mjtorch.tree.structure import Structure
+
+__all__ = [
+    "NAMESPACE",
+    "Structure",
+    "Tree",
+    "batch",
+    "constant_leaves",
+    "dataclass",
+    "field",
+    "leaves",
+    "leaves_with_path",
+    "map",
+    "replace",
+    "stack",
+    "static_fields",
+    "tensor_fields",
+    "unstack",
+    "where",
+]

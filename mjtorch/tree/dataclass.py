@@ -1,0 +1,161 @@
+"""`@tree.dataclass`: a frozen dataclass whose tensor fields are leaves and whose static fields shape the program."""
+
+import dataclasses
+import difflib
+from collections.abc import Callable
+from typing import Any, Self, TypeVar, dataclass_transform, overload
+
+import optree
+import torch
+import torch.utils._pytree as torch_pytree
+
+T = TypeVar("T")
+
+# optree keeps third-party registrations apart by namespace; ours must be named in every optree call.
+NAMESPACE = "mjtorch"
+
+# Where an object keeps the name of its static part, and what the names stand for.
+STATIC = "_static"
+_VALUES: dict[str, tuple[Any, ...]] = {}
+
+
+def field(*, static: bool = False, constant: bool = False, **kwargs: Any) -> Any:
+    """A dataclass field; `static=True` makes it part of the tree's structure instead of a leaf.
+
+    `constant=True` marks leaves, such as index tensors, that never change their values: a compiler may bake them in.
+
+    A static value must be hashable and made of plain Python values (int, float, bool, str, None, enum, tuple), since a
+    compiled program is specialised to it: changing it recompiles, changing a leaf never does.
+    """
+    metadata = dict(kwargs.pop("metadata", None) or {})
+    metadata |= {"static": static, "constant": constant}
+    return dataclasses.field(metadata=metadata, **kwargs)
+
+
+def tensor_fields(cls: type) -> tuple[str, ...]:
+    """Names of the fields of `cls` that are leaves or subtrees."""
+    return tuple(f.name for f in dataclasses.fields(cls) if not f.metadata.get("static", False))
+
+
+def static_fields(cls: Any) -> tuple[str, ...]:
+    """Names of the fields of `cls` that are part of the structure."""
+    return tuple(f.name for f in dataclasses.fields(cls) if f.metadata.get("static", False))
+
+
+class Tree:
+    """Optional base of a `@dataclass`: gives it `replace` as a method."""
+
+    def replace(self, /, **changes: Any) -> Self:
+        """A copy with some fields changed; see `tree.replace`."""
+        return replace(self, **changes)
+
+
+@overload
+def dataclass(cls: type[T], *, kw_only: bool = ...) -> type[T]: ...
+@overload
+def dataclass(*, kw_only: bool = ...) -> Callable[[type[T]], type[T]]: ...
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def dataclass(cls: type[T] | None = None, *, kw_only: bool = False) -> Any:
+    """Make `cls` a frozen dataclass that optree and `torch.utils._pytree` both flatten.
+
+    >>> import torch
+    >>> @dataclass
+    ... class Spring(Tree):
+    ...     stiffness: torch.Tensor
+    ...     name: str = field(static=True, default="")
+    >>> s = Spring(torch.ones(2), "left")
+    >>> torch.vmap(lambda s: s.stiffness * 2)(s)
+    tensor([2., 2.])
+    >>> s.replace(name="right").name
+    'right'
+    """
+    if cls is None:
+        return lambda c: dataclass(c, kw_only=kw_only)
+    methods = {"__post_init__": _name_static_part, "__getstate__": _without_name, "__setstate__": _with_name}
+    for name, value in (methods | {STATIC: None}).items():
+        setattr(cls, name, value)
+    frozen = dataclasses.dataclass(frozen=True, kw_only=kw_only, eq=False)(cls)
+    _register(frozen)
+    return frozen
+
+
+def register(*values: Any) -> str:
+    """A string that stands for the static values `values`, and is all of them that the structure of a tree holds.
+
+    To Dynamo an int is not a constant once it has seen it change, but a string always is: one guard for all of them.
+    """
+    name = repr(values)
+    _VALUES[name] = values
+    return name
+
+
+def _values_of(name: str) -> tuple[Any, ...]:
+    return _VALUES[name]
+
+
+# What torch.compiler.assume_constant_result does; that would import Dynamo, which takes longer than all of torch.
+register._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_values_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _name_static_part(x: Any) -> None:
+    if not torch.compiler.is_dynamo_compiling():
+        x.__dict__[STATIC] = register(*(getattr(x, name) for name in static_fields(type(x))))
+
+
+def _without_name(x: Any) -> dict[str, Any]:
+    return {name: value for name, value in x.__dict__.items() if name != STATIC}
+
+
+def _with_name(x: Any, state: dict[str, Any]) -> None:
+    x.__dict__.update(state)
+    _name_static_part(x)
+
+
+def _register(cls: type) -> None:
+    tensors, statics = tensor_fields(cls), static_fields(cls)
+
+    def flatten(x: Any) -> tuple[list[Any], str]:
+        name = x._static or register(*[getattr(x, name) for name in statics])
+        return [getattr(x, name) for name in tensors], name
+
+    def unflatten(children: Any, name: Any) -> Any:
+        x: Any = object.__new__(cls)
+        x.__dict__.update(zip(tensors, children, strict=True))
+        x.__dict__.update(zip(statics, _values_of(name), strict=True))
+        x.__dict__[STATIC] = name
+        return x
+
+    def flatten_with_keys(x: Any) -> tuple[list[tuple[Any, Any]], str]:
+        children, static = flatten(x)
+        return [(torch_pytree.GetAttrKey(n), c) for n, c in zip(tensors, children, strict=True)], static
+
+    torch_pytree.register_pytree_node(
+        cls,
+        flatten,
+        lambda children, static: unflatten(children, static),
+        flatten_with_keys_fn=flatten_with_keys,
+        serialized_type_name=f"{cls.__module__}.{cls.__qualname__}",
+    )
+    optree.register_pytree_node(
+        cls,
+        lambda x: (*flatten(x), tensors),
+        lambda static, children: unflatten(children, static),
+        namespace=NAMESPACE,
+    )
+
+
+def replace(tree: T, /, **changes: Any) -> T:
+    """A copy of `tree` with some fields changed; an unknown name is an error that says what is close to it."""
+    fields = type(tree).__dataclass_fields__  # type: ignore[attr-defined]
+    for name in changes:
+        if name not in fields:
+            close = difflib.get_close_matches(name, fields) or list(fields)
+            raise TypeError(f"{type(tree).__name__} has no field {name!r}; did you mean {' or '.join(close)}?")
+    new = object.__new__(type(tree))
+    new.__dict__.update(tree.__dict__)
+    new.__dict__.update(changes)
+    if any(fields[name].metadata.get("static", False) for name in changes):
+        new.__dict__.pop(STATIC, None)
+        _name_static_part(new)
+    return new

@@ -1,0 +1,108 @@
+"""Operations on whole trees: map, where, stack, batch."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import optree
+import torch
+from torch import Tensor
+
+from mjtorch.tree.dataclass import NAMESPACE
+
+T = TypeVar("T")
+
+
+def map(fn: Callable[..., Any], tree: T, *rest: Any) -> T:
+    """Apply `fn` to the leaves of `tree` (and the matching leaves of `rest`); the structure is kept."""
+    return optree.tree_map(fn, tree, *rest, namespace=NAMESPACE)  # type: ignore[arg-type, return-value]
+
+
+def leaves(tree: Any) -> list[Any]:
+    """The leaves of `tree`, depth first, fields in the order of their declaration."""
+    return optree.tree_leaves(tree, namespace=NAMESPACE)
+
+
+def leaves_with_path(tree: Any) -> list[tuple[str, Any]]:
+    """The leaves of `tree` with a readable path each, such as `contact.dist`."""
+    paths, values, _ = optree.tree_flatten_with_path(tree, namespace=NAMESPACE)
+    return [(".".join(str(p) for p in path), value) for path, value in zip(paths, values, strict=True)]
+
+
+def constant_leaves(tree: Any) -> list[bool]:
+    """For each leaf of `tree`, whether it lies in a field marked `field(constant=True)`."""
+    if not dataclasses.is_dataclass(tree):
+        if optree.tree_is_leaf(tree, namespace=NAMESPACE):
+            return [False]
+        children = optree.tree_flatten_one_level(tree, namespace=NAMESPACE)[0]
+        return [c for child in children for c in constant_leaves(child)]
+    found = []
+    for f in dataclasses.fields(tree):
+        if not f.metadata.get("static", False):
+            inside = constant_leaves(getattr(tree, f.name))
+            found += [True] * len(inside) if f.metadata.get("constant", False) else inside
+    return found
+
+
+def where(condition: Tensor, if_true: T, if_false: T) -> T:
+    """Choose between two trees of one structure, leaf by leaf.
+
+    condition: bool, scalar, or `(B,)` for trees whose leaves have a leading axis of size `B`.
+
+    >>> where(torch.tensor([True, False]), {"q": torch.ones(2, 3)}, {"q": torch.zeros(2, 3)})["q"]
+    tensor([[1., 1., 1.],
+            [0., 0., 0.]])
+    """
+    if condition.dtype != torch.bool:
+        raise TypeError(f"where: condition must be a bool tensor, got {condition.dtype}; compare, or use .bool()")
+    n = condition.dim()
+
+    def choose(path: Any, a: Tensor, b: Tensor) -> Tensor:
+        if a.shape[:n] != condition.shape or b.shape != a.shape:
+            raise ValueError(
+                f"where: leaf {_show(path)} has shapes {tuple(a.shape)} and {tuple(b.shape)}, which must be equal and "
+                f"begin with the shape of the condition, {tuple(condition.shape)}"
+            )
+        return torch.where(condition.reshape(condition.shape + (1,) * (a.dim() - n)), a, b)
+
+    return optree.tree_map_with_path(choose, if_true, if_false, namespace=NAMESPACE)  # type: ignore[arg-type, return-value]
+
+
+def stack(trees: Sequence[T]) -> T:
+    """One tree out of many of the same structure; every leaf gains a leading axis."""
+    if not trees:
+        raise ValueError("stack needs at least one tree")
+    return map(lambda *xs: torch.stack(xs), trees[0], *trees[1:])
+
+
+def unstack(tree: T) -> list[T]:
+    """The inverse of `stack`: one tree per index of the leading axis."""
+    sizes = {path: x.shape[0] if x.dim() else None for path, x in leaves_with_path(tree)}
+    found = set(sizes.values())
+    size = found.pop() if len(found) == 1 else None
+    if size is None:
+        raise ValueError(f"unstack needs one leading size for all leaves, got {sizes}")
+    return [map(lambda x, i=i: x[i], tree) for i in range(size)]
+
+
+def batch(tree: T, size: int) -> T:
+    """`size` copies of every leaf along a new leading axis, each with memory of its own.
+
+    >>> batch({"q": torch.arange(2)}, 3)["q"]
+    tensor([[0, 1],
+            [0, 1],
+            [0, 1]])
+    """
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise ValueError(f"batch: size must be a positive int, got {size!r}")
+
+    def repeat(path: Any, x: Tensor) -> Tensor:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"batch: leaf {_show(path)} is a {type(x).__name__}, not a tensor")
+        return x.unsqueeze(0).repeat(size, *(1,) * x.dim())
+
+    return optree.tree_map_with_path(repeat, tree, namespace=NAMESPACE)  # type: ignore[arg-type, return-value]
+
+
+def _show(path: Sequence[Any]) -> str:
+    return ".".join(str(p) for p in path) or "itself"

@@ -1,0 +1,175 @@
+"""The table of what is supported: every refusal names the element that asks for it and says what to do."""
+
+import mujoco
+import pytest
+from reference import MODELS, load
+
+from mjtorch.model import put_model, support
+from mjtorch.model.support import TABLE, Verdict
+
+# A body with a joint, and places for what a test adds.
+BODY = """
+<mujoco>
+  <option {option}><flag {flag}/></option>
+  <asset><mesh name="lump" vertex="0 0 0 1 0 0 0 1 0 0 0 1"/>{asset}</asset>
+  <worldbody>
+    {world}
+    <body name="arm" {body}>
+      <joint name="hinge" {joint}/>
+      <geom name="ball" size=".1" {geom}/>
+      <site name="tip" pos=".1 0 0"/>
+      <site name="base"/>
+      <site name="lump" type="mesh" mesh="lump"/>
+    </body>
+    <body name="other" pos="1 0 0"><joint name="slide" type="slide"/><geom name="far" size=".1"/></body>
+  </worldbody>
+  {sections}
+</mujoco>
+"""
+GENERAL = '<actuator><general name="engine" joint="hinge" {}/></actuator>'
+
+
+def refused(where: str, what: str, feature: str, element: str) -> tuple[dict[str, str], str, str]:
+    return {where: what}, feature, element
+
+
+REFUSED = (
+    refused("geom", 'fluidshape="ellipsoid"', "fluid on ellipsoids", 'geom "ball"'),
+    refused("sections", '<actuator><motor name="jet" site="tip"/></actuator>', "transmission site", 'actuator "jet"'),
+    refused(
+        "sections",
+        '<actuator><adhesion name="stick" body="arm" ctrlrange="0 1"/></actuator>',
+        "transmission body",
+        'actuator "stick"',
+    ),
+    refused("sections", GENERAL.format('dyntype="user"'), "dynamics user", 'actuator "engine"'),
+    refused("sections", GENERAL.format('gaintype="user"'), "gain user", 'actuator "engine"'),
+    refused("sections", GENERAL.format('biastype="user"'), "bias user", 'actuator "engine"'),
+    refused("sections", GENERAL.format('dyntype="user" actdim="3"'), "several controls", 'actuator "engine"'),
+    refused("sections", GENERAL.format('delay=".02" nsample="2"'), "delay and history", 'actuator "engine"'),
+    refused("sections", GENERAL.format('armature=".02"'), "damping and armature", 'actuator "engine"'),
+    refused("world", '<geom name="box" type="box" size="1 1 1"/>', "pairs of other geoms", 'geom "box"'),
+    refused("geom", 'adhesion="1"', "adhesion of geoms", 'geom "ball"'),
+    refused("geom", 'surfacevel="1 0 0 0 0 0"', "surface velocity", 'geom "ball"'),
+    refused(
+        "sections",
+        '<contact><pair name="p" geom1="ball" geom2="far" adhesion="1"/></contact>',
+        "adhesion of pairs",
+        'pair "p"',
+    ),
+    refused("option", 'noslip_iterations="3"', "noslip iterations", "option noslip_iterations"),
+    refused("option", 'integrator="discrete"', "integrator: discrete", "option integrator"),
+    refused("flag", 'sleep="enable"', "solver: sleep", "flag sleep"),
+    refused(
+        "sections",
+        '<sensor><distance name="gap" geom1="ball" geom2="far" cutoff="1"/></sensor>',
+        "sensors: geomdist",
+        'sensor "gap"',
+    ),
+    refused(
+        "sections",
+        '<sensor><touch name="feel" site="lump"/></sensor>',
+        "sensors: volumes of sites of meshes",
+        'sensor "feel"',
+    ),
+    refused(
+        "sections",
+        '<sensor><insidesite name="in" site="tip" objtype="geom" objname="far" enclosed="true"/></sensor>',
+        "sensors: enclosed objects",
+        'sensor "in"',
+    ),
+    refused(
+        "sections",
+        '<sensor><rangefinder name="far" site="tip" data="dist normal"/></sensor>',
+        "sensors: rangefinders of cameras",
+        'sensor "far"',
+    ),
+    (
+        {
+            "sections": '<sensor><rangefinder site="tip"/></sensor>',
+            "world": '<geom name="rock" type="mesh" mesh="lump" contype="0" conaffinity="0"/>',
+        },
+        "sensors: rangefinders that see",
+        'geom "rock"',
+    ),
+    refused(
+        "sections",
+        '<sensor><jointpos name="late" joint="hinge" delay=".02" nsample="2"/></sensor>',
+        "sensors: delay",
+        'sensor "late"',
+    ),
+)
+
+
+def build(**parts: str) -> mujoco.MjModel:
+    empty = dict.fromkeys(("option", "flag", "asset", "world", "body", "joint", "geom", "sections"), "")
+    return load(BODY.format(**(empty | parts)))
+
+
+def test_the_plain_model_is_accepted() -> None:
+    support.check(build())
+
+
+@pytest.mark.parametrize(("parts", "feature", "element"), REFUSED, ids=lambda x: x if isinstance(x, str) else "")
+def test_refusal_names_feature_element_and_way_out(parts: dict[str, str], feature: str, element: str) -> None:
+    mj_model = build(**parts)
+    with pytest.raises(NotImplementedError) as error:
+        put_model(mj_model)
+    line = next(line for line in str(error.value).splitlines() if feature in line)
+    assert element in line
+    assert line.split("; ")[-1].strip()
+
+
+def test_all_refusals_come_in_one_error() -> None:
+    mj_model = build(geom='fluidshape="ellipsoid"', option='noslip_iterations="3"', flag='sleep="enable"')
+    with pytest.raises(NotImplementedError) as error:
+        put_model(mj_model)
+    assert len(str(error.value).splitlines()) == 4
+
+
+def test_elements_without_a_name_are_numbered_and_long_lists_cut() -> None:
+    boxes = "".join(f'<geom type="box" size="1 1 1" pos="{i} 0 0"/>' for i in range(9))
+    with pytest.raises(NotImplementedError, match=r'box \(geom "ball", geom 0\).* and 10 more'):
+        put_model(build(world=boxes))
+
+
+def test_callbacks_are_refused() -> None:
+    mj_model = build()
+    mujoco.set_mjcb_control(lambda m, d: None)
+    try:
+        with pytest.raises(NotImplementedError, match="callbacks, used by mjcb_control; uninstall"):
+            put_model(mj_model)
+    finally:
+        mujoco.set_mjcb_control(None)
+
+
+@pytest.mark.parametrize("flag", ["ipc", "speculative"])
+def test_flags_are_refused(flag: str) -> None:
+    bit = getattr(mujoco.mjtEnableBit, f"mjENBL_{flag.upper()}", None)
+    if bit is None:
+        pytest.skip("this MuJoCo does not have the flag")
+    mj_model = build()
+    mj_model.opt.enableflags |= int(bit)
+    with pytest.raises(NotImplementedError, match=f'flag {flag}="enable"'):
+        support.check(mj_model)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_our_models_are_accepted(model: str) -> None:
+    support.check(load(model))
+
+
+def test_features_of_a_model() -> None:
+    used = {use.feature.name: use.elements for use in support.features(load("gym/hopper"))}
+    assert used["slide"] == ['joint "rootx"', 'joint "rootz"']
+    assert "free" not in used
+
+
+def test_every_refusal_has_advice() -> None:
+    assert not [f.name for f in TABLE if f.verdict is not Verdict.SUPPORTED and not f.advice]
+
+
+def test_markdown_has_every_area() -> None:
+    text = support.support_table()
+    assert all(f"| {area} |" in text for area in {feature.area for feature in TABLE})
+    assert "| tendons | fixed, spatial, through sites, pulleys, around spheres, around cylinders, springs, " in text

@@ -1,0 +1,144 @@
+"""Velocity derivatives of smooth forces against C."""
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+from reference import load, random_state
+
+from mjtorch.model import Data, Integrator, Model, put_data, put_model
+from mjtorch.smooth.actuation import fwd_actuation
+from mjtorch.smooth.com import com_vel
+from mjtorch.smooth.derivative import free_bias_vel, smooth_vel
+from mjtorch.smooth.passive import passive
+from mjtorch.smooth.rne import rne
+
+MODELS = (
+    "feature/actuators",
+    "feature/muscles",
+    "feature/joints",
+    "feature/ball",
+    "feature/free",
+    "feature/fluid",
+    "gym/humanoid",
+    "gym/swimmer",
+)
+# Damping that grows with speed; actuators whose forces are clamped, by themselves or by the joint.
+CLAMPED = """
+<mujoco>
+  <default>
+    <geom contype="0" conaffinity="0"/>
+  </default>
+  <option density="3" viscosity=".1"/>
+  <worldbody>
+    <body gravcomp=".5">
+      <joint name="a" axis="0 1 0" actuatorfrcrange="-.02 .03" damping="1 2 3" actuatorgravcomp="true"/>
+      <geom type="box" size=".1 .05 .02" pos=".1 0 0"/>
+      <body pos=".2 0 0">
+        <joint name="b" axis="0 0 1" damping=".1"/>
+        <joint name="c" type="slide" axis="1 0 0" actuatorfrcrange="-100 100"/>
+        <geom size=".05"/>
+        <body pos=".2 0 0">
+          <joint name="d" type="ball" damping=".1 .2 0"/>
+          <geom type="box" size=".1 .05 .02" pos=".1 0 0"/>
+        </body>
+      </body>
+    </body>
+  </worldbody>
+  <actuator>
+    <velocity joint="a" kv="1"/>
+    <position joint="a" kp="1" kv=".5"/>
+    <velocity joint="b" kv="2" forcerange="-.01 .02"/>
+    <position joint="b" kp="1" kv="3" group="2"/>
+    <damper joint="c" kv="2" ctrlrange="0 .3"/>
+    <velocity joint="d" kv=".5" gear="1 2 3"/>
+    <velocity jointinparent="d" kv=".5" gear="0 2 1"/>
+    <general joint="c" dyntype="integrator" gaintype="affine" gainprm="1 2 3" actearly="true"/>
+  </actuator>
+</mujoco>
+"""
+ALL = [*MODELS, CLAMPED]
+IDS = [*MODELS, "clamped"]
+
+
+def oracle(mj_model: mujoco.MjModel, mj_data: mujoco.MjData, integrator: Integrator) -> np.ndarray:
+    """C's qDeriv, dense, which its implicit integrators leave behind."""
+    mj_model.opt.integrator = int(integrator)
+    after = mujoco.MjData(mj_model)
+    mujoco.mj_copyData(after, mj_model, mj_data)
+    mujoco.mj_implicit(mj_model, after)
+    dense = np.zeros((mj_model.nv, mj_model.nv))
+    rows = np.repeat(np.arange(mj_model.nv), mj_model.D_rownnz)
+    dense[rows, mj_model.D_colind] = after.qDeriv
+    return dense
+
+
+def prepared(mj_model: mujoco.MjModel, seed: int) -> tuple[Model, Data, mujoco.MjData]:
+    mj_data = random_state(mj_model, seed)
+    mj_data.qvel *= 2
+    mujoco.mj_forward(mj_model, mj_data)
+    m = put_model(mj_model, dtype=torch.float64)
+    return m, put_data(mj_model, mj_data, model=m), mj_data
+
+
+@pytest.mark.parametrize("integrator", [Integrator.IMPLICIT, Integrator.IMPLICITFAST])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("model", ALL, ids=IDS)
+def test_matches_c(model: str, seed: int, integrator: Integrator) -> None:
+    mj_model = load(model)
+    m, d, mj_data = prepared(mj_model, seed)
+    expected = oracle(mj_model, mj_data, integrator)
+    actual = smooth_vel(m, d, include_bias=integrator == Integrator.IMPLICIT).numpy()
+    assert np.abs(actual - expected).max() <= 1e-10 * max(1, np.abs(expected).max())
+
+
+@pytest.mark.parametrize("flags", ["ACTUATION", "DAMPER", "SPRING", "SPRING DAMPER", "CLAMPCTRL"])
+@pytest.mark.parametrize("model", ["feature/fluid", CLAMPED], ids=["fluid", "clamped"])
+def test_disabled(model: str, flags: str) -> None:
+    mj_model = load(model)
+    for flag in flags.split():
+        mj_model.opt.disableflags |= getattr(mujoco.mjtDisableBit, f"mjDSBL_{flag}")
+    m, d, mj_data = prepared(mj_model, 0)
+    expected = oracle(mj_model, mj_data, Integrator.IMPLICIT)
+    assert np.abs(smooth_vel(m, d, True).numpy() - expected).max() <= 1e-10 * np.abs(expected).max()
+
+
+def test_disabled_group() -> None:
+    mj_model = load(CLAMPED, disableactuator=1 << 2)
+    m, d, mj_data = prepared(mj_model, 0)
+    expected = oracle(mj_model, mj_data, Integrator.IMPLICIT)
+    assert np.abs(smooth_vel(m, d, True).numpy() - expected).max() <= 1e-10 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("model", ["feature/joints", "feature/ball", "feature/free", "feature/fluid"])
+def test_is_the_derivative(model: str) -> None:
+    mj_model = load(model)
+    m, d, _ = prepared(mj_model, 0)
+
+    def force(qvel: torch.Tensor) -> torch.Tensor:
+        after = d.replace(qvel=qvel, actuator_velocity=d.actuator_moment @ qvel)
+        after = rne(m, passive(m, com_vel(m, fwd_actuation(m, after))))
+        return after.qfrc_actuator + after.qfrc_passive - after.qfrc_bias
+
+    assert torch.allclose(smooth_vel(m, d, True), torch.func.jacfwd(force)(d.qvel), rtol=1e-10, atol=1e-10)
+
+
+def test_bodies_that_float_alone() -> None:
+    m, d, _ = prepared(load("feature/free"), 0)
+    blocks = torch.func.jacfwd(lambda qvel: rne(m, com_vel(m, d.replace(qvel=qvel))).qfrc_bias)(d.qvel)
+    dof = m.plan.integration.free_dof
+    assert dof.shape == (2, 6)
+    assert torch.allclose(free_bias_vel(m, d), blocks[dof[:, :, None], dof[:, None, :]], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("model", ["feature/fluid", CLAMPED], ids=["fluid", "clamped"])
+def test_vmap_and_gradients(model: str) -> None:
+    m, d, _ = prepared(load(model), 0)
+    speeds = torch.stack([d.qvel, torch.zeros_like(d.qvel)])
+
+    def derivative(qvel: torch.Tensor) -> torch.Tensor:
+        return smooth_vel(m, com_vel(m, d.replace(qvel=qvel)), True)
+
+    expected = torch.stack([derivative(v) for v in speeds])
+    assert torch.allclose(torch.vmap(derivative)(speeds), expected, rtol=1e-12, atol=1e-12)
+    assert torch.func.jacrev(derivative)(speeds[1]).isfinite().all()

@@ -1,0 +1,46 @@
+"""The inertia-box fluid model, piece by piece; its force against C is in test_passive."""
+
+import pytest
+import torch
+from reference import assert_fields_close, load, random_state
+
+from mjtorch.model import put_data, put_model
+from mjtorch.smooth.fluid import drag, drag_coefficients, drag_derivative, inertia_box
+from mjtorch.smooth.passive import passive
+
+DOUBLE = {"dtype": torch.float64}
+
+
+def test_box_of_a_box() -> None:
+    edges = torch.tensor([[0.1, 0.2, 0.4]], **DOUBLE)
+    square = edges**2
+    inertia = 3.0 * (square.sum() - square) / 12
+    assert torch.allclose(inertia_box(torch.tensor([3.0], **DOUBLE), inertia), edges)
+
+
+def test_massless_body_feels_nothing() -> None:
+    mass, inertia = torch.zeros(1, requires_grad=True), torch.zeros(1, 3, requires_grad=True)
+    box = inertia_box(mass, inertia)
+    box.sum().backward()
+    assert (box == 0).all()
+    assert mass.grad.isfinite().all()
+    assert inertia.grad.isfinite().all()
+
+
+def test_derivative() -> None:
+    generator = torch.Generator().manual_seed(0)
+    box = torch.rand(4, 3, generator=generator, **DOUBLE)
+    velocity = torch.randn(4, 6, generator=generator, **DOUBLE)
+    coefficients = drag_coefficients(box, torch.tensor(2.0, **DOUBLE), torch.tensor(0.3, **DOUBLE))
+    jacobian = torch.func.vmap(torch.func.jacrev(drag))(velocity, *coefficients)
+    assert torch.allclose(jacobian, torch.diag_embed(drag_derivative(velocity, *coefficients)))
+
+
+@pytest.mark.parametrize(("density", "viscosity"), [(1.2, 0.0), (0.0, 2e-3), (1000.0, 0.5)])
+def test_medium(density: float, viscosity: float) -> None:
+    mj_model = load("feature/fluid", density=density, viscosity=viscosity)
+    mj_data = random_state(mj_model, 1)
+    m = put_model(mj_model, dtype=torch.float64)
+    expected = put_data(mj_model, mj_data, model=m)
+    assert abs(mj_data.qfrc_fluid).max() > 0
+    assert_fields_close(passive(m, expected), expected, ("qfrc_fluid", "qfrc_passive"), 1e-9)
