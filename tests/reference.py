@@ -42,6 +42,7 @@ GYM = (
 # The models that come with mjtorch.
 COLLECTION = tuple(f"collection/{path.stem}" for path in sorted(FOLDERS["collection"].glob("*.xml")))
 MODELS = FEATURES + GYM + COLLECTION
+DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 # The models that people train on, for the costly tests of every way to run a step.
 TRAINED = ("gym/ant", "gym/humanoid", "gym/hopper", "gym/half_cheetah", "gym/walker2d_v5")
 
@@ -91,8 +92,8 @@ class Case(NamedTuple):
 
 
 @functools.cache
-def case(name: str, *, seeds: int = 5, converge: bool = False) -> Case:
-    """Float64 states of the model called `name`, each with all that C computes from it.
+def case(name: str, *, seeds: int = 5, converge: bool = False, device: str = "cpu") -> Case:
+    """Float64 states of the model called `name`, each with all that C computes from it, on a device.
 
     converge: the solver is Newton and runs until nothing improves.
     """
@@ -101,10 +102,10 @@ def case(name: str, *, seeds: int = 5, converge: bool = False) -> Case:
         mj_model.opt.solver = mujoco.mjtSolver.mjSOL_NEWTON
         mj_model = converged(mj_model)
     mj_datas = tuple(random_state(mj_model, seed) for seed in range(seeds))
-    m = put_model(mj_model, dtype=torch.float64)
+    m = put_model(mj_model, dtype=torch.float64, device=device)
     most = max(d.ncon for d in mj_datas)
     if most > m.plan.collision.ncon:  # a pile as deep as ours does not arise by itself
-        m = put_model(mj_model, dtype=torch.float64, contact_capacity=most)
+        m = put_model(mj_model, dtype=torch.float64, device=device, contact_capacity=most)
     return Case(mj_model, m, mj_datas, tuple(put_data(mj_model, d, model=m) for d in mj_datas))
 
 

@@ -13,6 +13,7 @@ import mjtorch
 from mjtorch.cli.errors import UsageError, usage_errors
 from mjtorch.cli.load import load
 from mjtorch.transform.build import BuildError
+from mjtorch.transform.cuda.report import report
 from mjtorch.transform.explain import Explanation
 from mjtorch.transform.stock import stock
 
@@ -43,6 +44,12 @@ def add_parser(
     )
     parser.add_argument("--threads", type=count, metavar="N", help="CPU threads (default: torch's choice)")
     parser.add_argument("--stock", action="store_true", help="report on stock torch.compile too")
+    parser.add_argument(
+        "--cuda",
+        default="",
+        metavar="ARCH,...",
+        help="what it takes on GPUs such as sm_80, sm_90, sm_120: registers, memory (needs no GPU, but mjtorch[cuda])",
+    )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the report and plots as a page, too")
 
 
@@ -60,10 +67,13 @@ def run(args: argparse.Namespace) -> int:
         chosen = {"outputs": tuple(args.outputs.split(","))} if args.outputs else {}
         with usage_errors(BuildError):
             found = step.explain(m, d, **chosen)
+            on_gpus = report(step, args.cuda.split(","), m, d, **chosen) if args.cuda else None
     title = f"{Path(args.model).stem}, {args.dtype}"
     text = f"{title}\n{found}"
     if args.stock:
         text += f"\n\n{stock(step, (m, d), chosen)}"
+    if on_gpus is not None:
+        text += f"\n\n{on_gpus}"
     print(text)
     if args.html is not None:
         try:

@@ -22,7 +22,7 @@ from mjtorch.transform.native import Ready
 from mjtorch.tree.structure import changed, chooser
 
 if TYPE_CHECKING:
-    from mjtorch.transform.jit import Compiled
+    from mjtorch.transform.compiled import Compiled
 
 # So many prepared calls are kept: a loop may call one function in some different ways.
 KEPT = 4

@@ -145,13 +145,15 @@ def explain(jitted: Jitted, args: tuple, kwargs: dict[str, Any]) -> Explanation:
     shared = [d is None for d in dims]
 
     clock = _Clock()
-    graph, _ = clock("trace", lambda: jitted._trace(shapes, spec, static))
-    lowered = clock("lower", lambda: lower_graph(graph, shared, constants))
-    native, name = _build(clock, lowered, few)
+    device = leaves[0].device if leaves else torch.device("cpu")
+    on_gpu = device.type == "cuda"
+    graph, _ = clock("trace", lambda: jitted._trace(shapes, spec, static, device))
+    lowered = clock("lower", lambda: lower_graph(graph, shared, constants, on_gpu))
+    native, name = _build_on(device, clock, lowered) if on_gpu else _build(clock, lowered, few)
 
     with _noting_stages():
-        noted, _ = jitted._trace(shapes, spec, static)
-    stages = _stages(noted, lambda g: lower_graph(g, shared, constants).program)
+        noted, _ = jitted._trace(shapes, spec, static, device)
+    stages = _stages(noted, lambda g: lower_graph(g, shared, constants, on_gpu).program)
     speed = Speed(
         _median(lambda: native(leaves, dims, worlds)),
         _median(lambda: jitted._vmapped(static)(*args)),
@@ -198,13 +200,31 @@ def _build(clock: _Clock, lowered: Lowered, few: bool) -> tuple[Native, str]:
     return Native(Build(lowered.outputs, reads, p.lanes, name), code), name
 
 
+def _build_on(device: torch.device, clock: _Clock, lowered: Lowered) -> tuple[Native, str]:
+    """The same for a GPU."""
+    from mjtorch.transform.cuda.build import compile_text
+    from mjtorch.transform.cuda.native import CudaNative, architecture
+    from mjtorch.transform.cuda.printer import print_program
+
+    source = clock("print", lambda: print_program(lowered.program))
+    target = architecture(device)
+    clock("build", lambda: compile_text(source.text, target))
+    native = clock("load", lambda: CudaNative(device, lowered, source))
+    return native, native.build.name
+
+
 @torch.no_grad()
 def _median(call: Callable[[], Any]) -> float:
-    call()
+    def finished() -> None:
+        call()
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+
+    finished()
     times: list[float] = []
     while len(times) < CALLS and sum(times) < PATIENCE:
         start = time.perf_counter()
-        call()
+        finished()
         times.append(time.perf_counter() - start)
     return statistics.median(times)
 

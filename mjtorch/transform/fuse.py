@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from mjtorch.transform.program import (
     Assign,
@@ -42,9 +42,21 @@ MAX_BODY = 48
 Range = tuple[int, int]
 
 
-def fuse(p: Program) -> Program:
-    """`p` with fewer loops and fewer arrays, computing the same numbers."""
-    return skip_choices(skip_zeros(contract(dataclasses.replace(p, body=_block(_without_unread(p.body))))))
+Allowed = Callable[[For, For], bool]
+
+
+def fuse(p: Program, allowed: Allowed | None = None) -> Program:
+    """`p` with fewer loops and fewer arrays, computing the same numbers.
+
+    allowed: which loops may be merged, if not all
+    """
+    may_merge = allowed if allowed is not None else lambda _, __: True
+    return contract(dataclasses.replace(p, body=_block(_without_unread(p.body), may_merge)))
+
+
+def skip(p: Program) -> Program:
+    """`p` without what no world of those that are computed side by side needs."""
+    return skip_choices(skip_zeros(p))
 
 
 # --- leaving out what nobody reads ------------------------------------------------------------------------------------
@@ -55,7 +67,7 @@ def _without_unread(body: list[Statement]) -> list[Statement]:
     while True:
         read: set[Buffer] = set()
         written: set[Buffer] = set()
-        for b, _, _, writes, _ in _accesses(body, {}):
+        for b, _, _, writes, _ in accesses(body, {}):
             (written if writes else read).add(b)
         unread = {b for b in written - read if b.kind == "scratch"}
         if not unread:
@@ -78,19 +90,19 @@ def _without(statements: Sequence[Statement], unread: set[Buffer]) -> list[State
 # --- merging loops ----------------------------------------------------------------------------------------------------
 
 
-def _block(statements: Sequence[Statement]) -> list[Statement]:
+def _block(statements: Sequence[Statement], allowed: Allowed) -> list[Statement]:
     out: list[Statement] = []
     for s in statements:
         if isinstance(s, While):
-            s = While(_block(s.head), s.flag, _block(s.body))
+            s = While(_block(s.head, allowed), s.flag, _block(s.body, allowed))
         elif isinstance(s, For) and s.scope:
-            s = dataclasses.replace(s, body=_block(s.body))
-        if not _merge_upwards(out, s):
+            s = dataclasses.replace(s, body=_block(s.body, allowed))
+        if not _merge_upwards(out, s, allowed):
             out.append(s)
     return out
 
 
-def _merge_upwards(out: list[Statement], s: Statement) -> bool:
+def _merge_upwards(out: list[Statement], s: Statement, allowed: Allowed) -> bool:
     """Merge `s` into a statement near the end of `out` if it can be moved there."""
     parts = _parts(s)
     if parts is None:
@@ -100,7 +112,7 @@ def _merge_upwards(out: list[Statement], s: Statement) -> bool:
         other = out[k]
         if isinstance(other, Note):
             continue
-        merged = _merged(other, s)
+        merged = _merged(other, s, allowed)
         if merged is not None:
             out[k] = merged
             return True
@@ -132,19 +144,20 @@ def _parts(s: Statement) -> _Parts | None:
     return _Parts(list(body[:at]), loop, list(body[at + 1 :]))
 
 
-def _merged(a: Statement, b: Statement) -> Statement | None:
+def _merged(a: Statement, b: Statement, allowed: Allowed) -> Statement | None:
     """`a; b` as one loop, if that is allowed."""
     p, q = _parts(a), _parts(b)
     if p is None or q is None or (p.loop.start, p.loop.stop) != (q.loop.start, q.loop.stop):
         return None
-    if _size(p.loop.body) + _size(q.loop.body) > MAX_BODY:
+    if _size(p.loop.body) + _size(q.loop.body) > MAX_BODY or not allowed(p.loop, q.loop):
         return None
     if not (_independent(p.loop.body + p.after, q.before) and _independent(p.after, q.loop.body)):
         return None
     body = _renamed(q.loop.body, q.loop.variable, p.loop.variable)
     if not _turns_apart(p.loop, body):
         return None
-    loop = dataclasses.replace(p.loop, body=_block(p.loop.body + body))
+    together = p.loop.parallel and q.loop.parallel
+    loop = dataclasses.replace(p.loop, body=_block(p.loop.body + body, allowed), parallel=together)
     before, after = p.before + q.before, p.after + q.after
     return Group([*before, loop, *after]) if before or after else loop
 
@@ -153,7 +166,7 @@ def _size(statements: Sequence[Statement]) -> int:
     return sum(1 + sum(map(_size, blocks(s))) for s in statements)
 
 
-def _accesses(
+def accesses(
     statements: Sequence[Statement], bounds: dict[str, Range]
 ) -> Iterator[tuple[Buffer, Index, bool, bool, dict[str, Range]]]:
     """Buffer, index, whether it has an offset, whether it is written, and the ranges of the loop variables."""
@@ -166,15 +179,15 @@ def _accesses(
         if isinstance(s, (For, Collect)):
             start = s.start if isinstance(s, For) else Index()
             stop = s.stop if isinstance(s, For) else Index(s.size)
-            low, high = _range(start, bounds), _range(stop, bounds)
+            low, high = span(start, bounds), span(stop, bounds)
             inner = bounds if low is None or high is None else {**bounds, s.variable: (low[0], high[1] - 1)}
-            yield from _accesses(s.body, inner)
+            yield from accesses(s.body, inner)
         else:
             for block in blocks(s):
-                yield from _accesses(block, bounds)
+                yield from accesses(block, bounds)
 
 
-def _range(i: Index, bounds: dict[str, Range]) -> Range | None:
+def span(i: Index, bounds: dict[str, Range]) -> Range | None:
     """Smallest and largest value of an index, if the ranges of its variables are known."""
     low = high = i.base
     for atom, k in i.terms:
@@ -232,17 +245,17 @@ def _turns_apart(loop: For, body: list[Statement]) -> bool:
     if any(isinstance(x, Local) for x in shared):
         return False
     windows: dict[Buffer, set] = {}
-    for b, index, offset, _, bounds in (*_accesses(loop.body, {}), *_accesses(body, {})):
+    for b, index, offset, _, bounds in (*accesses(loop.body, {}), *accesses(body, {})):
         if b not in shared:
             continue
-        window = None if offset else _window(index, loop.variable, bounds)
-        if window is None:
+        own = None if offset else window(index, loop.variable, bounds)
+        if own is None:
             return False
-        windows.setdefault(b, set()).add(window)
+        windows.setdefault(b, set()).add(own)
     return all(len(w) == 1 for w in windows.values())
 
 
-def _window(i: Index, variable: str, bounds: dict[str, Range]) -> tuple | None:
+def window(i: Index, variable: str, bounds: dict[str, Range]) -> tuple | None:
     """What part of memory a turn stays in: equal for two accesses if and only if they can meet in one turn only."""
     own = [(a, k) for a, k in i.terms if mentions(a, variable)]
     if len(own) != 1:
@@ -253,7 +266,7 @@ def _window(i: Index, variable: str, bounds: dict[str, Range]) -> tuple | None:
         return ("table", i) if single and len(i.terms) == 1 else None
     # Variables of loops further out are the same for all accesses: where they come alike they cancel.
     outer = frozenset(t for t in i.terms if t[0] is not atom and not _known(t[0], bounds))
-    rest = _range(Index(i.base, tuple(t for t in i.terms if t[0] is not atom and t not in outer)), bounds)
+    rest = span(Index(i.base, tuple(t for t in i.terms if t[0] is not atom and t not in outer)), bounds)
     if rest is None or k <= 0 or rest[0] // k != rest[1] // k:
         return None
     return "stride", k, outer, rest[0] // k
@@ -329,7 +342,7 @@ def _map(s: Statement, index: object, leaf: object) -> Statement:
 def contract(p: Program) -> Program:
     """Turn scratch arrays that live within one turn of a loop into variables."""
     uses: Counter[Buffer] = Counter()
-    for b, *_ in _accesses(p.body, {}):
+    for b, *_ in accesses(p.body, {}):
         uses[b] += 1
     for k, b in enumerate(uses):
         b.name = f"v{k}"
@@ -374,7 +387,7 @@ def _private(statements: Sequence[Statement], uses: Counter[Buffer]) -> list[tup
     bad: set[Buffer] = set()
     for s in statements:
         top = s.buffer if isinstance(s, Store) else None
-        for b, index, offset, written, _ in _accesses([s], {}):
+        for b, index, offset, written, _ in accesses([s], {}):
             if b.kind != "scratch":
                 continue
             count[b] += 1

@@ -22,10 +22,11 @@ from mjtorch import tree
 from mjtorch.transform import warm
 from mjtorch.transform.build import BuildError
 from mjtorch.transform.calls import Calls, Form, Prepared, Static, form_of
+from mjtorch.transform.compiled import Compiled
 from mjtorch.transform.lower import RULES, NoRule
-from mjtorch.transform.native import FEW_WORLDS, Lowered, Native, Ready, lower_graph
+from mjtorch.transform.native import FEW_WORLDS, Lowered, Ready, lower_graph
 from mjtorch.transform.stage import known_static
-from mjtorch.transform.trace import captured, same_in_all_worlds, trace
+from mjtorch.transform.trace import same_in_all_worlds, trace
 
 if TYPE_CHECKING:
     from mjtorch.transform.explain import Explanation
@@ -36,57 +37,6 @@ NO_GRADIENT = (
     "and gradients do not pass through a compiled function; compile the gradient instead, jit(torch.func.grad(f)), or "
     "call it under torch.no_grad()"
 )
-
-
-class Compiled:
-    """What is known of one structure of arguments: the lowered program, once it is needed, and its builds.
-
-    spec: of the arguments
-    make: traces and lowers; returns the program and the structure of its result
-    constants: the leaves of the arguments that are baked in
-    where: the address on disk, if it has one
-    captured: the tensors from around the function that are baked in, with the number of writes to them so far
-    """
-
-    def __init__(
-        self, spec: optree.PyTreeSpec, make: Callable[[], warm.Made], constants: dict[int, Tensor], where: str | None
-    ) -> None:
-        self.spec, self.make, self.constants, self.where = spec, make, constants, where
-        self.builds: dict[bool, Native] = {}
-        self.out_spec: Any = None
-        self.captured: list[tuple[Tensor, int]] = []
-
-    @functools.cached_property
-    def arguments(self) -> list[tree.Structure]:
-        """The structure of each argument."""
-        return [tree.Structure(part) for part in self.spec.children()]
-
-    @functools.cached_property
-    def result(self) -> tree.Structure:
-        """The structure of the result, known once there is a build."""
-        return tree.Structure(self.out_spec)
-
-    @functools.cached_property
-    def lowered(self) -> Lowered:
-        """The loop program."""
-        lowered, self.out_spec = self.make()
-        if self.where is None:  # else it is a function without a closure
-            self.captured = [(x, x._version) for x in captured(lowered.graph) if not x.is_inference()]
-        return lowered
-
-    def is_stale(self) -> bool:
-        """Whether a captured tensor was written to since."""
-        return any(x._version != writes for x, writes in self.captured)
-
-    def needs_gradient(self) -> bool:
-        """Whether a captured tensor requires grad."""
-        return any(x.requires_grad for x, _ in self.captured)
-
-    def native(self, few: bool) -> Native:
-        """The build for a few worlds, or for many."""
-        if few not in self.builds:
-            self.builds[few], self.out_spec = warm.native(self.where, few, lambda: (self.lowered, self.out_spec))
-        return self.builds[few]
 
 
 @overload
@@ -309,7 +259,20 @@ class Jitted:
             elif x.requires_grad and torch.is_grad_enabled():
                 raise RuntimeError(f"jit({self.name}): {self._path(k, args, static)} requires grad, {NO_GRADIENT}")
             found.append(x)
-        return found
+        return self._on_one_device(found, args, static)
+
+    def _on_one_device(self, leaves: list[Tensor], args: tuple, static: Static) -> list[Tensor]:
+        """The leaves on the device of those that are not on the CPU; numbers go there, as in eager PyTorch."""
+        device = next((x.device for x in leaves if not x.is_cpu), None)
+        if device is None:
+            return leaves
+        for k, x in enumerate(leaves):
+            if x.device != device and (x.dim() or not x.is_cpu):
+                raise ValueError(
+                    f"jit({self.name}): {self._path(k, args, static)} is on {x.device} and others are on {device}; "
+                    "move all arguments to one device"
+                )
+        return [x if x.device == device else x.to(device) for x in leaves]
 
     def _world_count(self, leaves: Sequence[Tensor], dims: Sequence[int | None], args: tuple, static: Static) -> int:
         """The batch size that all leaves with a world axis agree on."""
@@ -354,12 +317,10 @@ class Jitted:
         shapes = tuple(
             (x.shape if d is None else _without(x.shape, d), x.dtype) for x, d in zip(leaves, dims, strict=True)
         )
-        key = (spec, shapes, static)
+        device = leaves[0].device if leaves else torch.device("cpu")
+        key = (spec, shapes, static, device)
         if key in self.refused:
             raise self.refused[key]
-        for x in leaves:
-            if not x.is_cpu:
-                raise NoRule(f"tensors on {x.device.type}")
         known = self.programs.setdefault(key, [])
         for c in known:
             if c.captured and c.is_stale():
@@ -379,22 +340,24 @@ class Jitted:
         for x in leaves:
             if x.layout is not torch.strided:
                 raise NoRule(f"tensors of {x.layout}")
+            if x.device.type not in ("cpu", "cuda"):
+                raise NoRule(f"tensors on {x.device.type}")
         constants = {k: x for k, (x, c) in enumerate(zip(leaves, constant, strict=True)) if c}
         shared = [d is None for d in dims]
 
         def make() -> tuple[Lowered, Any]:
             try:
-                graph, out_spec = self._trace(shapes, spec, static)
-                return lower_graph(graph, shared, constants), out_spec
+                graph, out_spec = self._trace(shapes, spec, static, device)
+                return lower_graph(graph, shared, constants, elements=device.type == "cuda"), out_spec
             except NoRule as e:
                 self.refused[key] = e
                 raise
 
         where = warm.address(self.f, spec, leaves, shapes, shared, constants, static)
-        known.append(Compiled(spec, make, constants, where))
+        known.append(Compiled(spec, make, constants, where, device))
         return known[-1]
 
-    def _trace(self, shapes: Any, spec: Any, static: Static) -> tuple[GraphModule, Any]:
+    def _trace(self, shapes: Any, spec: Any, static: Static, device: torch.device) -> tuple[GraphModule, Any]:
         found: list[Any] = []
         f = static.one_world(self.f)
 
@@ -409,7 +372,7 @@ class Jitted:
 
         self.traces += 1
         with torch.no_grad():
-            examples = [torch.empty(shape, dtype=dtype) for shape, dtype in shapes]
+            examples = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in shapes]
             return trace(flat, examples, self.name, RULES.__contains__), found[-1]
 
     # --- other ways ---

@@ -58,16 +58,23 @@ def place(p: Program) -> tuple[dict[Buffer, int], dict[str, int]]:
     offsets: dict[Buffer, int] = {}
     sizes: dict[str, int] = {}
     for dtype in dict.fromkeys(b.dtype for b in life):
-        mine = [b for b in life if b.dtype == dtype and b.kind in ("input", "scratch")]
-        active: list[Buffer] = []
-        top = 0
-        for b in sorted(mine, key=lambda b: (life[b][0], -b.size)):
-            active = [a for a in active if life[a][1] >= life[b][0]]
-            offsets[b] = _gap(b.size, sorted((offsets[a], a.size) for a in active))
-            top = max(top, offsets[b] + b.size)
-            active.append(b)
-        sizes[dtype] = top
+        mine = {b: t for b, t in life.items() if b.dtype == dtype and b.kind in ("input", "scratch")}
+        places, sizes[dtype] = pack(mine)
+        offsets |= places
     return offsets, sizes
+
+
+def pack(life: dict[Buffer, tuple[int, int]]) -> tuple[dict[Buffer, int], int]:
+    """Offsets of buffers, of which those that live at the same time do not overlap, and the size of the whole."""
+    offsets: dict[Buffer, int] = {}
+    active: list[Buffer] = []
+    top = 0
+    for b in sorted(life, key=lambda b: (life[b][0], -b.size)):
+        active = [a for a in active if life[a][1] >= life[b][0]]
+        offsets[b] = _gap(b.size, sorted((offsets[a], a.size) for a in active))
+        top = max(top, offsets[b] + b.size)
+        active.append(b)
+    return offsets, top
 
 
 def place_once(p: Program) -> tuple[dict[Buffer, int], dict[str, int]]:

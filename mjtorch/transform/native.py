@@ -52,12 +52,17 @@ class Lowered:
         return self.program.as_text()
 
 
-def lower_graph(graph: GraphModule, shared: Sequence[bool], constants: dict[int, Tensor]) -> Lowered:
-    """Lower a one-world graph. `shared[k]`: all worlds have input k in common; `constants`: inputs baked in."""
+def lower_graph(
+    graph: GraphModule, shared: Sequence[bool], constants: dict[int, Tensor], elements: bool = False
+) -> Lowered:
+    """Lower a one-world graph. `shared[k]`: all worlds have input k in common; `constants`: inputs baked in.
+
+    elements: what is computed side by side, elements of a world or worlds.
+    """
     placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
     vals = [n.meta["val"] for n in placeholders]
     results = next(n for n in graph.graph.nodes if n.op == "output").args[0]
-    program, sources = lower(graph, vals, shared, constants)
+    program, sources = lower(graph, vals, shared, constants, elements)
     write_directly(program)
     outputs = []
     for node, source in zip(results, sources, strict=True):
@@ -135,6 +140,20 @@ class Native:
         """Run on `args`, whose axis `dims[k]` counts worlds (None: shared). `worlds`: None for one without a batch."""
         return Ready(self, args, dims, worlds)(args)
 
+    def empty(self, shape: Sequence[int], dtype: torch.dtype, worlds: int) -> Tensor:
+        """Memory for a result, as (worlds, *shape). Worlds are last: so lanes are written, and read again."""
+        return torch.empty((*shape, worlds), dtype=dtype, device="cpu").movedim(-1, 0)
+
+    def own(self, x: Tensor) -> Tensor:
+        """A copy of a constant result, to which the caller may write."""
+        return x.clone()
+
+    def run(self, ready: Ready) -> None:
+        """Compute from and to what stands in the tables."""
+        tiles = -(-ready.count // self.lanes)
+        threads = min(torch.get_num_threads(), tiles) if tiles > 1 else 1
+        _driver()(self.tile, *ready.tables, ready.count, self.lanes, self.scratch, threads)
+
 
 class Ready:
     """A program made ready for tensors of certain shapes, strides and dtypes: only their addresses are missing.
@@ -158,7 +177,6 @@ class Ready:
     ) -> None:
         self.native, self.dims, self.worlds = native, dims, worlds
         self.count = 1 if worlds is None else worlds
-        self.tiles = -(-self.count // native.lanes)
         seen = range(len(args)) if seen is None else seen
         self.place = {k: i for i, k in enumerate(seen)}
         self._take_inputs(args)
@@ -183,7 +201,7 @@ class Ready:
 
     def _take_outputs(self, args: Sequence[Tensor]) -> None:
         """Note what to allocate, and where each result stands in `(*args, *made(args))`."""
-        outputs = self.native.outputs
+        native, outputs = self.native, self.native.outputs
         self.outputs = _table(len(outputs))
         self.examples: list[Tensor] = []
         self.written: list[int] = []
@@ -193,8 +211,9 @@ class Ready:
         for k, o in enumerate(outputs):
             if _is_computed(o):
                 self.places.append(len(self.place) + len(self.examples))
-                self.outputs[3 * k + 1 : 3 * k + 3] = array("q", (self.count, 1))
-                self.examples.append(self._example(o))
+                x = native.empty(o.shape, TORCH_DTYPES[DTYPES[o.dtype]], self.count)
+                self.outputs[3 * k + 1 : 3 * k + 3] = array("q", readable(x, 0) or (1, 0))
+                self.examples.append(_without_memory(x if self.worlds is not None else x[0]))
                 self.written.append(3 * k)
             elif o.constant is None and self._is_as_given(args[o.source], self.dims[o.source], o):
                 self.places.append(self.place[o.source])
@@ -208,20 +227,13 @@ class Ready:
     def _is_as_given(self, x: Tensor, dim: int | None, o: Output) -> bool:
         return x.dtype == o.dtype and (self.worlds is None or (dim is not None and dim % x.dim() == 0))
 
-    def _example(self, o: Output) -> Tensor:
-        """A tensor without memory that is like a result. Worlds are last: so lanes are written, and read again."""
-        x = torch.empty((*o.shape, self.count), dtype=TORCH_DTYPES[DTYPES[o.dtype]], device="cpu")
-        x = x.squeeze(-1) if self.worlds is None else x.movedim(-1, 0)
-        x.untyped_storage().resize_(0)
-        return x
-
     def __call__(self, args: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Run on the arguments that are seen."""
         return self.results((*args, *self.made(args)))
 
     def made(self, args: Sequence[Tensor]) -> list[Tensor]:
         """What the results have that is not just passed through."""
-        native, inputs, outputs = self.native, self.inputs, self.outputs
+        inputs, outputs = self.inputs, self.outputs
         for row, address in zip(self.rows, map(Tensor.data_ptr, self.direct(args)), strict=True):
             inputs[row] = address
         copies = [self._copy(k, args[self.place[k]]) for k in self.copied]
@@ -229,8 +241,7 @@ class Ready:
         for row, address in zip(self.written, map(Tensor.data_ptr, made), strict=True):
             outputs[row] = address
         if self.count:
-            threads = min(torch.get_num_threads(), self.tiles) if self.tiles > 1 else 1
-            _driver()(native.tile, *self.tables, self.count, native.lanes, native.scratch, threads)
+            self.native.run(self)
         del copies  # which had to live until here
         for j in self.narrow:
             made[j] = made[j].int()
@@ -249,12 +260,19 @@ class Ready:
     def _other(self, o: Output, args: Sequence[Tensor]) -> Tensor:
         """A result that is a constant, or an argument seen in another way."""
         if o.constant is not None:
-            x, dim = o.constant.clone(), None  # the caller may write to it
+            x, dim = self.native.own(o.constant), None
         else:
             x, dim = args[self.place[o.source]].to(o.dtype), self.dims[o.source]
         if self.worlds is None:
             return x
         return x.expand(self.worlds, *x.shape) if dim is None else x.movedim(dim, 0)
+
+
+def _without_memory(x: Tensor) -> Tensor:
+    """A tensor like `x` that holds nothing."""
+    x = torch.empty_like(x)
+    x.untyped_storage().resize_(0)
+    return x
 
 
 def _is_computed(o: Output) -> bool:

@@ -166,6 +166,7 @@ class For:
 
     scope: the body is a program of its own, whose buffers live one turn
     guard: turns for which it is false (in every world that runs side by side) are left out
+    parallel: the turns may run in any order, or at once, which need not be found out
     """
 
     variable: str
@@ -174,6 +175,7 @@ class For:
     body: list[Statement]
     scope: bool = False
     guard: Expr | None = None
+    parallel: bool = False
 
 
 @dataclasses.dataclass

@@ -33,8 +33,8 @@ def stepped(this: Case) -> list[Data]:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_batches(model: str) -> None:
-    this = case(model)
+def test_batches(model: str, device: str) -> None:
+    this = case(model, device=device)
     jitted = mjtorch.jit(mjtorch.step, in_dims=(None, 0), strict=True)
     first = jitted(this.m, tree.stack(list(this.datas)))
     wanted = tree.stack(stepped(this))
@@ -56,8 +56,8 @@ def test_batches(model: str) -> None:
 
 
 @pytest.mark.parametrize("model", [m if m in TRAINED else pytest.param(m, marks=pytest.mark.slow) for m in MODELS])
-def test_few(model: str) -> None:
-    this = case(model)
+def test_few(model: str, device: str) -> None:
+    this = case(model, device=device)
     jitted = mjtorch.jit(mjtorch.step, in_dims=(None, 0), strict=True)
     wanted = stepped(this)
     for worlds in FEW:

@@ -70,8 +70,8 @@ NOT_OURS = ("efc_type", "efc_id")  # static here, but compared
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.run.__name__)
-def test_stage_matches_c(stage: Stage, model: str) -> None:
-    this = case(model, converge=True)
+def test_stage_matches_c(stage: Stage, model: str, device: str) -> None:
+    this = case(model, converge=True, device=device)
     if stage.run is rne_postconstraint and len(this.m.plan.tendon.first):
         with pytest.raises(NotImplementedError, match="spatial tendons"):
             stage.run(this.m, this.datas[0])
@@ -83,9 +83,9 @@ def test_stage_matches_c(stage: Stage, model: str) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_sensors_match_c(model: str) -> None:
+def test_sensors_match_c(model: str, device: str) -> None:
     """Each stage writes its own sensors, so the three run in turn."""
-    this = case(model, converge=True)
+    this = case(model, converge=True, device=device)
     for seed, (mj_data, d) in enumerate(zip(this.mj_datas, this.datas, strict=True)):
         d = poison(d, ["sensordata"])
         for sensors in SENSORS:

@@ -39,23 +39,23 @@ def assert_steps_match(this: Case, rtol: float) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_forward_matches_c(model: str) -> None:
+def test_forward_matches_c(model: str, device: str) -> None:
     """From state and inputs alone; the solver runs to the minimum on both sides."""
-    this = case(model, converge=True)
+    this = case(model, converge=True, device=device)
     for seed, (mj_data, d) in enumerate(zip(this.mj_datas, this.datas, strict=True)):
         d = mjtorch.forward(this.m, poison(d, COMPUTED))
         assert_fields_close(d, mj_data, FORWARD, 1e-5, m=this.m, context=f"seed {seed}")
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_step_matches_c(model: str) -> None:
-    assert_steps_match(case(model, converge=True), 1e-7)
+def test_step_matches_c(model: str, device: str) -> None:
+    assert_steps_match(case(model, converge=True, device=device), 1e-7)
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_step_matches_c_within_the_models_own_limits(model: str) -> None:
+def test_step_matches_c_within_the_models_own_limits(model: str, device: str) -> None:
     """With the solver, iterations and tolerances that the model asks for: nearly converged."""
-    assert_steps_match(case(model), OWN_LIMITS)
+    assert_steps_match(case(model, device=device), OWN_LIMITS)
 
 
 @pytest.mark.parametrize("integrator", INTEGRATORS)
@@ -91,9 +91,9 @@ def variant(model: str, **options: object) -> Case:
 
 
 @pytest.mark.parametrize("model", GYM)
-def test_float32_step_is_close(model: str) -> None:
+def test_float32_step_is_close(model: str, device: str) -> None:
     """Positions to 1e-4 and velocities to 1e-2 of their size: accelerations under stiff contacts are that uncertain."""
-    this = case(model)
+    this = case(model, device=device)
     m = mjtorch.put_model(this.mj_model, dtype=torch.float32)
     for seed, mj_data in enumerate(this.mj_datas):
         d = mjtorch.step(m, mjtorch.put_data(this.mj_model, mj_data, model=m))
@@ -104,8 +104,8 @@ def test_float32_step_is_close(model: str) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_step_changes_no_input_and_keeps_every_shape(model: str) -> None:
-    this = case(model)
+def test_step_changes_no_input_and_keeps_every_shape(model: str, device: str) -> None:
+    this = case(model, device=device)
     d = this.datas[0]
     before = [x.clone() for x in tree.leaves(d) + tree.leaves(this.m)]
     stepped = mjtorch.step(this.m, d)
@@ -116,9 +116,9 @@ def test_step_changes_no_input_and_keeps_every_shape(model: str) -> None:
 
 
 @pytest.mark.parametrize("model", GYM)
-def test_twenty_steps_stay_with_c(model: str) -> None:
+def test_twenty_steps_stay_with_c(model: str, device: str) -> None:
     """From the reference pose; errors grow from step to step."""
-    this = case(model, converge=True)
+    this = case(model, converge=True, device=device)
     mj_data = mujoco.MjData(this.mj_model)
     mujoco.mj_resetData(this.mj_model, mj_data)
     mj_data.ctrl[:] = 0.1 * np.random.default_rng(0).standard_normal(this.mj_model.nu)

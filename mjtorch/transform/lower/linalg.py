@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from torch.fx import Node
 
+from mjtorch.transform.lower import elements
 from mjtorch.transform.lower.lowering import Lowering, call, rule
 from mjtorch.transform.lower.shape import take_axes, whole
+from mjtorch.transform.lower.sums import MANY_ROWS, accumulate, nonzero, some, zero
 from mjtorch.transform.lower.values import Array, Lazy, Value, View, broadcast
 from mjtorch.transform.program import (
     BOOL,
@@ -29,27 +31,6 @@ from mjtorch.transform.program import (
 
 # A constant matrix with at most this share of non-zeros is multiplied by visiting those only.
 SPARSE = 0.5
-
-
-def zero(dtype: str) -> Number:
-    """The literal 0 of a dtype."""
-    return Number(0 if dtype == INT else 0.0, dtype)
-
-
-def accumulate(
-    low: Lowering,
-    dtype: str,
-    stop: Index | int,
-    term: Callable[[Index], Expr],
-    *,
-    start: Index | int = 0,
-    first: Expr | None = None,
-    op: str = "add",
-) -> Local:
-    """A variable holding `first + sum of term(k)`."""
-    total = low.local(dtype, first if first is not None else zero(dtype))
-    low.loop(stop, lambda k: low.emit(Assign(total, call(op, total, term(k), dtype=dtype))), start)
-    return total
 
 
 def product(
@@ -79,6 +60,8 @@ def matrix_product(low: Lowering, a: Array, b: Array) -> View:
     a, b = (low.stored(x) if isinstance(x, Lazy) and x.cost > 0 and n > 1 else x for x in (a, b))
     if isinstance(b, Lazy) and b.cost > 0 and m > 1:
         b = low.stored(b)
+    if low.elements:
+        return elements.matrix_product(low, a, b)
     out = low.alloc((m, n), dtype)
 
     def write() -> None:
@@ -89,7 +72,7 @@ def matrix_product(low: Lowering, a: Array, b: Array) -> View:
 
         def row_if_any(i: Index) -> None:
             empty = View(out.buffer, out.address([i, Index()]), out.axes[1:])
-            flag = _some(low, inner, lambda k: _nonzero(a.at([i, k])))
+            flag = some(low, inner, lambda k: nonzero(a.at([i, k])))
             low.choose(flag, lambda: row(i), lambda: low.store(0.0, empty))
 
         low.loop(m, row_if_any if m >= MANY_ROWS and inner < MANY_ROWS <= n else row)
@@ -98,8 +81,6 @@ def matrix_product(low: Lowering, a: Array, b: Array) -> View:
     return out
 
 
-# From this many rows on it pays to look for those that are zero.
-MANY_ROWS = 12
 # How many sums a dot product is made of.
 CHAINS = 4
 # Columns that are computed at a time: each element of the left matrix is loaded once for all of them.
@@ -108,20 +89,9 @@ BLOCK = 4
 
 def _nonzero_rows(low: Lowering, a: Array, b: Array) -> tuple[Callable[[Index], Index], Index]:
     if a.shape[0] == 1:
-        return low.collect(a.shape[1], lambda k: _nonzero(a.at([Index(), k])))
+        return low.collect(a.shape[1], lambda k: nonzero(a.at([Index(), k])))
 
-    return low.collect(b.shape[0], lambda k: _some(low, b.shape[1], lambda j: _nonzero(b.at([k, j]))))
-
-
-def _some(low: Lowering, count: int, flag: Callable[[Index], Expr]) -> Local:
-    """Whether `flag(i)` holds for some `i < count`."""
-    found = low.local(BOOL, Number(False, BOOL))
-    low.loop(count, lambda i: low.emit(Assign(found, Call("or", (found, flag(i)), BOOL))))
-    return found
-
-
-def _nonzero(e: Expr) -> Expr:
-    return Call("ne", (e, zero(e.dtype)), BOOL)
+    return low.collect(b.shape[0], lambda k: some(low, b.shape[1], lambda j: nonzero(b.at([k, j]))))
 
 
 def _columns(
@@ -172,10 +142,12 @@ def gram(low: Lowering, x: View, weight: Array) -> View:
     n, inner, dtype = x.shape[0], x.shape[1], x.dtype
     if isinstance(weight, Lazy) and weight.cost > 0:
         weight = low.stored(weight)
+    if low.elements:
+        return elements.gram(low, x, weight)
     out, scaled = low.alloc((n, n), dtype), low.alloc((inner,), dtype)
 
     def write() -> None:
-        rows, count = low.collect(inner, lambda k: _nonzero(weight.at([k, Index()])))
+        rows, count = low.collect(inner, lambda k: nonzero(weight.at([k, Index()])))
 
         def row(i: Index) -> None:
             def scale(k: Index) -> None:
@@ -281,7 +253,7 @@ def inner_product(
 ) -> View:
     """`out`, of one element, = sum over k < n of `left(k) right(k)`, in `CHAINS` sums that do not wait for another."""
     dtype = out.dtype
-    chains = CHAINS if n >= 2 * CHAINS else 1
+    chains = CHAINS if n >= 2 * CHAINS and not low.elements else 1
 
     def write() -> None:
         totals = [low.local(dtype, zero(dtype)) for _ in range(chains)]
@@ -338,6 +310,9 @@ def _cholesky(low: Lowering, node: Node, x: Value, *, upper: bool = False, **_: 
     """Row by row, in blocks of columns: each element needs a dot product of what is done of two rows."""
     a = low.array(x)
     a = transposed(low, a) if upper else a
+    if low.elements:
+        out, info = elements.cholesky(low, a)
+        return transposed(low, out) if upper else out, info
     n, lead, dtype = a.shape[-1], a.shape[:-2], a.dtype
     out, info = low.alloc(a.shape, dtype), low.alloc(lead, INT)
     inverse = low.alloc((n,), dtype)
@@ -425,6 +400,8 @@ def triangular(low: Lowering, a: View, b: Array, upper: bool, unit: bool = False
     n, columns, dtype = shape[-2], shape[-1], a.dtype
     if isinstance(b, Lazy) and b.cost > 0 and columns >= MANY_ROWS:
         b = low.stored(b)
+    if low.elements:
+        return elements.triangular(low, a, b, upper, unit)
     out = low.alloc((*shape[:-2], columns, n), dtype)
 
     def one(batch: list[Index]) -> None:
@@ -452,7 +429,7 @@ def triangular(low: Lowering, a: View, b: Array, upper: bool, unit: bool = False
             low.loop(columns, column)
             return
         low.store(low.array(0.0), View(out.buffer, out.address([*batch, Index(), Index()]), out.axes[-2:]))
-        which, count = low.collect(columns, lambda c: _some(low, n, lambda i: _nonzero(given(i, c))))
+        which, count = low.collect(columns, lambda c: some(low, n, lambda i: nonzero(given(i, c))))
         low.loop(count, lambda q: column(which(q)))
 
     def grouped(batch: list[Index]) -> None:

@@ -11,7 +11,8 @@ import torch
 import torch.utils._pytree as pytree
 from torch.fx import GraphModule, Node
 
-from mjtorch.transform.fuse import fuse
+from mjtorch.transform.cuda.spread import mergeable
+from mjtorch.transform.fuse import fuse, skip
 from mjtorch.transform.lower.values import (
     DTYPES,
     Array,
@@ -77,9 +78,11 @@ class Lowering:
     """The state of one lowering: statements so far, in the block that is being written.
 
     once: the statements that are the same for all worlds; None if these are not told apart
+    elements: whether elements of one world will be computed side by side, rather than worlds
     """
 
-    def __init__(self, *, once: bool = False) -> None:
+    def __init__(self, *, once: bool = False, elements: bool = False) -> None:
+        self.elements = elements
         self.block: list[Statement] = []
         self.once: list[Statement] | None = [] if once else None
         self.is_once = False
@@ -113,7 +116,13 @@ class Lowering:
         return inner, result
 
     def loop(
-        self, stop: Index | int, write: Callable[[Index], Any], start: Index | int = 0, *, scope: bool = False
+        self,
+        stop: Index | int,
+        write: Callable[[Index], Any],
+        start: Index | int = 0,
+        *,
+        scope: bool = False,
+        parallel: bool = False,
     ) -> None:
         """A loop around what `write(index)` emits; none where there is one turn."""
         start, stop = (Index(x) if isinstance(x, int) else x for x in (start, stop))
@@ -123,7 +132,7 @@ class Lowering:
             return
         name = self.variable()
         body, _ = self.inside(lambda: write(Index(0, ((Variable(name), 1),))))
-        self.emit(For(name, start, stop, body, scope))
+        self.emit(For(name, start, stop, body, scope, parallel=parallel))
 
     def nest(self, shape: Sequence[int], write: Callable[[list[Index]], Any]) -> None:
         """Loops over all elements of `shape`."""
@@ -244,7 +253,7 @@ class Lowering:
 
         for node in module.graph.nodes:
             if node.op == "get_attr":
-                env[node] = getattr(module, node.target)
+                env[node] = on_cpu(getattr(module, node.target))
             elif node.op == "output":
                 return pytree.tree_leaves(get(node.args[0]), is_leaf=lambda x: isinstance(x, (View, Lazy)))
             elif node.op == "call_function":
@@ -313,6 +322,11 @@ class Lowering:
         return self.store(x) if (grows and x.cost > 1) or name in REREADS else x
 
 
+def on_cpu(x: Any) -> Any:
+    """A constant where it can be read."""
+    return x.detach().cpu() if isinstance(x, torch.Tensor) else x
+
+
 def same_for_all(x: Any) -> bool:
     """Whether an argument of an op is the same in all worlds, and in all turns of the loops around it."""
     if not isinstance(x, (View, Lazy)) or 0 in x.shape:
@@ -371,7 +385,11 @@ def call(op: str, *args: Expr, dtype: str) -> Expr:
 
 
 def lower(
-    module: GraphModule, vals: Sequence[torch.Tensor], shared: Sequence[bool], constants: dict[int, torch.Tensor]
+    module: GraphModule,
+    vals: Sequence[torch.Tensor],
+    shared: Sequence[bool],
+    constants: dict[int, torch.Tensor],
+    elements: bool = False,
 ) -> tuple[Program, list[int | torch.Tensor | None]]:
     """The loop program of a one-world graph, and where its outputs come from.
 
@@ -380,14 +398,14 @@ def lower(
     Inputs that nothing reads are left out of the program.
 
     vals: shapes and dtypes of the inputs; shared: which inputs all worlds have in common; constants: values of the
-    inputs that are baked in.
+    inputs that are baked in; elements: what will be computed side by side, elements of a world or worlds.
     """
-    low = Lowering(once=any(common for common in shared) and not all(shared))
+    low = Lowering(once=any(common for common in shared) and not all(shared), elements=elements)
     inputs: list[Value] = []
     buffers = []
     for k, (val, common) in enumerate(zip(vals, shared, strict=True)):
         if k in constants:
-            inputs.append(constants[k])
+            inputs.append(on_cpu(constants[k]))
             continue
         buffer = Buffer(val.numel(), DTYPES[val.dtype], "shared" if common else "input", position=k)
         buffers.append(buffer)
@@ -408,4 +426,4 @@ def lower(
     program = Program(
         [b for b in buffers if b in read], outputs, [b for b in low.constants.values() if b in read], once, low.block
     )
-    return fuse(program), sources
+    return (fuse(program, mergeable) if elements else skip(fuse(program))), sources

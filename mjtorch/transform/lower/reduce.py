@@ -275,13 +275,14 @@ def ordered(low: Lowering, x: Value, dim: int, count: int, descending: bool) -> 
         if unit != INT:
             low.loop(n, lambda i: add_if(others, Call("eq", (at(i), at(i)), BOOL)))
         nans = call("sub", number(n, unit), others, dtype=unit)
+        last = number(0 if unit == INT else -math.inf if descending else math.inf, unit)
 
-        def after_nan(place: Expr, mine: Expr) -> Expr:
-            """The rank of `mine` if it has `place` among the numbers."""
+        def after_nan(place: Expr, mine: Expr, before: Expr = seen) -> Expr:
+            """The rank of `mine` if it has `place` among the numbers, and so many NaN are `before` it."""
             if unit == INT:
                 return place
             number_place = call("add", place, nans, dtype=unit) if descending else place
-            nan_place = seen if descending else call("add", others, seen, dtype=unit)
+            nan_place = before if descending else call("add", others, before, dtype=unit)
             return Call("where", (Call("ne", (mine, mine), BOOL), nan_place, number_place), unit)
 
         def count_before(place: Local, mine: Expr, k: Index, stop: Index, key: Callable[[Index], Expr]) -> None:
@@ -298,21 +299,61 @@ def ordered(low: Lowering, x: Value, dim: int, count: int, descending: bool) -> 
             low.emit(Store(values.buffer, base, mine, offset))
             low.emit(Store(places.buffer, base, FromIndex(i), offset))
 
+        def is_nearer(x: Expr) -> Expr:
+            return Call("gt" if descending else "lt", (x, last), BOOL)
+
         def rank(i: Index) -> None:
             mine, place = low.local(a.dtype, at(i)), low.local(unit, none)
             count_before(place, mine, i, Index(n), at)
             put(i, mine, after_nan(place, mine))
             add_if(seen, Call("ne", (mine, mine), BOOL))
 
+        def side_by_side() -> None:
+            """Each element by itself; without NaN, those that come last in the order in which they stand."""
+
+            def put_if_early(i: Index, mine: Expr, place: Expr) -> None:
+                rank = low.local(unit, place)
+                early = Call("lt", (rank, number(count, unit)), BOOL)
+                low.choose(early, lambda: put(i, mine, rank), lambda: None)
+
+            def alone(i: Index) -> None:
+                mine, place, before = low.local(a.dtype, at(i)), low.local(unit, none), low.local(unit, none)
+                count_before(place, mine, i, Index(n), at)
+                if unit != INT:
+                    low.loop(i, lambda j: add_if(before, Call("ne", (at(j), at(j)), BOOL)))
+                put_if_early(i, mine, after_nan(place, mine, before))
+
+            def general() -> None:
+                low.loop(n, alone, parallel=True)
+
+            def nearer_first() -> None:
+                which, found = low.collect(n, lambda i: is_nearer(at(i)))
+                others, rest = low.collect(n, lambda i: Call("not", (is_nearer(at(i)),), BOOL))
+
+                def nearer(q: Index) -> None:
+                    mine, place = low.local(a.dtype, at(which(q))), low.local(unit, none)
+                    count_before(place, mine, q, found, lambda p: at(which(p)))
+                    put_if_early(which(q), mine, place)
+
+                def other(q: Index) -> None:
+                    put_if_early(others(q), at(others(q)), cast(FromIndex(found + q), unit))
+
+                low.loop(found, nearer, parallel=True)
+                low.loop(rest, other, parallel=True)
+
+            if unit == INT or n < MANY:
+                general()
+            else:
+                low.choose(Call("gt", (nans, none), BOOL), general, lambda: low.group(nearer_first))
+
+        if low.elements:
+            side_by_side()
+            return
         if unit == INT or n < MANY:
             low.loop(n, rank)
             return
-        last = number(-math.inf if descending else math.inf, unit)
         ranks = low.alloc((n,), unit)
         nearer, far = low.local(unit, none), low.local(unit, none)
-
-        def is_nearer(x: Expr) -> Expr:
-            return Call("gt" if descending else "lt", (x, last), BOOL)
 
         def rank_last(i: Index) -> None:
             mine = low.local(a.dtype, at(i))

@@ -9,10 +9,11 @@ import torch
 from torch.fx import Node
 
 from mjtorch.transform.lower.elementwise import as_dtype, choose
-from mjtorch.transform.lower.linalg import accumulate, transposed
+from mjtorch.transform.lower.linalg import transposed
 from mjtorch.transform.lower.lowering import Lowering, call, rule
 from mjtorch.transform.lower.reduce import reduce
 from mjtorch.transform.lower.shape import fix, take_axes, whole
+from mjtorch.transform.lower.sums import accumulate
 from mjtorch.transform.lower.values import Array, Value, View, broadcast
 from mjtorch.transform.program import BOOL, INT, Assign, Call, Expr, FromIndex, Index, Load, Number, Store
 

@@ -1,0 +1,55 @@
+"""Steps as printed for GPUs, on the host: those of the CPU, by one lane and by lanes in random order."""
+
+import optree
+import pytest
+import torch
+from reference import MODELS, TRAINED, case
+from transform.emulated import emulate
+
+import mjtorch
+from mjtorch import tree
+from mjtorch.transform.cuda.build import resources
+from mjtorch.transform.cuda.printer import print_program
+from mjtorch.transform.cuda.report import for_gpu
+
+WORLDS = 2
+# Among them a pile that does not fit into shared memory; `pytest -m slow` takes all models.
+CHOSEN = ("gym/hopper", "collection/pile", "feature/contacts", "feature/tendon_wrap")
+SAME = 1e-12
+# Lanes add up in another order, and a solver that stops at a tolerance stops with another last digit.
+IN_ANOTHER_ORDER = 1e-9
+ARCHITECTURES = ("sm_80", "sm_90", "sm_120")
+
+
+def chosen(models: tuple[str, ...]) -> list:
+    return [m if m in CHOSEN else pytest.param(m, marks=pytest.mark.slow) for m in models]
+
+
+@pytest.mark.parametrize("model", chosen(MODELS))
+def test_lanes_step_as_the_cpu_does(model: str) -> None:
+    this = case(model)
+    d = tree.stack(list(this.datas[:WORLDS]))
+    step = mjtorch.jit(mjtorch.step, in_dims=(None, 0), strict=True)
+    # A build with lanes of worlds: three of them.
+    wanted = tree.map(lambda x: x[:WORLDS], step(this.m, tree.stack([*this.datas[:WORLDS], this.datas[0]])))
+    lowered = for_gpu(step, this.m, d)
+    leaves, spec = optree.tree_flatten((this.m, d), namespace=tree.NAMESPACE)
+    dims, _ = step._structure(spec, (this.m, d))
+    for lanes, tolerance in ((1, SAME), (32, IN_ANOTHER_ORDER)):
+        results = emulate(lowered, lanes, seed=1)(leaves, dims, WORLDS)
+        for (path, y), x in zip(tree.leaves_with_path(wanted), results, strict=True):
+            scale = max(1.0, float(y.double().abs().nan_to_num().max())) if y.numel() else 1.0
+            if not path.endswith("efc_state"):  # which the last bit decides
+                torch.testing.assert_close(x.double(), y.double(), rtol=0, atol=tolerance * scale, equal_nan=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("model", sorted({*TRAINED, *CHOSEN}))
+def test_steps_compile_for_gpus(model: str, architecture: str) -> None:
+    this = case(model)
+    m = mjtorch.put_model(this.mj_model)
+    d = mjtorch.batch(mjtorch.make_data(m), WORLDS)
+    lowered = for_gpu(mjtorch.jit(mjtorch.step, in_dims=(None, 0), strict=True), m, d)
+    found = resources(print_program(lowered.program).text, architecture)
+    assert found.spills == 0 and 32 <= found.registers <= 255

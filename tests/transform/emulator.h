@@ -1,0 +1,131 @@
+// A warp on the host: LANES coroutines that take turns in a new random order from each barrier to the next.
+// So a lane that needs another's result, without a barrier between, sooner or later misses it.
+#define HOST
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+
+#define INLINE static inline __attribute__((always_inline, unused))
+#define FUNCTION static __attribute__((noinline, unused))
+#define CONSTANT static const
+#define UNROLL
+
+static volatile int lane_now;
+static ucontext_t scheduler, lanes[LANES];
+static int place_of[LANES], done[LANES];
+static double slot[LANES];
+static char *shared_memory, *far_memory;
+static uint64_t seed;
+static int diverged;
+
+#define LANE_ID lane_now
+#define SHARED(w) shared_memory
+#define COUNT(m) __builtin_popcount(m)
+#if LANES == 1
+#define SYNC (void)0
+#define SHUFFLE(x, distance) (x)
+#define BALLOT(f) (unsigned)(f)
+#else
+static void wait_at(int place) {
+  place_of[lane_now] = place;
+  swapcontext(&lanes[lane_now], &scheduler);
+}
+#define SYNC wait_at(__COUNTER__)
+template <class T>
+static T shuffle(T x, int distance) {
+  memcpy(&slot[lane_now], &x, sizeof(T));
+  wait_at(-1);
+  memcpy(&x, &slot[lane_now ^ distance], sizeof(T));
+  wait_at(-2);
+  return x;
+}
+#define SHUFFLE(x, distance) shuffle(x, distance)
+static unsigned ballot(bool f) {
+  slot[lane_now] = f;
+  wait_at(-3);
+  unsigned m = 0;
+  for (int l = 0; l < LANES; ++l) m |= (unsigned)(slot[l] != 0) << l;
+  wait_at(-4);
+  return m;
+}
+#define BALLOT(f) ballot(f)
+#endif
+
+static unsigned draw(unsigned n) {
+  seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+  return (unsigned)(seed >> 33) % n;
+}
+
+// Run all lanes to their ends; those that wait must wait for the same barrier.
+static void run_lanes(void (*work)()) {
+#if LANES == 1
+  lane_now = 0;
+  work();
+#else
+  static char* stacks[LANES];
+  enum { STACK = 1 << 18 };
+  for (int l = 0; l < LANES; ++l) {
+    if (!stacks[l]) stacks[l] = (char*)malloc(STACK);
+    getcontext(&lanes[l]);
+    lanes[l].uc_stack.ss_sp = stacks[l];
+    lanes[l].uc_stack.ss_size = STACK;
+    lanes[l].uc_link = &scheduler;
+    done[l] = 0;
+    makecontext(&lanes[l], work, 0);
+  }
+  for (int left = LANES; left;) {
+    int order[LANES];
+    for (int l = 0; l < LANES; ++l) order[l] = l;
+    for (int l = LANES - 1; l > 0; --l) {
+      int k = draw(l + 1), x = order[l];
+      order[l] = order[k];
+      order[k] = x;
+    }
+    for (int l = 0; l < LANES; ++l) {
+      lane_now = order[l];
+      place_of[lane_now] = -5;
+      swapcontext(&scheduler, &lanes[lane_now]);
+      if (place_of[lane_now] == -5) ++done[lane_now], --left;
+    }
+    for (int l = 1; l < LANES; ++l) diverged |= place_of[l] != place_of[0];
+    if (diverged) return;
+  }
+#endif
+}
+
+#define KERNEL(...)                                                                      \
+  static void work() {                                                                   \
+    Array const *in = tables_in, *out = tables_out;                                      \
+    Worlds w = world_now;                                                                \
+    Once u = once_now;                                                                   \
+    __VA_ARGS__                                                                          \
+  }                                                                                      \
+  /* Memory begins as NaN in each world, so that what was never written shows. */        \
+  extern "C" int run(Array const* in, Array const* out, int64_t count, int64_t random) { \
+    char* once_memory = (char*)malloc(ONCE_BYTES + 64);                                  \
+    tables_in = in, tables_out = out, seed = random, diverged = 0;                       \
+    shared_memory = (char*)malloc(SHARED_BYTES + 64), far_memory = (char*)malloc(FAR_BYTES + 64); \
+    memset(once_memory, 255, ONCE_BYTES + 64), memset(shared_memory, 255, SHARED_BYTES + 64); \
+    once_now = COMMON(once_memory);                                                      \
+    world_now = {0, 1, 0, far_memory};                                                   \
+    if (ONCE_BYTES) run_lanes(work_once);                                                \
+    for (int64_t k = 0; k < count; ++k) {                                                \
+      memset(shared_memory, 255, SHARED_BYTES + 64), memset(far_memory, 255, FAR_BYTES + 64); \
+      world_now = {k, 1, 0, far_memory};                                                 \
+      run_lanes(work);                                                                   \
+    }                                                                                    \
+    free(once_memory), free(shared_memory), free(far_memory);                            \
+    return diverged;                                                                     \
+  }
+#define KERNEL_ONCE(...)                                                                 \
+  static Array const *tables_in, *tables_out;                                            \
+  static Worlds world_now;                                                               \
+  static Once once_now;                                                                  \
+  static void work_once() {                                                              \
+    Array const *in = tables_in, *out = tables_out;                                      \
+    Worlds w = world_now;                                                                \
+    Once u = once_now;                                                                   \
+    __VA_ARGS__                                                                          \
+  }
