@@ -66,37 +66,49 @@ def gram(low: Lowering, x: View, weight: Array) -> View:
 
 
 def cholesky(low: Lowering, a: Array) -> tuple[View, View]:
-    """The lower factor of a stack of matrices, column by column, and the first minor that is not positive."""
+    """The lower factor of a stack of matrices, and the first minor that is not positive.
+
+    Each column, once known, is taken out of all elements to the right of it, which is the work of many lanes.
+    """
     n, lead, dtype = a.shape[-1], a.shape[:-2], a.dtype
     out, info = low.alloc(a.shape, dtype), low.alloc(lead, INT)
+    # The lower triangle, column after column: what is to the right of column j starts at `first[j + 1]`.
+    rows = [i for j in range(n) for i in range(j, n)]
+    columns = [j for j in range(n) for i in range(j, n)]
+    first = [columns.index(j) for j in range(n)] + [len(columns)]
 
     def one(batch: list[Index]) -> None:
         failed = low.local(INT, Number(0, INT))
 
-        def done(i: Index, j: Index) -> Expr:
-            return Load(out.buffer, out.address([*batch, i, j]))
+        def at(i: Index, j: Index) -> Index:
+            return out.address([*batch, i, j])
 
-        def rest(i: Index, j: Index) -> Expr:
-            def minus(k: Index) -> Expr:
-                return call("mul", done(i, k), done(j, k), dtype=dtype)
-
-            return accumulate(low, dtype, j, minus, first=a.at([*batch, i, j]), op="sub")
+        def begin(index: list[Index]) -> None:
+            i, j = index
+            lower = Call("ge", (FromIndex(i), FromIndex(j)), BOOL)
+            low.emit(Store(out.buffer, at(i, j), Call("where", (lower, a.at([*batch, i, j]), zero(dtype)), dtype)))
 
         def column(j: Index) -> None:
-            pivot = rest(j, j)
+            pivot = low.local(dtype, Load(out.buffer, at(j, j)))
             fails = Call("not", (Call("gt", (pivot, zero(dtype)), BOOL),), BOOL)
             fresh = Call("and", (fails, Call("eq", (failed, zero(INT)), BOOL)), BOOL)
             low.emit(Assign(failed, Call("where", (fresh, FromIndex(j + 1), failed), INT)))
             root = low.local(dtype, Call("sqrt", (pivot,), dtype))
             inverse = low.local(dtype, Call("div", (Number(1.0, dtype), root), dtype))
 
-            def below(i: Index) -> None:
-                value = call("mul", rest(i, j), inverse, dtype=dtype)
-                low.emit(Store(out.buffer, out.address([*batch, j, i]), zero(dtype)))
-                low.emit(Store(out.buffer, out.address([*batch, i, j]), _at(i, j, root, value)))
+            def scale(i: Index) -> None:
+                value = call("mul", Load(out.buffer, at(i, j)), inverse, dtype=dtype)
+                low.emit(Store(out.buffer, at(i, j), _at(i, j, root, value)))
 
-            low.loop(n, below, start=j, parallel=True)
+            def take_out(t: Index) -> None:
+                i, k = lookup(rows, t), lookup(columns, t)
+                minus = call("mul", Load(out.buffer, at(i, j)), Load(out.buffer, at(k, j)), dtype=dtype)
+                low.emit(Store(out.buffer, at(i, k), call("sub", Load(out.buffer, at(i, k)), minus, dtype=dtype)))
 
+            low.loop(n, scale, start=j, parallel=True)
+            low.loop(len(rows), take_out, start=lookup(first, j + 1), parallel=True)
+
+        low.nest((n, n), begin)
         low.loop(n, column)
         low.emit(Store(info.buffer, info.address(batch), failed))
 
@@ -117,7 +129,7 @@ def triangular(low: Lowering, a: View, b: Array, upper: bool, unit: bool) -> Arr
     shape: Sequence[int] = (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:])
     n, columns, dtype = shape[-2], shape[-1], a.dtype
     # A column lies in one piece, beside the others where each is a lane's.
-    out = low.alloc(shape, dtype)
+    out, inverse = low.alloc(shape, dtype), low.alloc((*a.shape[:-2], n), dtype)
     low.store(b, out)
 
     def entry(batch: Sequence[Index], i: Index, j: Index) -> Expr:
@@ -128,8 +140,17 @@ def triangular(low: Lowering, a: View, b: Array, upper: bool, unit: bool) -> Arr
 
     def known(batch: Sequence[Index], i: Index, c: Index) -> Expr:
         own = Load(out.buffer, out.address([*batch, i, c]))
-        value = own if unit else Call("div", (own, entry(batch, i, i)), dtype)
-        return low.local(dtype, value)
+        return low.local(dtype, own if unit else call("mul", own, reciprocal(batch, i), dtype=dtype))
+
+    def reciprocal(batch: Sequence[Index], i: Index) -> Expr:
+        return broadcast(inverse, (*shape[:-2], n), [*batch, i])
+
+    def invert(index: list[Index]) -> None:
+        value = Call("div", (Number(1.0, dtype), a.at([*index, index[-1]])), dtype)
+        low.emit(Store(inverse.buffer, inverse.address(index), value))
+
+    if not unit:
+        low.nest(inverse.shape, invert)
 
     def take_out(batch: Sequence[Index], i: Index, c: Index, x: Expr) -> Callable[[Index], None]:
         def row(r: Index) -> None:
