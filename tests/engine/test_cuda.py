@@ -1,5 +1,7 @@
 """Steps as printed for GPUs, on the host: those of the CPU, by one lane and by lanes in random order."""
 
+from typing import Any
+
 import optree
 import pytest
 import torch
@@ -11,6 +13,7 @@ from mjtorch import tree
 from mjtorch.transform.cuda.build import resources
 from mjtorch.transform.cuda.printer import print_program
 from mjtorch.transform.cuda.report import for_gpu
+from mjtorch.transform.jit import Jitted
 
 WORLDS = 2
 # Among them a pile that does not fit into shared memory; `pytest -m slow` takes all models.
@@ -25,22 +28,37 @@ def chosen(models: tuple[str, ...]) -> list:
     return [m if m in CHOSEN else pytest.param(m, marks=pytest.mark.slow) for m in models]
 
 
-@pytest.mark.parametrize("model", chosen(MODELS))
-def test_lanes_step_as_the_cpu_does(model: str) -> None:
-    this = case(model)
-    d = tree.stack(list(this.datas[:WORLDS]))
-    step = mjtorch.jit(mjtorch.step, in_dims=(None, 0), strict=True)
-    # A build with lanes of worlds: three of them.
-    wanted = tree.map(lambda x: x[:WORLDS], step(this.m, tree.stack([*this.datas[:WORLDS], this.datas[0]])))
-    lowered = for_gpu(step, this.m, d)
-    leaves, spec = optree.tree_flatten((this.m, d), namespace=tree.NAMESPACE)
-    dims, _ = step._structure(spec, (this.m, d))
+def assert_lanes_agree(f: Jitted, wanted: Any, *args: Any, **kwargs: Any) -> None:
+    """By one lane and by 32, the first worlds of `wanted`."""
+    lowered = for_gpu(f, *args, **kwargs)
+    bound, _ = f._bind(args, kwargs)
+    leaves, spec = optree.tree_flatten(bound, namespace=tree.NAMESPACE)
+    dims, _ = f._structure(spec, bound)
     for lanes, tolerance in ((1, SAME), (32, IN_ANOTHER_ORDER)):
         results = emulate(lowered, lanes, seed=1)(leaves, dims, WORLDS)
         for (path, y), x in zip(tree.leaves_with_path(wanted), results, strict=True):
+            y = y[:WORLDS]
             scale = max(1.0, float(y.double().abs().nan_to_num().max())) if y.numel() else 1.0
             if not path.endswith("efc_state"):  # which the last bit decides
                 torch.testing.assert_close(x.double(), y.double(), rtol=0, atol=tolerance * scale, equal_nan=True)
+
+
+@pytest.mark.parametrize("model", chosen(MODELS))
+def test_lanes_step_as_the_cpu_does(model: str) -> None:
+    this = case(model)
+    step = mjtorch.jit(mjtorch.step, in_dims=(None, 0), strict=True)
+    # A build with lanes of worlds: three of them.
+    wanted = step(this.m, tree.stack([*this.datas[:WORLDS], this.datas[0]]))
+    assert_lanes_agree(step, wanted, this.m, tree.stack(list(this.datas[:WORLDS])))
+
+
+def test_lanes_roll_out_as_the_cpu_does() -> None:
+    """The loop over steps is in the kernel; its state stays in shared memory."""
+    this = case("gym/hopper")
+    d = tree.stack(list(this.datas[:WORLDS]))
+    ctrl = torch.linspace(-0.1, 0.1, WORLDS * 6 * this.m.nu, dtype=torch.float64).reshape(WORLDS, 6, this.m.nu)
+    rollout = mjtorch.jit(mjtorch.rollout, in_dims=(None, 0, 0), strict=True)
+    assert_lanes_agree(rollout, rollout(this.m, d, 6, ctrl=ctrl), this.m, d, 6, ctrl=ctrl)
 
 
 @pytest.mark.slow
