@@ -7,9 +7,28 @@ import numpy as np
 
 from mjtorch.model.option import DisableBit
 
-PLANE, HFIELD, SPHERE, CAPSULE = 0, 1, 2, 3
-# Types that are collided, the lower one first, and the most contacts that each pair of them makes.
-SUPPORTED = {(PLANE, SPHERE): 1, (PLANE, CAPSULE): 2, (SPHERE, SPHERE): 1, (SPHERE, CAPSULE): 1, (CAPSULE, CAPSULE): 2}
+PLANE, HFIELD, SPHERE, CAPSULE, ELLIPSOID, CYLINDER, BOX = range(7)
+# The family of planes, spheres and capsules among themselves.
+ROUND = "round"
+
+
+class Collided(NamedTuple):
+    """How two types of geoms are collided: by which family, and the most contacts that a pair of them makes."""
+
+    family: str
+    contacts: int
+
+
+# Types that are collided, the lower one first.
+SUPPORTED = {
+    (PLANE, SPHERE): Collided(ROUND, 1),
+    (PLANE, CAPSULE): Collided(ROUND, 2),
+    (PLANE, BOX): Collided("plane-box", 4),
+    (SPHERE, SPHERE): Collided(ROUND, 1),
+    (SPHERE, CAPSULE): Collided(ROUND, 1),
+    (SPHERE, BOX): Collided("sphere-box", 1),
+    (CAPSULE, CAPSULE): Collided(ROUND, 2),
+}
 
 
 class GeomPair(NamedTuple):

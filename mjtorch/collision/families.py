@@ -1,0 +1,26 @@
+"""The table of colliders: one entry for each family of geom pairs."""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from mjtorch.collision.box import sphere_box
+from mjtorch.collision.contact_points import ContactPoints, Solid
+from mjtorch.collision.plane import plane_box
+from mjtorch.model import Data, Model
+from mjtorch.model.plan.collision import Family
+
+# From the first geoms of n pairs, the second ones, and the distances (n,) [m] within which contacts matter. How many
+# contacts it returns for each pair is in `mjtorch/model/plan/geom_pairs.py`.
+Collider = Callable[[Solid, Solid, Tensor], ContactPoints]
+
+COLLIDERS: dict[str, Collider] = {
+    "plane-box": plane_box,
+    "sphere-box": sphere_box,
+}
+
+
+def family_contacts(m: Model, d: Data, family: Family, threshold: Tensor) -> ContactPoints:
+    """The contacts of all pairs of a family; threshold: (ncandidate,) [m] the distances at which they are detected."""
+    one, two = (Solid(d.geom_xpos[geom], d.geom_xmat[geom], m.geom_size[geom]) for geom in family.geom)
+    return COLLIDERS[family.name](one, two, threshold[family.candidate])

@@ -1,0 +1,127 @@
+"""Contacts of boxes, cylinders and ellipsoids that have a closed form: every pair against C, over many poses."""
+
+from collections.abc import Sequence
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+from collision.contacts import double, posed
+from reference import load
+
+from mjtorch import tree
+from mjtorch.collision import collision
+from mjtorch.collision.families import COLLIDERS
+from mjtorch.model import Contact, Model
+from mjtorch.model.plan.geom_pairs import ROUND, SUPPORTED
+
+SHAPES = {
+    "plane": 'type="plane" size="1 1 .1"',
+    "sphere": 'type="sphere" size=".1"',
+    "capsule": 'type="capsule" size=".06 .14"',
+    "ellipsoid": 'type="ellipsoid" size=".06 .1 .15"',
+    "cylinder": 'type="cylinder" size=".09 .13"',
+    "box": 'type="box" size=".08 .11 .14"',
+}
+# How many contacts each pair makes at a time, in some pose of those below.
+PAIRS = {
+    ("plane", "box"): {1, 2, 3, 4},
+    ("sphere", "box"): {1},
+}
+FIELDS = {"pos": 3, "dist": 1, "frame": 9, "includemargin": 1}
+POSES = 300
+Pose = tuple[np.ndarray, np.ndarray]
+
+
+def two_geoms(first: str, second: str, margin: float = 0.0) -> mujoco.MjModel:
+    """One geom that is put where we like and one that is free; the contact has `margin` and half as much gap."""
+    return load(
+        f"""<mujoco><worldbody>
+          <body mocap="true"><geom {SHAPES[first]} margin="{margin}" gap="{0.5 * margin}"/></body>
+          <body><freejoint/><geom {SHAPES[second]}/></body>
+        </worldbody></mujoco>"""
+    )
+
+
+def place(mj_model: mujoco.MjModel, one: Pose, two: Pose) -> mujoco.MjData:
+    """C's contacts of the geoms at (position, quaternion)."""
+    d = mujoco.MjData(mj_model)
+    d.mocap_pos[0], d.mocap_quat[0] = one
+    d.qpos[:] = [*two[0], *two[1]]
+    mujoco.mj_kinematics(mj_model, d)
+    mujoco.mj_comPos(mj_model, d)
+    mujoco.mj_collision(mj_model, d)
+    return d
+
+
+def quaternion(rng: np.random.Generator) -> np.ndarray:
+    quat = rng.normal(size=4)
+    return quat / np.linalg.norm(quat)
+
+
+def turned(quat: np.ndarray, vec: Sequence[float]) -> np.ndarray:
+    result = np.zeros(3)
+    mujoco.mju_rotVecQuat(result, np.array(vec, dtype=float), quat)
+    return result
+
+
+def product(one: np.ndarray, two: np.ndarray) -> np.ndarray:
+    result = np.zeros(4)
+    mujoco.mju_mulQuat(result, one, two)
+    return result
+
+
+def about(axis: Sequence[float], angle: float) -> np.ndarray:
+    result = np.zeros(4)
+    mujoco.mju_axisAngle2Quat(result, np.array(axis, dtype=float) / np.linalg.norm(axis), angle)
+    return result
+
+
+def random_poses(mj_model: mujoco.MjModel, reach: float, seed: int = 0) -> list[mujoco.MjData]:
+    """From apart to deep: the centres are up to `reach` apart."""
+    rng, datas = np.random.default_rng(seed), []
+    for _ in range(POSES):
+        origin, offset = rng.normal(size=3), quaternion(rng)
+        offset = turned(offset, (0, 0, reach * rng.random()))
+        datas.append(place(mj_model, (origin, quaternion(rng)), (origin + offset, quaternion(rng))))
+    return datas
+
+
+def batched(m: Model, datas: list[mujoco.MjData]) -> list[Contact]:
+    """Our contacts of the same poses."""
+    worlds = tree.stack([posed(m, d) for d in datas])
+    return tree.unstack(torch.vmap(lambda d: collision(m, d).contact)(worlds))
+
+
+def differences(contact: Contact, mj_data: mujoco.MjData, ordered: bool = True) -> float:
+    """The largest difference between two lists of contacts, infinite if they are not equally long."""
+    detected = contact.detected.numpy()
+    if detected.sum() != mj_data.ncon:
+        return np.inf
+    ours, theirs = (
+        np.concatenate([np.asarray(getattr(c, name)).reshape(-1, width) for name, width in FIELDS.items()], axis=1)
+        for c in (contact, mj_data.contact)
+    )
+    assert np.isfinite(ours).all()
+    ours = ours[detected]
+    if not ordered and len(ours):
+        # Each of one list has its like in the other.
+        far = np.abs(ours[:, None] - theirs[None]).max(-1)
+        return float(max(far.min(0).max(), far.min(1).max()))
+    return float(np.abs(ours - theirs).max(initial=0.0))
+
+
+def test_table_is_complete():
+    assert set(COLLIDERS) == {collided.family for collided in SUPPORTED.values()} - {ROUND}
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.06])
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+def test_random_poses(first, second, margin):
+    mj_model = two_geoms(first, second, margin)
+    datas = random_poses(mj_model, 0.35)
+    errors = [differences(c, d) for c, d in zip(batched(double(mj_model), datas), datas, strict=True)]
+    assert max(errors) < 1e-8
+    assert {d.ncon for d in datas} == PAIRS[first, second] | {0}
+    if margin:
+        assert any((d.contact.dist >= margin).any() for d in datas)
