@@ -5,11 +5,12 @@ from torch import Tensor
 
 from mjtorch.collision.contact_points import ContactPoints, Solid
 from mjtorch.math.vector import MIN_VALUE, dot, normalize
+from mjtorch.smooth.object import to_local
 
 
 def sphere_box(sphere: Solid, box: Solid, reach: Tensor) -> ContactPoints:
     """One contact (mjc_SphereBox)."""
-    center = ((sphere.pos - box.pos)[:, None] @ box.mat)[:, 0]
+    center = to_local(box.mat, sphere.pos - box.pos)
     return in_the_world(box, *center_box(center[:, None], sphere.size[:, :1], box.size[:, None]))
 
 

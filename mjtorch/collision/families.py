@@ -6,7 +6,8 @@ from torch import Tensor
 
 from mjtorch.collision.box import sphere_box
 from mjtorch.collision.contact_points import ContactPoints, Solid
-from mjtorch.collision.plane import plane_box
+from mjtorch.collision.cylinder import sphere_cylinder
+from mjtorch.collision.plane import plane_box, plane_cylinder, plane_ellipsoid
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.collision import Family
 
@@ -15,7 +16,10 @@ from mjtorch.model.plan.collision import Family
 Collider = Callable[[Solid, Solid, Tensor], ContactPoints]
 
 COLLIDERS: dict[str, Collider] = {
+    "plane-ellipsoid": plane_ellipsoid,
+    "plane-cylinder": plane_cylinder,
     "plane-box": plane_box,
+    "sphere-cylinder": sphere_cylinder,
     "sphere-box": sphere_box,
 }
 

@@ -25,7 +25,10 @@ SHAPES = {
 }
 # How many contacts each pair makes at a time, in some pose of those below.
 PAIRS = {
+    ("plane", "ellipsoid"): {1},
+    ("plane", "cylinder"): {1, 2, 3, 4},
     ("plane", "box"): {1, 2, 3, 4},
+    ("sphere", "cylinder"): {1},
     ("sphere", "box"): {1},
 }
 FIELDS = {"pos": 3, "dist": 1, "frame": 9, "includemargin": 1}
@@ -87,6 +90,25 @@ def random_poses(mj_model: mujoco.MjModel, reach: float, seed: int = 0) -> list[
     return datas
 
 
+TURNS = [
+    about(axis, angle)
+    for axis in ((1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0.9, 0), (1, 1, 1))
+    for angle in (0.0, np.pi / 4, np.pi / 2, np.pi, 2.0)
+]
+DIRECTIONS = ((0, 0, 1), (0, 1, 0), (-1, 0, 0), (0, 1, -1), (1, 0, 1), (1, 1, 1))
+
+
+def special_poses(mj_model: mujoco.MjModel, world: np.ndarray) -> list[mujoco.MjData]:
+    """Face on, edge on, parallel, concentric; all of it turned by `world`."""
+    datas = []
+    for turn in TURNS:
+        for direction in DIRECTIONS:
+            for way in (0.003, 0.0517, 0.1171, 0.2033, 0.2591):
+                offset = way * np.array(direction) / np.linalg.norm(direction)
+                datas.append(place(mj_model, (np.zeros(3), world), (turned(world, offset), product(world, turn))))
+    return datas
+
+
 def batched(m: Model, datas: list[mujoco.MjData]) -> list[Contact]:
     """Our contacts of the same poses."""
     worlds = tree.stack([posed(m, d) for d in datas])
@@ -125,3 +147,12 @@ def test_random_poses(first, second, margin):
     assert {d.ncon for d in datas} == PAIRS[first, second] | {0}
     if margin:
         assert any((d.contact.dist >= margin).any() for d in datas)
+
+
+@pytest.mark.parametrize("world", [(1.0, 0.0, 0.0, 0.0), (0.3, -0.8, 0.2, 0.5)])
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+def test_special_poses(first, second, world):
+    mj_model = two_geoms(first, second, 0.02)
+    datas = special_poses(mj_model, np.array(world) / np.linalg.norm(world))
+    errors = [differences(c, d, ordered=False) for c, d in zip(batched(double(mj_model), datas), datas, strict=True)]
+    assert max(errors) < 1e-8

@@ -23,9 +23,12 @@ class Collided(NamedTuple):
 SUPPORTED = {
     (PLANE, SPHERE): Collided(ROUND, 1),
     (PLANE, CAPSULE): Collided(ROUND, 2),
+    (PLANE, ELLIPSOID): Collided("plane-ellipsoid", 1),
+    (PLANE, CYLINDER): Collided("plane-cylinder", 4),
     (PLANE, BOX): Collided("plane-box", 4),
     (SPHERE, SPHERE): Collided(ROUND, 1),
     (SPHERE, CAPSULE): Collided(ROUND, 1),
+    (SPHERE, CYLINDER): Collided("sphere-cylinder", 1),
     (SPHERE, BOX): Collided("sphere-box", 1),
     (CAPSULE, CAPSULE): Collided(ROUND, 2),
 }
