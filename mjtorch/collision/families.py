@@ -5,6 +5,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from mjtorch.collision.box import sphere_box
+from mjtorch.collision.capsule_box import capsule_box
 from mjtorch.collision.contact_points import ContactPoints, Solid
 from mjtorch.collision.cylinder import sphere_cylinder
 from mjtorch.collision.plane import plane_box, plane_cylinder, plane_ellipsoid
@@ -21,6 +22,7 @@ COLLIDERS: dict[str, Collider] = {
     "plane-box": plane_box,
     "sphere-cylinder": sphere_cylinder,
     "sphere-box": sphere_box,
+    "capsule-box": capsule_box,
 }
 
 

@@ -31,6 +31,7 @@ SUPPORTED = {
     (SPHERE, CYLINDER): Collided("sphere-cylinder", 1),
     (SPHERE, BOX): Collided("sphere-box", 1),
     (CAPSULE, CAPSULE): Collided(ROUND, 2),
+    (CAPSULE, BOX): Collided("capsule-box", 2),
 }
 
 
