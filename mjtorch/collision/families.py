@@ -5,6 +5,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from mjtorch.collision.box import sphere_box
+from mjtorch.collision.box_box import box_box
 from mjtorch.collision.capsule_box import capsule_box
 from mjtorch.collision.contact_points import ContactPoints, Solid
 from mjtorch.collision.cylinder import sphere_cylinder
@@ -23,6 +24,7 @@ COLLIDERS: dict[str, Collider] = {
     "sphere-cylinder": sphere_cylinder,
     "sphere-box": sphere_box,
     "capsule-box": capsule_box,
+    "box-box": box_box,
 }
 
 

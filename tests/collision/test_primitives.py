@@ -31,6 +31,7 @@ PAIRS = {
     ("sphere", "cylinder"): {1},
     ("sphere", "box"): {1},
     ("capsule", "box"): {1, 2},
+    ("box", "box"): {1, 2, 3, 4, 5, 6, 7, 8},
 }
 FIELDS = {"pos": 3, "dist": 1, "frame": 9, "includemargin": 1}
 POSES = 300

@@ -32,6 +32,7 @@ SUPPORTED = {
     (SPHERE, BOX): Collided("sphere-box", 1),
     (CAPSULE, CAPSULE): Collided(ROUND, 2),
     (CAPSULE, BOX): Collided("capsule-box", 2),
+    (BOX, BOX): Collided("box-box", 8),
 }
 
 
