@@ -100,7 +100,10 @@ TURNS = [
 DIRECTIONS = ((0, 0, 1), (0, 1, 0), (-1, 0, 0), (0, 1, -1), (1, 0, 1), (1, 1, 1))
 
 
-def special_poses(mj_model: mujoco.MjModel, world: np.ndarray) -> list[mujoco.MjData]:
+WAYS = (0.003, 0.0517, 0.1171, 0.2033, 0.2591)
+
+
+def special_poses(mj_model: mujoco.MjModel, world: np.ndarray, ways: Sequence[float] = WAYS) -> list[mujoco.MjData]:
     """Face on, edge on, parallel, concentric; all of it turned by `world`.
 
     If that is no multiple of a right angle, C breaks ties by rounding; so then nothing is concentric.
@@ -108,7 +111,7 @@ def special_poses(mj_model: mujoco.MjModel, world: np.ndarray) -> list[mujoco.Mj
     datas, shift = [], np.zeros(3) if np.abs(world).max() == 1 else np.array((0.011, -0.007, 0.004))
     for turn in TURNS:
         for direction in DIRECTIONS:
-            for way in (0.003, 0.0517, 0.1171, 0.2033, 0.2591):
+            for way in ways:
                 offset = shift + way * np.array(direction) / np.linalg.norm(direction)
                 datas.append(place(mj_model, (np.zeros(3), world), (turned(world, offset), product(world, turn))))
     return datas
