@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from collision.contacts import double, posed
-from collision.test_primitives import PAIRS, SHAPES, random_poses, special_poses, two_geoms
+from collision.test_primitives import PAIRS, SHAPES, UPRIGHT, random_poses, special_poses, two_geoms
 from reference import load
 from torch import Tensor
 
@@ -15,7 +15,6 @@ from mjtorch.collision import collision
 from mjtorch.model import Data, Model
 
 STEP = 1e-6
-UPRIGHT = np.array((1.0, 0.0, 0.0, 0.0))
 
 
 def poses(mj_datas: list[mujoco.MjData]) -> tuple[Tensor, Tensor]:
@@ -35,7 +34,7 @@ def numbers(m: Model, d: Data, xpos: Tensor, xmat: Tensor, size: Tensor) -> tupl
 def test_derivatives_are_finite(first, second):
     """Also where centres coincide and faces are parallel, and of what is not detected."""
     mj_model = two_geoms(first, second, 0.02)
-    m, datas = double(mj_model), special_poses(mj_model, UPRIGHT, ways=(0.0, 0.05, 0.1, 0.3))
+    m, datas = double(mj_model), special_poses(mj_model, np.array(UPRIGHT), ways=(0.0, 0.05, 0.1, 0.3))
     d = posed(m, datas[0])
 
     def value(xpos, xmat, size):
