@@ -16,30 +16,30 @@ def clipped(corner: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
     there are, (n, 1).
     """
     count = torch.full_like(corner[:, 0, :1], corner.shape[1], dtype=torch.int64)
-    for axis in (0, 1):
-        for side in (1, -1):
-            corner, count = clip(corner, count, side * corner[..., axis] - half[:, axis : axis + 1])
-    return corner, count
+    corner, count = clip(corner, count, half, 0)
+    return clip(corner, count, half, 1)
 
 
-def clip(corner: Tensor, count: Tensor, beyond: Tensor) -> tuple[Tensor, Tensor]:
-    """Cut off the part of convex polygons (n, v, 3) that is `beyond` (n, v) a line, at positive distances from it.
+def clip(corner: Tensor, count: Tensor, half: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+    """What of convex polygons (n, v, 3) is between -half and half (n, 2) [m] along an axis, 0 or 1.
 
-    count: (n, 1) the corners that there are. Returns one corner more, (n, v + 1, 3), and the new count.
+    count: (n, 1) the corners that there are. Returns two corners more, (n, v + 2, 3), and the new count.
     """
     index = torch.arange(corner.shape[1], device=corner.device)
     last = (index + 1 == count)[..., None]
-    ahead = torch.cat([corner, beyond[..., None]], dim=-1)
-    ahead = torch.where(last, ahead[:, :1], torch.cat([ahead[:, 1:], ahead[:, :1]], dim=1))
-    following, beyond_next = ahead[..., :3], ahead[..., 3]
-    crosses = ((beyond < 0) & (beyond_next > 0)) | ((beyond > 0) & (beyond_next < 0))
-    share = beyond / (beyond - beyond_next).masked_fill(~crosses, 1.0)
-    crossing = corner + share[..., None] * (following - corner)
-    # Each corner is followed by the crossing of the side that it begins.
-    both = torch.stack([corner, crossing], dim=2).flatten(1, 2)
-    there = (torch.stack([beyond <= 0, crosses], dim=2) & (index < count)[..., None]).flatten(1, 2)
-    chosen = first_of(there, corner.shape[1] + 1).to(corner.dtype)
-    return chosen @ both, there.sum(-1, keepdim=True)
+    side = torch.where(last, corner[:, :1], torch.cat([corner[:, 1:], corner[:, :1]], dim=1)) - corner
+    start, way, half = corner[..., axis], side[..., axis], half[:, axis : axis + 1]
+    # Each corner begins a side, which may enter through one line and then leave through the other.
+    lines = torch.stack([-half, half], dim=-1) * torch.where(way < 0, -1.0, 1.0)[..., None]
+    ahead, left = lines - start[..., None], lines - (start + way)[..., None]
+    crosses = ahead * left < 0
+    share = ahead / way[..., None].masked_fill(~crosses, 1.0)
+    crossing = corner[:, :, None] + share[..., None] * side[:, :, None]
+    all_corners = torch.cat([corner[:, :, None], crossing], dim=2).flatten(1, 2)
+    inside = torch.cat([(start.abs() <= half)[..., None], crosses], dim=2)
+    there = (inside & (index < count)[..., None]).flatten(1, 2)
+    chosen = first_of(there, corner.shape[1] + 2).to(corner.dtype)
+    return chosen @ all_corners, there.sum(-1, keepdim=True)
 
 
 def distinct(corner: Tensor, count: Tensor, wanted: Tensor, half: Tensor) -> Tensor:
