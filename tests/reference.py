@@ -183,7 +183,7 @@ def _drop(mj_model: mujoco.MjModel, d: mujoco.MjData, rng: np.random.Generator) 
 
 
 def _lowest(mj_model: mujoco.MjModel, d: mujoco.MjData, geom: int) -> float:
-    """z of the lowest point of a primitive geom; a bound for other geoms."""
+    """z of the lowest point of a geom; a bound for height fields and signed distance functions."""
     size, z, up = mj_model.geom_size[geom], d.geom_xpos[geom, 2], d.geom_xmat[geom, 6:]
     match mujoco.mjtGeom(int(mj_model.geom_type[geom])):
         case mujoco.mjtGeom.mjGEOM_CAPSULE:
@@ -194,6 +194,10 @@ def _lowest(mj_model: mujoco.MjModel, d: mujoco.MjData, geom: int) -> float:
             reach = np.linalg.norm(up * size)
         case mujoco.mjtGeom.mjGEOM_BOX:
             reach = np.abs(up) @ size
+        case mujoco.mjtGeom.mjGEOM_MESH:
+            mesh = mj_model.geom_dataid[geom]
+            first, count = mj_model.mesh_vertadr[mesh], mj_model.mesh_vertnum[mesh]
+            reach = -(mj_model.mesh_vert[first : first + count] @ up).min()
         case _:
             reach = mj_model.geom_rbound[geom]
     return float(z - reach)

@@ -6,12 +6,28 @@ import torch
 from torch import Tensor
 
 
+class Hull(NamedTuple):
+    """Convex hulls of n meshes, in the frames of their geoms; what is missing is repeated.
+
+    vert: (n, nvert, 3) [m]; face: (n, nface, k) vertices of the polygons, counterclockwise from outside
+    normal: (n, nface, 3) unit, outward
+    """
+
+    vert: Tensor
+    face: Tensor
+    normal: Tensor
+
+
 class Solid(NamedTuple):
-    """One geom of each of n pairs: pos (n, 3) [m], mat (n, 3, 3) its axes in the columns, size (n, 3) [m]."""
+    """One geom of each of n pairs: pos (n, 3) [m], mat (n, 3, 3) its axes in the columns, size (n, 3) [m].
+
+    hull: of meshes
+    """
 
     pos: Tensor
     mat: Tensor
     size: Tensor
+    hull: Hull | None = None
 
     @property
     def axis(self) -> Tensor:

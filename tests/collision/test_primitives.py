@@ -1,4 +1,4 @@
-"""Contacts of boxes, cylinders and ellipsoids that have a closed form: every pair against C, over many poses."""
+"""Contacts of boxes, cylinders, ellipsoids and meshes by closed forms: every pair against C, over many poses."""
 
 from collections.abc import Sequence
 
@@ -22,12 +22,25 @@ SHAPES = {
     "ellipsoid": 'type="ellipsoid" size=".06 .1 .15"',
     "cylinder": 'type="cylinder" size=".09 .13"',
     "box": 'type="box" size=".08 .11 .14"',
+    "mesh": 'type="mesh" mesh="rock"',
+    "drum": 'type="mesh" mesh="drum"',
 }
+RNG = np.random.default_rng(5)
+# A rock has triangles, a drum two large faces.
+ROCK = 0.15 * RNG.normal(size=(20, 3)) * (1.0, 0.7, 0.5)
+ANGLES = np.sort(RNG.uniform(0, 2 * np.pi, 11))
+DRUM = [(0.14 * np.cos(a), 0.1 * np.sin(a), z) for a in ANGLES for z in (-0.1, 0.1)]
+MESHES = "".join(
+    f'<mesh name="{name}" vertex="{" ".join(map(str, np.ravel(vertices)))}"/>'
+    for name, vertices in (("rock", ROCK), ("drum", DRUM))
+)
 # How many contacts each pair makes at a time, in some pose of those below.
 PAIRS = {
     ("plane", "ellipsoid"): {1},
     ("plane", "cylinder"): {1, 2, 3, 4},
     ("plane", "box"): {1, 2, 3, 4},
+    ("plane", "mesh"): {1, 2, 3},
+    ("plane", "drum"): {1, 2, 3, 4},
     ("sphere", "cylinder"): {1},
     ("sphere", "box"): {1},
     ("capsule", "box"): {1, 2},
@@ -42,7 +55,7 @@ Pose = tuple[np.ndarray, np.ndarray]
 def two_geoms(first: str, second: str, margin: float = 0.0) -> mujoco.MjModel:
     """One geom that is put where we like and one that is free; the contact has `margin` and half as much gap."""
     return load(
-        f"""<mujoco><worldbody>
+        f"""<mujoco><asset>{MESHES}</asset><worldbody>
           <body mocap="true"><geom {SHAPES[first]} margin="{margin}" gap="{0.5 * margin}"/></body>
           <body><freejoint/><geom {SHAPES[second]}/></body>
         </worldbody></mujoco>"""
@@ -162,7 +175,8 @@ def test_random_poses(first, second, margin):
 
 
 @pytest.mark.parametrize("world", [UPRIGHT, SKEW], ids=["upright", "skew"])
-@pytest.mark.parametrize(("first", "second"), PAIRS)
+# Which of the many corners of a face of a drum that lies flat are chosen hangs on rounding.
+@pytest.mark.parametrize(("first", "second"), [pair for pair in PAIRS if "drum" not in pair])
 def test_special_poses(first, second, world):
     mj_model = two_geoms(first, second, 0.02)
     datas = special_poses(mj_model, np.array(world))

@@ -108,6 +108,8 @@ def test_unsupported_pairs():
         </worldbody></mujoco>"""
     )
     # The second mesh meets the first, and by its conaffinity the sphere and the planes; the first no other.
+    assert unsupported_pairs(mj_model) == [(2, 5), (3, 5)]
+    mj_model.mesh_polynum[:] = 0  # a hull without faces
     assert unsupported_pairs(mj_model) == [(0, 5), (1, 5), (2, 5), (3, 5)]
     mj_model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_CONTACT
     assert unsupported_pairs(mj_model) == []

@@ -1,6 +1,7 @@
 """Index plan of the collision room."""
 
 import itertools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import mujoco
@@ -12,16 +13,29 @@ from mjtorch import tree
 from mjtorch.model.plan import contact_capacity
 from mjtorch.model.plan.geom_pairs import (
     CAPSULE,
+    MESH,
     PLANE,
     ROUND,
     SPHERE,
     SUPPORTED,
+    collided,
     tried_pairs,
     types,
     unsupported_pairs,
 )
+from mjtorch.model.plan.mesh import hulls
 
-__all__ = ["CollisionPlan", "Family", "build", "unsupported_pairs"]
+__all__ = ["CollisionPlan", "Family", "Meshes", "build", "unsupported_pairs"]
+
+
+@tree.dataclass(kw_only=True)
+class Meshes(tree.Tree):
+    """The hulls of geoms that are meshes: `mesh` (n,) is the row of each, the other fields are those of `Hulls`."""
+
+    vert: Tensor
+    face: Tensor
+    normal: Tensor
+    mesh: Tensor
 
 
 @tree.dataclass(kw_only=True)
@@ -31,11 +45,13 @@ class Family(tree.Tree):
     name: static, its key in the table of colliders
     geom: (2, n) geom ids
     candidate: (n,) the first candidate of each pair
+    meshes: of the first geoms and of the second, None where these are no meshes
     """
 
     name: str = tree.field(static=True)
     geom: Tensor
     candidate: Tensor
+    meshes: tuple[Meshes | None, Meshes | None]
 
 
 @tree.dataclass(kw_only=True)
@@ -144,7 +160,9 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype, ca
     families = []
     for name, members in rows.items():
         pairs = [c for c in members if c.nth == 0]
-        families.append(Family(name=name, geom=geoms(pairs), candidate=ints([first[c.tried] for c in pairs], -1)))
+        start = ints([first[c.tried] for c in pairs], -1)
+        one, two = (_meshes(mj_model, [c.geom[k] for c in pairs], ints, floats) for k in (0, 1))
+        families.append(Family(name=name, geom=geoms(pairs), candidate=start, meshes=(one, two)))
     return CollisionPlan(
         contact_dim=tuple(dim for dim, n in slots.items() for _ in range(n)),
         groups=tuple((first, counts[dim], slots[dim]) for first, dim in zip(firsts, counts, strict=False)),
@@ -169,13 +187,25 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype, ca
     )
 
 
+def _meshes(
+    mj_model: mujoco.MjModel, geoms: list[int], ints: Callable[..., Tensor], floats: Callable[..., Tensor]
+) -> Meshes | None:
+    """The hulls of geoms, None unless they are meshes."""
+    if mj_model.geom_type[geoms[0]] != MESH:
+        return None
+    used, row = np.unique(mj_model.geom_dataid[geoms], return_inverse=True)
+    found = hulls(mj_model, used.tolist())
+    face = ints(found.face, *found.face.shape)
+    return Meshes(vert=floats(found.vert), face=face, normal=floats(found.normal), mesh=ints(row, -1))
+
+
 def _candidates(mj_model: mujoco.MjModel) -> list[Candidate]:
     """The contacts that may arise, by condim, in C's order within each."""
     candidates = []
     for tried, pair in enumerate(tried_pairs(mj_model)):
-        kinds = types(mj_model, pair)
+        kinds, how = types(mj_model, pair), collided(mj_model, pair)
         dim = _condim(mj_model, pair.geom1, pair.geom2, pair.pair)
-        for nth in range(SUPPORTED[kinds].contacts if kinds in SUPPORTED else 0):
+        for nth in range(how.contacts if how else 0):
             candidates.append(Candidate(dim, (pair.geom1, pair.geom2), kinds, pair.pair, tried, nth))
     return sorted(candidates, key=lambda c: c.dim)
 
