@@ -26,7 +26,7 @@ FOLDERS = {
 
 # Small models of our own, one feature each.
 FEATURES = tuple(f"feature/{path.stem}" for path in sorted(FOLDERS["feature"].glob("*.xml")))
-# The models that come with Gymnasium, without the pusher, which has cylinders that collide.
+# The models that come with Gymnasium, without the pusher, whose cylinder meets capsules.
 GYM = (
     "gym/ant",
     "gym/half_cheetah",
@@ -184,11 +184,24 @@ def _drop(mj_model: mujoco.MjModel, d: mujoco.MjData, rng: np.random.Generator) 
 
 
 def _lowest(mj_model: mujoco.MjModel, d: mujoco.MjData, geom: int) -> float:
-    """z of the lowest point of a sphere or capsule; a bound for other geoms."""
-    size, z = mj_model.geom_size[geom], d.geom_xpos[geom, 2]
-    if mj_model.geom_type[geom] == mujoco.mjtGeom.mjGEOM_CAPSULE:
-        return float(z - abs(d.geom_xmat[geom, 8]) * size[1] - size[0])
-    return float(z - mj_model.geom_rbound[geom])
+    """z of the lowest point of a geom; a bound for height fields and signed distance functions."""
+    size, z, up = mj_model.geom_size[geom], d.geom_xpos[geom, 2], d.geom_xmat[geom, 6:]
+    match mujoco.mjtGeom(int(mj_model.geom_type[geom])):
+        case mujoco.mjtGeom.mjGEOM_CAPSULE:
+            reach = abs(up[2]) * size[1] + size[0]
+        case mujoco.mjtGeom.mjGEOM_CYLINDER:
+            reach = abs(up[2]) * size[1] + np.hypot(up[0], up[1]) * size[0]
+        case mujoco.mjtGeom.mjGEOM_ELLIPSOID:
+            reach = np.linalg.norm(up * size)
+        case mujoco.mjtGeom.mjGEOM_BOX:
+            reach = np.abs(up) @ size
+        case mujoco.mjtGeom.mjGEOM_MESH:
+            mesh = mj_model.geom_dataid[geom]
+            first, count = mj_model.mesh_vertadr[mesh], mj_model.mesh_vertnum[mesh]
+            reach = -(mj_model.mesh_vert[first : first + count] @ up).min()
+        case _:
+            reach = mj_model.geom_rbound[geom]
+    return float(z - reach)
 
 
 def _lift(mj_model: mujoco.MjModel, d: mujoco.MjData, body: int) -> int | None:

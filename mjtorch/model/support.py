@@ -164,14 +164,17 @@ def _wrapping(kind: int) -> Callable[[mujoco.MjModel], Names]:
 
 def _pair_names(m: mujoco.MjModel) -> Names:
     """Pairs of geoms that may collide but cannot be."""
-    pairs = unsupported_pairs(m)
-    kinds = [[mjtGeom(int(m.geom_type[g])).name.removeprefix("mjGEOM_").lower() for g in pair] for pair in pairs]
-    names = [_named(m, "geom", pair) for pair in pairs]
-    return [f"{a}-{b} ({x}, {y})" for (a, b), (x, y) in zip(kinds, names, strict=True)]
+    pairs = [list(pair) for pair in unsupported_pairs(m)]
+    return [f"{_types_name(m.geom_type[pair])} ({', '.join(_named(m, 'geom', pair))})" for pair in pairs]
+
+
+def _types_name(types: Iterable[int]) -> str:
+    """Such as "plane-sphere"."""
+    return "-".join(mjtGeom(int(t)).name.removeprefix("mjGEOM_").lower() for t in types)
 
 
 def _collided(m: mujoco.MjModel) -> Names:
-    """Geoms of the types that are collided and may touch something."""
+    """Geoms of the types that are collided with others and may touch something."""
     types = sorted({t for pair in COLLIDED for t in pair})
     return _named(m, "geom", np.flatnonzero(np.isin(m.geom_type, types) & (m.geom_contype | m.geom_conaffinity != 0)))
 
@@ -310,13 +313,13 @@ TABLE: tuple[Feature, ...] = (
         _set("actuator_damping", "actuator_dampingpoly", "actuator_armature"),
         "put damping and armature on the joint",
     ),
-    Feature("collisions", "plane, sphere, capsule", YES, _collided),
+    Feature("collisions", ", ".join(_types_name(types) for types in COLLIDED), YES, _collided),
     Feature(
         "collisions",
         "pairs of other geoms",
         NO,
         _pair_names,
-        "make them planes, spheres or capsules, or set contype and conaffinity so that they do not meet",
+        "replace one of them by a geom of a supported pair, or set contype and conaffinity so that they do not meet",
     ),
     Feature("contacts", "explicit pairs", YES, _count("npair", "pair")),
     Feature("contacts", "excluded bodies", YES, lambda m: ["exclude"] * m.nexclude),

@@ -80,7 +80,7 @@ def _functionalized(graph: GraphModule) -> Flat:
     """The same program without writes in place. Constants become arguments, since they may be written to as well."""
     nodes = [n for n in graph.graph.nodes if n.op == "get_attr" and isinstance(getattr(graph, n.target), Tensor)]
     constants = [getattr(graph, n.target) for n in nodes]
-    first = next(n for n in graph.graph.nodes if n.op != "placeholder")
+    first = next(n for n in graph.graph.nodes if n.op != "placeholder" and n not in nodes)
     for n in nodes:
         with graph.graph.inserting_before(first):
             n.replace_all_uses_with(graph.graph.placeholder(n.name))

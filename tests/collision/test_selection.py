@@ -101,15 +101,16 @@ def test_disabled(flag):
 
 def test_unsupported_pairs():
     mj_model = load(
-        """<mujoco><worldbody>
+        """<mujoco><asset><mesh name="lump" vertex="0 0 0 1 0 0 0 1 0 0 0 1"/></asset><worldbody>
           <geom type="plane" size="1 1 .1"/><geom type="plane" size="1 1 .1"/>
-          <body><freejoint/><geom size=".1"/><geom type="cylinder" size=".1 .1" contype="2" conaffinity="2"/></body>
-          <body><freejoint/><geom type="box" size=".1 .1 .1"/>
-            <geom type="ellipsoid" size=".1 .2 .1" contype="2"/></body>
+          <body><freejoint/><geom size=".1"/><geom type="mesh" mesh="lump" contype="2" conaffinity="2"/></body>
+          <body><freejoint/><geom type="capsule" size=".1 .1"/><geom type="mesh" mesh="lump" contype="2"/></body>
         </worldbody></mujoco>"""
     )
-    # The ellipsoid meets the cylinder, and by its conaffinity the sphere and the planes; the box the sphere and planes.
-    assert unsupported_pairs(mj_model) == [(0, 4), (0, 5), (1, 4), (1, 5), (2, 4), (2, 5), (5, 3)]
+    # The second mesh meets the first, and by its conaffinity the sphere and the planes; the first no other.
+    assert unsupported_pairs(mj_model) == [(2, 5), (3, 5)]
+    mj_model.mesh_polynum[:] = 0  # a hull without faces
+    assert unsupported_pairs(mj_model) == [(0, 5), (1, 5), (2, 5), (3, 5)]
     mj_model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_CONTACT
     assert unsupported_pairs(mj_model) == []
 

@@ -48,7 +48,7 @@ REFUSED = (
     refused("sections", GENERAL.format('dyntype="user" actdim="3"'), "several controls", 'actuator "engine"'),
     refused("sections", GENERAL.format('delay=".02" nsample="2"'), "delay and history", 'actuator "engine"'),
     refused("sections", GENERAL.format('armature=".02"'), "damping and armature", 'actuator "engine"'),
-    refused("world", '<geom name="box" type="box" size="1 1 1"/>', "pairs of other geoms", 'geom "box"'),
+    refused("world", '<geom name="rock" type="mesh" mesh="lump"/>', "pairs of other geoms", 'geom "rock"'),
     refused("geom", 'adhesion="1"', "adhesion of geoms", 'geom "ball"'),
     refused("geom", 'surfacevel="1 0 0 0 0 0"', "surface velocity", 'geom "ball"'),
     refused(
@@ -128,9 +128,9 @@ def test_all_refusals_come_in_one_error() -> None:
 
 
 def test_elements_without_a_name_are_numbered_and_long_lists_cut() -> None:
-    boxes = "".join(f'<geom type="box" size="1 1 1" pos="{i} 0 0"/>' for i in range(9))
-    with pytest.raises(NotImplementedError, match=r'box \(geom "ball", geom 0\).* and 10 more'):
-        put_model(build(world=boxes))
+    rocks = "".join(f'<geom type="mesh" mesh="lump" pos="{i} 0 0"/>' for i in range(9))
+    with pytest.raises(NotImplementedError, match=r'mesh \(geom "ball", geom 0\).* and 10 more'):
+        put_model(build(world=rocks))
 
 
 def test_callbacks_are_refused() -> None:

@@ -1,5 +1,7 @@
 """Index plan of the collision room."""
 
+import itertools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import mujoco
@@ -9,9 +11,47 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.plan import contact_capacity
-from mjtorch.model.plan.geom_pairs import CAPSULE, PLANE, SPHERE, SUPPORTED, tried_pairs, types, unsupported_pairs
+from mjtorch.model.plan.geom_pairs import (
+    CAPSULE,
+    MESH,
+    PLANE,
+    ROUND,
+    SPHERE,
+    SUPPORTED,
+    collided,
+    tried_pairs,
+    types,
+    unsupported_pairs,
+)
+from mjtorch.model.plan.mesh import hulls
 
-__all__ = ["CollisionPlan", "build", "unsupported_pairs"]
+__all__ = ["CollisionPlan", "Family", "Meshes", "build", "unsupported_pairs"]
+
+
+@tree.dataclass(kw_only=True)
+class Meshes(tree.Tree):
+    """The hulls of geoms that are meshes: `mesh` (n,) is the row of each, the other fields are those of `Hulls`."""
+
+    vert: Tensor
+    face: Tensor
+    normal: Tensor
+    mesh: Tensor
+
+
+@tree.dataclass(kw_only=True)
+class Family(tree.Tree):
+    """Pairs of geoms that one function collides, n of them, with the same number of candidates each.
+
+    name: static, its key in the table of colliders
+    geom: (2, n) geom ids
+    candidate: (n,) the first candidate of each pair
+    meshes: of the first geoms and of the second, None where these are no meshes
+    """
+
+    name: str = tree.field(static=True)
+    geom: Tensor
+    candidate: Tensor
+    meshes: tuple[Meshes | None, Meshes | None]
 
 
 @tree.dataclass(kw_only=True)
@@ -21,19 +61,22 @@ class CollisionPlan(tree.Tree):
     A *candidate* is a contact that may arise: one, or two, for each pair of geoms that is tested. Candidates are
     grouped by condim, each group in C's order. A group has as many slots as candidates, or fewer: then the closest are
     kept.
-    Geometry is done family by family, in the rows [plane, sphere, first of capsule, second of capsule].
+    Geometry is done family by family, in rows. Planes, spheres and capsules come first, all together: the rows [plane,
+    sphere, first of capsule, second of capsule]. Then come the other families, pair by pair.
 
     contact_dim: static, `dim` of each contact slot
     groups: static, one (first candidate, candidates, slots) per condim
     explicit: static, whether any candidate belongs to a `<contact><pair>`
     any_aligned: static, whether any candidate is aligned
     in_order: static, whether the rows lie in the order of the candidates
-    plane: (2, n) the plane and the other geom of each candidate of that family
+    families: what are not pairs of planes, spheres and capsules
+    plane: (2, n) a plane and the sphere or capsule that it meets, once for each candidate
     plane_end: (n, 1) which end of a capsule touches the plane: 1, -1; 0 for a sphere
     sphere: (2, n) a sphere and the sphere or capsule that it meets
     capsule: (2, n) two capsules, which make two candidates
-    round: (2, n) the geoms of all rows that are not of the plane family
-    certain: (n,) bool, True: all rows but the second ones of the capsule family, which exist for parallel axes only
+    round: (2, n) the geoms of the sphere rows and the capsule rows
+    core_geom: (n, 2) the geoms of the plane, sphere and capsule rows
+    certain: (n,) bool, True: these rows but the second ones of capsules, which exist for parallel axes only
     order: (ncandidate,) the row of each candidate
     geom: (ncandidate, 2) geom ids, as in the contact
     source: (ncandidate, 2) whose parameters are mixed: rows of [geoms, pairs]; twice the same where nothing is mixed
@@ -48,11 +91,13 @@ class CollisionPlan(tree.Tree):
     explicit: bool = tree.field(static=True)
     any_aligned: bool = tree.field(static=True)
     in_order: bool = tree.field(static=True)
+    families: tuple[Family, ...]
     plane: Tensor
     plane_end: Tensor
     sphere: Tensor
     capsule: Tensor
     round: Tensor
+    core_geom: Tensor
     certain: Tensor
     order: Tensor
     geom: Tensor
@@ -102,21 +147,36 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype, ca
     def floats(x: np.ndarray) -> Tensor:
         return torch.tensor(x, dtype=dtype, device=device)
 
-    plane, sphere, capsule, order = _families(candidates)
+    rows = _rows(candidates)
+    row = {(c.tried, c.nth): k for k, c in enumerate(itertools.chain(*rows.values()))}
+    order = [row[c.tried, c.nth] for c in candidates]
+    plane, sphere, capsule = (rows.pop(part) for part in ("plane", "sphere", "capsule"))
     ends = [(1, -1)[c.nth] if c.types[1] == CAPSULE else 0 for c in plane]
-    rounds = sphere + capsule + capsule
+    first = {c.tried: k for k, c in reversed(list(enumerate(candidates)))}
+
+    def geoms(those: list[Candidate]) -> Tensor:
+        return ints([c.geom for c in those], -1, 2).T.contiguous()
+
+    families = []
+    for name, members in rows.items():
+        pairs = [c for c in members if c.nth == 0]
+        start = ints([first[c.tried] for c in pairs], -1)
+        one, two = (_meshes(mj_model, [c.geom[k] for c in pairs], ints, floats) for k in (0, 1))
+        families.append(Family(name=name, geom=geoms(pairs), candidate=start, meshes=(one, two)))
     return CollisionPlan(
         contact_dim=tuple(dim for dim, n in slots.items() for _ in range(n)),
         groups=tuple((first, counts[dim], slots[dim]) for first, dim in zip(firsts, counts, strict=False)),
         explicit=any(c.pair >= 0 for c in candidates),
         any_aligned=any(aligned),
         in_order=order == sorted(order),
-        plane=ints([c.geom for c in plane], -1, 2).T.contiguous(),
+        families=tuple(families),
+        plane=geoms(plane),
         plane_end=floats(np.array(ends)[:, None]),
-        sphere=ints([c.geom for c in sphere], -1, 2).T.contiguous(),
-        capsule=ints([c.geom for c in capsule], -1, 2).T.contiguous(),
-        round=ints([c.geom for c in rounds], -1, 2).T.contiguous(),
-        certain=torch.ones(len(order) - len(capsule), dtype=torch.bool, device=device),
+        sphere=geoms(sphere),
+        capsule=geoms([c for c in capsule if c.nth == 0]),
+        round=geoms(sphere + capsule),
+        core_geom=ints([c.geom for c in plane + sphere + capsule], -1, 2),
+        certain=torch.ones(len(plane) + len(sphere) + len(capsule) // 2, dtype=torch.bool, device=device),
         order=ints(order, -1),
         geom=ints([c.geom for c in candidates], -1, 2),
         source=ints([_source(mj_model, c) for c in candidates], -1, 2),
@@ -127,14 +187,26 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype, ca
     )
 
 
+def _meshes(
+    mj_model: mujoco.MjModel, geoms: list[int], ints: Callable[..., Tensor], floats: Callable[..., Tensor]
+) -> Meshes | None:
+    """The hulls of geoms, None unless they are meshes."""
+    if mj_model.geom_type[geoms[0]] != MESH:
+        return None
+    used, row = np.unique(mj_model.geom_dataid[geoms], return_inverse=True)
+    found = hulls(mj_model, used.tolist())
+    face = ints(found.face, *found.face.shape)
+    return Meshes(vert=floats(found.vert), face=face, normal=floats(found.normal), mesh=ints(row, -1))
+
+
 def _candidates(mj_model: mujoco.MjModel) -> list[Candidate]:
     """The contacts that may arise, by condim, in C's order within each."""
     candidates = []
     for tried, pair in enumerate(tried_pairs(mj_model)):
-        kinds = types(mj_model, pair)
-        for index in range(SUPPORTED.get(kinds, 0)):
-            dim = _condim(mj_model, pair.geom1, pair.geom2, pair.pair)
-            candidates.append(Candidate(dim, (pair.geom1, pair.geom2), kinds, pair.pair, tried, index))
+        kinds, how = types(mj_model, pair), collided(mj_model, pair)
+        dim = _condim(mj_model, pair.geom1, pair.geom2, pair.pair)
+        for nth in range(how.contacts if how else 0):
+            candidates.append(Candidate(dim, (pair.geom1, pair.geom2), kinds, pair.pair, tried, nth))
     return sorted(candidates, key=lambda c: c.dim)
 
 
@@ -161,13 +233,12 @@ def _source(mj_model: mujoco.MjModel, c: Candidate) -> tuple[int, int]:
     return _pair_row(mj_model, c) or winner
 
 
-def _families(
-    candidates: list[Candidate],
-) -> tuple[list[Candidate], list[Candidate], list[Candidate], list[int]]:
-    """Candidates of the plane and the sphere family, first candidates of the capsule family, and the row of each."""
-    plane = [c for c in candidates if c.types[0] == PLANE]
-    sphere = [c for c in candidates if c.types[0] == SPHERE]
-    capsule = [c for c in candidates if c.types[0] == CAPSULE and c.nth == 0]
-    second = [c._replace(nth=1) for c in capsule]
-    row = {(c.tried, c.nth): k for k, c in enumerate([*plane, *sphere, *capsule, *second])}
-    return plane, sphere, capsule, [row[c.tried, c.nth] for c in candidates]
+def _rows(candidates: list[Candidate]) -> dict[str, list[Candidate]]:
+    """The candidates in the order of the rows, by family; "plane", "sphere" and "capsule" are parts of `ROUND`."""
+    rows: dict[str, list[Candidate]] = {"plane": [], "sphere": [], "capsule": []}
+    parts = {PLANE: "plane", SPHERE: "sphere", CAPSULE: "capsule"}
+    for c in candidates:
+        family = SUPPORTED[c.types].family
+        rows.setdefault(parts[c.types[0]] if family == ROUND else family, []).append(c)
+    rows["capsule"].sort(key=lambda c: c.nth)
+    return rows

@@ -7,9 +7,34 @@ import numpy as np
 
 from mjtorch.model.option import DisableBit
 
-PLANE, HFIELD, SPHERE, CAPSULE = 0, 1, 2, 3
-# Types that are collided, the lower one first, and the most contacts that each pair of them makes.
-SUPPORTED = {(PLANE, SPHERE): 1, (PLANE, CAPSULE): 2, (SPHERE, SPHERE): 1, (SPHERE, CAPSULE): 1, (CAPSULE, CAPSULE): 2}
+PLANE, HFIELD, SPHERE, CAPSULE, ELLIPSOID, CYLINDER, BOX, MESH = range(8)
+# The family of planes, spheres and capsules among themselves.
+ROUND = "round"
+
+
+class Collided(NamedTuple):
+    """How two types of geoms are collided: by which family, and the most contacts that a pair of them makes."""
+
+    family: str
+    contacts: int
+
+
+# Types that are collided, the lower one first.
+SUPPORTED = {
+    (PLANE, SPHERE): Collided(ROUND, 1),
+    (PLANE, CAPSULE): Collided(ROUND, 2),
+    (PLANE, ELLIPSOID): Collided("plane-ellipsoid", 1),
+    (PLANE, CYLINDER): Collided("plane-cylinder", 4),
+    (PLANE, BOX): Collided("plane-box", 4),
+    (PLANE, MESH): Collided("plane-mesh", 4),
+    (SPHERE, SPHERE): Collided(ROUND, 1),
+    (SPHERE, CAPSULE): Collided(ROUND, 1),
+    (SPHERE, CYLINDER): Collided("sphere-cylinder", 1),
+    (SPHERE, BOX): Collided("sphere-box", 1),
+    (CAPSULE, CAPSULE): Collided(ROUND, 2),
+    (CAPSULE, BOX): Collided("capsule-box", 2),
+    (BOX, BOX): Collided("box-box", 8),
+}
 
 
 class GeomPair(NamedTuple):
@@ -44,7 +69,15 @@ def tried_pairs(mj_model: mujoco.MjModel) -> list[GeomPair]:
 
 def unsupported_pairs(mj_model: mujoco.MjModel) -> list[tuple[int, int]]:
     """Geom ids of the pairs that C would test for contact and this engine cannot, in C's order."""
-    return [(p.geom1, p.geom2) for p in tried_pairs(mj_model) if types(mj_model, p) not in SUPPORTED]
+    return [(p.geom1, p.geom2) for p in tried_pairs(mj_model) if collided(mj_model, p) is None]
+
+
+def collided(mj_model: mujoco.MjModel, pair: GeomPair) -> Collided | None:
+    """How a pair is collided; None if it is not supported. A mesh needs the faces of its hull."""
+    meshes = [int(mj_model.geom_dataid[g]) for g in (pair.geom1, pair.geom2) if mj_model.geom_type[g] == MESH]
+    if not all(mj_model.mesh_polynum[mesh] for mesh in meshes):
+        return None
+    return SUPPORTED.get(types(mj_model, pair))
 
 
 def types(mj_model: mujoco.MjModel, pair: GeomPair) -> tuple[int, int]:

@@ -1,0 +1,47 @@
+"""Contacts of boxes with what is round."""
+
+import torch
+from torch import Tensor
+
+from mjtorch.collision.contact_points import ContactPoints, Solid
+from mjtorch.math.vector import MIN_VALUE, dot, normalize
+from mjtorch.smooth.object import to_local
+
+
+def sphere_box(sphere: Solid, box: Solid, reach: Tensor) -> ContactPoints:
+    """One contact (mjc_SphereBox)."""
+    center = to_local(box.mat, sphere.pos - box.pos)
+    return in_the_world(box, *center_box(center[:, None], sphere.size[:, :1], box.size[:, None]))
+
+
+def in_the_world(box: Solid, dist: Tensor, pos: Tensor, normal: Tensor) -> ContactPoints:
+    """Contacts (n, k) whose `pos` and `normal` are given in the frame of a box; all of them exist."""
+    turned = box.mat.mT
+    return ContactPoints(
+        dist, box.pos[:, None] + pos @ turned, normal @ turned, torch.ones_like(dist, dtype=torch.bool)
+    )
+
+
+def center_box(center: Tensor, radius: Tensor, size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Distance (...) [m], position and normal (..., 3) of the contact of a sphere and a box, in the frame of the box.
+
+    center: (..., 3) [m], radius: (...) [m], size: (..., 3) [m] half lengths. A centre inside the box is pushed out
+    through the nearest face; of several, through the first of -x, x, -y, y, -z, z.
+    """
+    nearest = torch.maximum(torch.minimum(center, size), -size)
+    outwards, distance = normalize(nearest - center, torch.zeros_like(center))
+    inside = distance <= MIN_VALUE
+    depth, inwards = nearest_face(center, size)
+    normal = torch.where(inside, inwards, outwards)
+    dist = torch.where(inside, -depth, distance)[..., 0] - radius
+    # Midway between the surfaces: half the distance from that of the sphere.
+    return dist, center + normal * (radius + 0.5 * dist)[..., None], normal
+
+
+def nearest_face(center: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
+    """Distance (..., 1) [m] to the nearest face of a box from inside, and its inward normal (..., 3)."""
+    to_face = torch.stack([center + size, size - center], dim=-1).abs().flatten(-2)
+    face = torch.arange(6, device=center.device) == to_face.detach().argmin(-1, keepdim=True)
+    chosen = face.to(center.dtype)
+    low, high = chosen.unflatten(-1, (3, 2)).unbind(-1)
+    return dot(chosen, to_face, keepdim=True), low - high

@@ -1,0 +1,58 @@
+"""What goes into the collision of pairs of geoms, and what comes out."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Hull(NamedTuple):
+    """Convex hulls of n meshes, in the frames of their geoms; what is missing is repeated.
+
+    vert: (n, nvert, 3) [m]; face: (n, nface, k) vertices of the polygons, counterclockwise from outside
+    normal: (n, nface, 3) unit, outward
+    """
+
+    vert: Tensor
+    face: Tensor
+    normal: Tensor
+
+
+class Solid(NamedTuple):
+    """One geom of each of n pairs: pos (n, 3) [m], mat (n, 3, 3) its axes in the columns, size (n, 3) [m].
+
+    hull: of meshes
+    """
+
+    pos: Tensor
+    mat: Tensor
+    size: Tensor
+    hull: Hull | None = None
+
+    @property
+    def axis(self) -> Tensor:
+        """(n, 3) the z axes."""
+        return self.mat[..., 2]
+
+
+class ContactPoints(NamedTuple):
+    """At most k contacts of each of n pairs, in C's order, which skips those that do not exist.
+
+    dist: (n, k) [m], negative in penetration; pos: (n, k, 3) [m] midway between the surfaces
+    normal: (n, k, 3) unit, from the first geom to the second
+    exists: (n, k) bool; a contact further apart than the margin may exist here, the driver drops it
+
+    What does not exist is finite, and so are its derivatives.
+    """
+
+    dist: Tensor
+    pos: Tensor
+    normal: Tensor
+    exists: Tensor
+
+
+def first_of(there: Tensor, k: int) -> Tensor:
+    """Which of c things take k places, (n, k, c) bool one-hot: those that are `there` (n, c) bool, in their order."""
+    rank = there.cumsum(-1)
+    place = torch.arange(1, k + 1, device=there.device)
+    return there[:, None, :] & (rank[:, None, :] == place[:, None])

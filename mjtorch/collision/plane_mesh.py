@@ -1,0 +1,102 @@
+"""Contacts of planes and convex hulls of meshes."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mjtorch.collision.contact_points import ContactPoints, Solid
+from mjtorch.collision.plane import touching_plane
+from mjtorch.control_flow import while_loop
+from mjtorch.math.vector import cross, dot
+from mjtorch.smooth.object import to_local
+
+# A face that rests on a plane makes this many contacts.
+MOST = 4
+
+
+class Search(NamedTuple):
+    """Where the search for four corners is: the second, third and fourth of them, (n, 3) int64, the square of the area
+    (n,), and which of them, the last first, is tried next: (n,) 0, 1, 2; 3 when done."""
+
+    corners: Tensor
+    area: Tensor
+    phase: Tensor
+
+
+def plane_mesh(plane: Solid, mesh: Solid, reach: Tensor) -> ContactPoints:
+    """Up to four corners of a face of the hull (mjc_PlaneConvex).
+
+    The face is the one, of those around the lowest vertex, that looks most towards the plane. Its corners, from the
+    lowest on, or of more than four those that span a large area, touch the plane if they are within reach and no higher
+    than the centre of the geom. Which of equally low vertices is the lowest hangs on rounding, here as in C.
+    """
+    hull = mesh.hull
+    assert hull is not None
+    up = to_local(mesh.mat, plane.axis)
+    rise = dot(hull.vert, up[:, None])
+    height = dot(mesh.pos - plane.pos, plane.axis, keepdim=True) + rise
+    corner = lowest_face(hull.face, hull.normal, rise.detach(), up.detach())
+    # A face with fewer corners repeats its last.
+    new = torch.cat([torch.ones_like(corner[:, :1]), corner[:, 1:] - corner[:, :-1]], dim=1) != 0
+    count = new.sum(-1, keepdim=True)
+    chosen = four_of(hull.vert.detach(), from_lowest(corner, count, rise.detach()), count)
+    exists = torch.arange(MOST, device=count.device) < count
+    exists = exists & ((rise <= 0) & (height <= reach[:, None])).gather(1, chosen)
+    point = hull.vert.gather(1, chosen[..., None].expand(-1, -1, 3))
+    return touching_plane(plane, mesh.pos[:, None] + point @ mesh.mat.mT, exists)
+
+
+def lowest_face(face: Tensor, normal: Tensor, rise: Tensor, up: Tensor) -> Tensor:
+    """Vertices (n, k) of the faces around the lowest vertices that look down most."""
+    around = (face == rise.argmin(-1)[:, None, None]).any(-1)
+    slope = dot(normal, up[:, None]).masked_fill(~around, torch.inf)
+    which = slope.argmin(-1)[:, None, None].expand(-1, 1, face.shape[2])
+    return face.gather(1, which)[:, 0]
+
+
+def from_lowest(corner: Tensor, count: Tensor, rise: Tensor) -> Tensor:
+    """Polygons (n, k) of `count` (n, 1) vertices, each in its order, beginning with the lowest vertex."""
+    first = rise.gather(1, corner).argmin(-1, keepdim=True)
+    index = torch.arange(corner.shape[1], device=corner.device)
+    return corner.gather(1, (first + index) % count)
+
+
+def four_of(vert: Tensor, corner: Tensor, count: Tensor) -> Tensor:
+    """Four (n, 4) of the first `count` (n, 1) of the vertices `corner` (n, k); if there are but three, one twice.
+
+    The first, and three others found by moving them on, the last first, as long as that makes the area larger; as C
+    does, which is not always the largest.
+    """
+    if corner.shape[1] < MOST:
+        return torch.cat([corner, corner[:, -1:]], dim=1)
+    if corner.shape[1] == MOST:
+        return corner
+    others = larger_area(vert.gather(1, corner[..., None].expand(-1, -1, 3)), count).corners
+    return corner.gather(1, torch.cat([torch.zeros_like(count), others], dim=1))
+
+
+def larger_area(point: Tensor, count: Tensor) -> Search:
+    """The end of the search among the first `count` (n, 1) of the points (n, k, 3) of polygons."""
+
+    def area(corners: Tensor) -> Tensor:
+        """Four times the square of the area between the first point and three others."""
+        a, (b, c, d) = point[:, 0], point.gather(1, corners[..., None].expand(-1, -1, 3)).unbind(1)
+        across = cross(c - a, d - b)
+        return dot(across, across)
+
+    def advance(search: Search) -> Search:
+        moved = (search.corners + 1) % count
+        tried = torch.where(
+            torch.arange(2, -1, -1, device=count.device) == search.phase[:, None], moved, search.corners
+        )
+        new = area(tried)
+        larger = (new > search.area) & (search.phase < 3)
+        # The last one moves once, then the others as far as they can; it is over when the last one cannot move.
+        onwards = torch.tensor([[3, 2, 0, 3], [1, 1, 2, 3]], device=count.device)
+        phase = onwards[larger.long(), search.phase]
+        return Search(torch.where(larger[:, None], tried, search.corners), torch.where(larger, new, search.area), phase)
+
+    start = torch.arange(1, MOST, device=count.device).expand(count.shape[0], -1)
+    phase = torch.where(count[:, 0] > MOST, 0, 3)
+    return while_loop(lambda search: (search.phase < 3).any(), advance, Search(start.clone(), area(start), phase))
