@@ -23,6 +23,7 @@ STATE = ("qpos", "qvel", "act", "time", "qacc_warmstart")
 MODELS = (
     "feature/actuators",
     "feature/muscles",
+    "feature/transmissions",
     "feature/joints",
     "feature/ball",
     "feature/free",

@@ -29,6 +29,7 @@ SPECIAL = {
     "actuator_moment",
     "qLD",
 }
+SPATIAL = tuple(int(getattr(mujoco.mjtTrn, f"mjTRN_{name}")) for name in ("SITE", "SLIDERCRANK", "BODY"))
 ROWS = tuple(name for name in tree.tensor_fields(Data) if name.startswith("efc_") and name != "efc_J")
 COPIED = tuple(name for name in tree.tensor_fields(Data) if name not in SPECIAL and not name.startswith("efc_"))
 
@@ -197,9 +198,19 @@ def _sparse_matrices(mj_model: mujoco.MjModel, result: mujoco.MjData, d: Any) ->
     length = result.actuator_length.copy()
     mujoco.mj_transmission(mj_model, result)  # for the sparsity of the moments
     result.actuator_length[:] = length
-    for row, (count, start) in enumerate(zip(result.moment_rownnz, result.moment_rowadr, strict=True)):
-        column = result.moment_colind[start : start + count]
-        result.actuator_moment[start : start + count] = d.actuator_moment[row, column]
+    columns = [
+        result.moment_colind[start : start + count].copy()
+        for count, start in zip(result.moment_rownnz, result.moment_rowadr, strict=True)
+    ]
+    kinds = np.repeat(mj_model.actuator_trntype, mj_model.actuator_outnum)
+    start = 0
+    for row, kind in enumerate(kinds):
+        # On sites and bodies what is not zero is stored; on bodies it follows from contacts.
+        column = np.flatnonzero(d.actuator_moment[row]) if kind in SPATIAL else columns[row]
+        here = slice(start, start + len(column))
+        result.moment_rowadr[row], result.moment_rownnz[row] = start, len(column)
+        result.moment_colind[here], result.actuator_moment[here] = column, d.actuator_moment[row, column]
+        start += len(column)
 
 
 def _quaternions(mj_model: mujoco.MjModel, result: mujoco.MjData) -> None:

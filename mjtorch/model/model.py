@@ -22,6 +22,8 @@ class Model(tree.Tree):
     nq: int = tree.field(static=True)
     nv: int = tree.field(static=True)
     nu: int = tree.field(static=True)
+    nactuator: int = tree.field(static=True)
+    nout: int = tree.field(static=True)
     na: int = tree.field(static=True)
     nbody: int = tree.field(static=True)
     njnt: int = tree.field(static=True)
@@ -198,6 +200,7 @@ class Model(tree.Tree):
     actuator_forcerange: Tensor
     actuator_actrange: Tensor
     actuator_gear: Tensor
+    actuator_cranklength: Tensor
     actuator_acc0: Tensor
     actuator_length0: Tensor
     actuator_lengthrange: Tensor

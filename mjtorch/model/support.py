@@ -246,7 +246,7 @@ def _members(enumeration: type) -> list:
 
 
 EQUALITY = {"connect", "weld", "joint", "tendon"}
-TRANSMISSIONS = {"joint", "jointinparent", "tendon"}
+TRANSMISSIONS = {"joint", "jointinparent", "slidercrank", "tendon", "site", "body"}
 DYNAMICS = {"none", "integrator", "filter", "filterexact", "muscle"}
 GAINS, BIASES = {"fixed", "affine", "muscle"}, {"none", "affine", "muscle"}
 SENSOR_NAMES = {v.name.split("_", 1)[1].lower() for v in _members(mjtSensor) if int(v) in SENSORS}

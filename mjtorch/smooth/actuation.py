@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mjtorch.math.vector import MIN_VALUE, norm
 from mjtorch.model import Data, DisableBit, Model
-from mjtorch.model.plan.actuation import Subset
+from mjtorch.model.plan.subset import Subset
 from mjtorch.smooth import muscle
 
 # mjMAXVAL: a larger control counts as bad.
@@ -108,12 +108,13 @@ def current_activation(m: Model, d: Data, act_dot: Tensor) -> Tensor:
 
 
 def force_input(m: Model, d: Data, ctrl: Tensor, act_dot: Tensor) -> Tensor:
-    """What the gains multiply (nu,): activations and controls, wrapped where they are angles of a ball joint."""
+    """What the gains multiply (nu,): activations and controls, wrapped where they are angles."""
     p = m.plan.actuation
     x = torch.cat([ctrl, current_activation(m, d, act_dot)])[p.input_source] if m.na else ctrl
-    if p.wraps.some:
+    wraps = m.plan.transmission.wraps
+    if wraps.some:
         period = wrap_period(m)
-        x = torch.where(p.wraps.mask & (period > 0), wrap(x, d.actuator_length, period), x)
+        x = torch.where(wraps.mask & (period > 0), wrap(x, d.actuator_length, period), x)
     return x
 
 
@@ -121,9 +122,13 @@ def wrap_period(m: Model) -> Tensor:
     """Length (nu,) of a full turn for position servos, 0 for others; means something for actuators in `wraps` only.
 
     A servo is known by `kp = gainprm[0] = -biasprm[1]` (computation/index.rst, "Rotational setpoints").
+    Between sites it must not have a part that shifts.
     """
     servo = m.actuator_gainprm[:, 0] == -m.actuator_biasprm[:, 1]
-    turn = 2 * math.pi * norm(m.actuator_gear[:, :3])
+    p = m.plan.transmission
+    turn = 2 * math.pi * norm(m.actuator_gear.flatten()[p.turn])
+    if p.shift.some:
+        servo = servo & ~(p.shift.mask & (m.actuator_gear[:, :3] != 0).any(-1))
     return torch.where(servo, turn, torch.zeros_like(turn))
 
 

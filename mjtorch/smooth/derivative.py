@@ -25,7 +25,7 @@ def smooth_vel(m: Model, d: Data, include_bias: bool) -> Tensor:
     moments: list[Tensor] = []
     if has_velocity_terms(m):
         slope, moment = actuator_vel(m, d), dof_moment(m, d)
-        if m.plan.actuation.scalar:
+        if m.plan.transmission.scalar:
             diagonal = diagonal + slope @ (moment * moment)
         else:
             slopes, moments = [slope], [moment]
@@ -47,12 +47,12 @@ def damping_derivative(m: Model, qvel: Tensor) -> Tensor:
 
 
 def coupled(m: Model, slope: Tensor, moment: Tensor) -> Tensor:
-    """`moment^T diag(slope) moment` (nv, nv); of tendons, as in C, what couples dofs of one chain.
+    """`moment^T diag(slope) moment` (nv, nv); as in C, only what couples dofs of one chain.
 
     slope: (n,) derivatives of scalar forces by their own velocities, moment: (n, nv) their moments.
     """
     q, total = m.plan.integration, moment.mT @ (slope[:, None] * moment)
-    return total * (q.below + q.above) if m.ntendon else total
+    return total * (q.below + q.above) if m.ntendon or m.plan.transmission.dense else total
 
 
 def has_velocity_terms(m: Model) -> bool:
@@ -91,15 +91,16 @@ def saturated_tendon(m: Model, d: Data) -> Tensor:
 def dof_moment(m: Model, d: Data) -> Tensor:
     """`actuator_moment` (nu, nv) without the dofs whose total actuator force is at the limit of `jnt_actfrcrange`.
 
-    Actuators on tendons keep theirs.
+    Actuators that do not act on joints keep theirs.
     """
     p = m.plan.actuation
     if not (p.actfrclimited.some and m.plan.integration.drops_saturated):
         return d.actuator_moment
     low, high = m.jnt_actfrcrange[p.dof_joint].unbind(-1)
     saturated = p.actfrclimited.mask & ((d.qfrc_actuator <= low) | (d.qfrc_actuator >= high))
-    if p.on_tendon.some:
-        saturated = saturated & ~p.on_tendon.mask[:, None]
+    off_joint = m.plan.transmission.off_joint
+    if off_joint.some:
+        saturated = saturated & ~off_joint.mask[:, None]
     return torch.where(saturated, torch.zeros_like(d.actuator_moment), d.actuator_moment)
 
 

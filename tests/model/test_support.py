@@ -35,13 +35,6 @@ def refused(where: str, what: str, feature: str, element: str) -> tuple[dict[str
 
 REFUSED = (
     refused("geom", 'fluidshape="ellipsoid"', "fluid on ellipsoids", 'geom "ball"'),
-    refused("sections", '<actuator><motor name="jet" site="tip"/></actuator>', "transmission site", 'actuator "jet"'),
-    refused(
-        "sections",
-        '<actuator><adhesion name="stick" body="arm" ctrlrange="0 1"/></actuator>',
-        "transmission body",
-        'actuator "stick"',
-    ),
     refused("sections", GENERAL.format('dyntype="user"'), "dynamics user", 'actuator "engine"'),
     refused("sections", GENERAL.format('gaintype="user"'), "gain user", 'actuator "engine"'),
     refused("sections", GENERAL.format('biastype="user"'), "bias user", 'actuator "engine"'),

@@ -14,7 +14,15 @@ from mjtorch.smooth.transmission import transmission
 
 TRANSMISSION = ("actuator_length", "actuator_moment")
 ACTUATION = ("act_dot", "actuator_force", "qfrc_actuator")
-MODELS = ("feature/actuators", "feature/muscles", "feature/joints", "gym/humanoid", "gym/ant", "gym/half_cheetah")
+MODELS = (
+    "feature/actuators",
+    "feature/muscles",
+    "feature/transmissions",
+    "feature/joints",
+    "gym/humanoid",
+    "gym/ant",
+    "gym/half_cheetah",
+)
 
 # Position servos on ball joints, whose setpoints are angles, with setpoints many turns away; gravity compensation and
 # force limits of joints; every kind of activation with limits.
@@ -149,7 +157,7 @@ def test_muscle_gain_velocity_is_the_derivative() -> None:
     assert torch.allclose(muscle.gain_velocity(*args), slope, rtol=1e-12)
 
 
-@pytest.mark.parametrize("model", [*MODELS[:2], SERVOS], ids=[*MODELS[:2], "servos"])
+@pytest.mark.parametrize("model", [*MODELS[:3], SERVOS], ids=[*MODELS[:3], "servos"])
 def test_next_activation(model: str) -> None:
     mj_model = load(model)
     mj_data = moved(mj_model, 1, 3.0)
@@ -163,7 +171,7 @@ def test_next_activation(model: str) -> None:
     assert [a for a, w in zip(act, wraps, strict=True) if not w] == pytest.approx(step.act[~wraps.numpy()], rel=1e-9)
 
 
-@pytest.mark.parametrize("model", [*MODELS[:2], SERVOS], ids=[*MODELS[:2], "servos"])
+@pytest.mark.parametrize("model", [*MODELS[:3], SERVOS], ids=[*MODELS[:3], "servos"])
 def test_vmap_and_gradients(model: str) -> None:
     mj_model = load(model)
     m = put_model(mj_model, dtype=torch.float64)

@@ -16,6 +16,7 @@ from mjtorch.smooth.rne import rne
 MODELS = (
     "feature/actuators",
     "feature/muscles",
+    "feature/transmissions",
     "feature/joints",
     "feature/ball",
     "feature/free",

@@ -19,6 +19,7 @@ from mjtorch.model.plan import (
     sensor,
     solver,
     tendon,
+    transmission,
 )
 from mjtorch.model.plan.actuation import ActuationPlan
 from mjtorch.model.plan.collision import CollisionPlan
@@ -30,6 +31,7 @@ from mjtorch.model.plan.ray import RayPlan
 from mjtorch.model.plan.sensor import SensorPlan
 from mjtorch.model.plan.solver import SolverPlan
 from mjtorch.model.plan.tendon import TendonPlan
+from mjtorch.model.plan.transmission import TransmissionPlan
 
 
 @tree.dataclass(kw_only=True)
@@ -39,6 +41,7 @@ class Plan(tree.Tree):
     kinematics: KinematicsPlan
     tendon: TendonPlan
     passive: PassivePlan
+    transmission: TransmissionPlan
     actuation: ActuationPlan
     integration: IntegrationPlan
     collision: CollisionPlan
@@ -59,6 +62,7 @@ def build(
         kinematics=masks,
         tendon=tendon.build(mj_model, device, dtype),
         passive=passive.build(mj_model, device, dtype),
+        transmission=transmission.build(mj_model, device, dtype, masks.body_dof),
         actuation=actuation.build(mj_model, device, dtype),
         integration=integration.build(mj_model, device, dtype, masks),
         collision=collisions,
