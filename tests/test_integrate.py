@@ -28,6 +28,7 @@ MODELS = (
     "feature/ball",
     "feature/free",
     "feature/fluid",
+    "feature/ellipsoids",
     "feature/contacts",
     "gym/humanoid",
     "gym/hopper",

@@ -150,6 +150,7 @@ class Model(tree.Tree):
     geom_friction: Tensor
     geom_margin: Tensor
     geom_gap: Tensor
+    geom_fluid: Tensor
     site_size: Tensor
     site_pos: Tensor
     site_quat: Tensor

@@ -267,13 +267,7 @@ TABLE: tuple[Feature, ...] = (
     Feature(
         "passive forces", "fluid on inertia boxes", YES, _option(lambda m: m.opt.density or m.opt.viscosity, "density")
     ),
-    Feature(
-        "passive forces",
-        "fluid on ellipsoids",
-        NO,
-        _where("geom", lambda m: m.geom_fluid[:, 0] > 0),
-        'remove fluidshape="ellipsoid"; the fluid then acts on inertia boxes',
-    ),
+    Feature("passive forces", "fluid on ellipsoids", YES, _where("geom", lambda m: m.geom_fluid[:, 0] > 0)),
     Feature("passive forces", "plastic joint springs", NO, _set("jnt_springyield"), "remove springyield"),
     Feature("bodies", "mocap", YES, _where("body", lambda m: m.body_mocapid >= 0)),
     Feature("bodies", "applied forces", YES, lambda m: []),

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from mjtorch.math.spatial import cross_motion, symmetric
+from mjtorch.math.spatial import blocks, cross_motion, skew, symmetric
 from mjtorch.math.vector import cross
 from mjtorch.model import Data, DisableBit, Model
-from mjtorch.smooth import fluid
+from mjtorch.smooth import ellipsoid, fluid
 from mjtorch.smooth.actuation import controls, disabled_actuators, force_input, gain_velocity
 from mjtorch.smooth.com import subtree_sum
 from mjtorch.smooth.polynomial import polynomial_slope
@@ -113,7 +113,11 @@ def body_vel(m: Model, d: Data, include_bias: bool, include_fluid: bool) -> Tens
     """
     p, q = m.plan.kinematics, m.plan.integration
     inertia, composite = inertia_matrix(torch.stack([d.cinert, d.crb])).unbind(0) if include_bias else (None, None)
-    matrices = [fluid_matrix(m, d)] if include_fluid else []
+    matrices = []
+    if include_fluid and m.plan.passive.boxes:
+        matrices.append(fluid_matrix(m, d))
+    if include_fluid and m.plan.passive.ellipsoids:
+        matrices.append(ellipsoid_matrix(m, d, symmetric=not include_bias))
     if inertia is not None:
         matrices.append(-bias_matrix(inertia, d.cvel))
     change = subtree_sum(m, sum(matrices[1:], matrices[0]))[p.dof_body]
@@ -150,17 +154,25 @@ def fluid_matrix(m: Model, d: Data) -> Tensor:
     box = fluid.inertia_box(m.body_mass, m.body_inertia)
     coefficients = fluid.drag_coefficients(box, m.opt.density, m.opt.viscosity)
     slope = fluid.drag_derivative(fluid.relative_velocity(m, d), *coefficients)
+    if m.plan.passive.ellipsoids:
+        slope = slope * m.plan.passive.box_body
     return (to_local * slope[:, None]) @ to_local.mT
 
 
-def skew(v: Tensor) -> Tensor:
-    """Matrices (..., 3, 3) with `skew(v) x = v x x`."""
-    return cross(v[..., None, :], torch.eye(3, dtype=v.dtype, device=v.device)).mT
+def ellipsoid_matrix(m: Model, d: Data, *, symmetric: bool) -> Tensor:
+    """Derivative (nbody, 6, 6) of the medium's wrench on ellipsoids, as in `fluid_matrix` (mjd_ellipsoidFluid).
 
-
-def blocks(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
-    """The matrices (..., 6, 6) with the (..., 3, 3) blocks `a b` above `c d`."""
-    return torch.cat([torch.cat([a, b], dim=-1), torch.cat([c, d], dim=-1)], dim=-2)
+    symmetric: take the symmetric part, as `implicitfast` does save for bodies that float alone.
+    """
+    p = m.plan.passive
+    mat = d.geom_xmat[p.fluid_geom]
+    arm = d.geom_xpos[p.fluid_geom] - d.subtree_com[m.plan.kinematics.body_root[p.fluid_body]]
+    to_local = blocks(mat, skew(arm) @ mat, torch.zeros_like(mat), mat)
+    slope = ellipsoid.wrench_derivative(ellipsoid.ellipsoids(m), ellipsoid.geom_velocity(m, d))
+    if symmetric:
+        slope = torch.where(p.fluid_floats[:, None, None], slope, 0.5 * (slope + slope.mT))
+    moved = to_local @ (ellipsoid.fluid_share(m)[..., None] * slope) @ to_local.mT
+    return (p.fluid_on @ moved.flatten(1)).unflatten(-1, (6, 6))
 
 
 def inertia_matrix(inertia: Tensor) -> Tensor:

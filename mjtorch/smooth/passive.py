@@ -6,6 +6,7 @@ from torch import Tensor
 from mjtorch.math import quaternion as quat
 from mjtorch.math.vector import cross, norm
 from mjtorch.model import Data, DisableBit, Model
+from mjtorch.smooth.ellipsoid import ellipsoid_force
 from mjtorch.smooth.fluid import fluid_wrench
 from mjtorch.smooth.polynomial import polynomial
 from mjtorch.smooth.tendon import tendon_damper_force, tendon_spring_force
@@ -66,6 +67,16 @@ def gravcomp_wrench(m: Model) -> Tensor:
     return torch.cat([torch.zeros_like(lift), lift], dim=-1)
 
 
+def fluid_force(m: Model, d: Data) -> Tensor:
+    """Generalised force (nv,) of the surrounding medium, on inertia boxes and ellipsoids."""
+    p, total = m.plan.passive, torch.zeros_like(d.qvel)
+    if p.boxes:
+        total = total + apply_at_com(m, d, fluid_wrench(m, d))
+    if p.ellipsoids:
+        total = total + ellipsoid_force(m, d)
+    return total
+
+
 def passive(m: Model, d: Data) -> Data:
     """Passive forces (mj_passive; computation/index.rst, "Passive forces").
 
@@ -89,7 +100,7 @@ def passive(m: Model, d: Data) -> Data:
     if others and p.gravcomp and not opt.disabled(DisableBit.GRAVITY):
         forces["qfrc_gravcomp"] = apply_at_com(m, d, gravcomp_wrench(m))
     if others and p.fluid:
-        forces["qfrc_fluid"] = apply_at_com(m, d, fluid_wrench(m, d))
+        forces["qfrc_fluid"] = fluid_force(m, d)
     total = forces["qfrc_spring"] + forces["qfrc_damper"]
     if p.gravcomp:
         total = total + forces["qfrc_gravcomp"] * p.gravcomp_dof

@@ -34,7 +34,6 @@ def refused(where: str, what: str, feature: str, element: str) -> tuple[dict[str
 
 
 REFUSED = (
-    refused("geom", 'fluidshape="ellipsoid"', "fluid on ellipsoids", 'geom "ball"'),
     refused("sections", GENERAL.format('dyntype="user"'), "dynamics user", 'actuator "engine"'),
     refused("sections", GENERAL.format('gaintype="user"'), "gain user", 'actuator "engine"'),
     refused("sections", GENERAL.format('biastype="user"'), "bias user", 'actuator "engine"'),
@@ -114,7 +113,7 @@ def test_refusal_names_feature_element_and_way_out(parts: dict[str, str], featur
 
 
 def test_all_refusals_come_in_one_error() -> None:
-    mj_model = build(geom='fluidshape="ellipsoid"', option='noslip_iterations="3"', flag='sleep="enable"')
+    mj_model = build(geom='adhesion="1"', option='noslip_iterations="3"', flag='sleep="enable"')
     with pytest.raises(NotImplementedError) as error:
         put_model(mj_model)
     assert len(str(error.value).splitlines()) == 4

@@ -188,3 +188,9 @@ def test_vmap_and_gradients(model: str) -> None:
         jacobians = torch.func.jacrev(force, argnums=(0, 1, 2))(*at)
         assert all(x.isfinite().all() for x in tree.leaves(jacobians))
     assert torch.autograd.gradcheck(force, tuple(x.clone().requires_grad_() for x in inputs), atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_adhesion_under_elliptic_cones(seed: int) -> None:
+    mj_model = load("feature/transmissions", cone=int(mujoco.mjtCone.mjCONE_ELLIPTIC))
+    check(mj_model, random_state(mj_model, seed))

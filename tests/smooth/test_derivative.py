@@ -21,6 +21,7 @@ MODELS = (
     "feature/ball",
     "feature/free",
     "feature/fluid",
+    "feature/ellipsoids",
     "gym/humanoid",
     "gym/swimmer",
 )
