@@ -29,6 +29,7 @@ MODELS = (
     "feature/free",
     "feature/fluid",
     "feature/ellipsoids",
+    "feature/gears",
     "feature/contacts",
     "gym/humanoid",
     "gym/hopper",

@@ -202,6 +202,9 @@ class Model(tree.Tree):
     actuator_actrange: Tensor
     actuator_gear: Tensor
     actuator_cranklength: Tensor
+    actuator_damping: Tensor
+    actuator_dampingpoly: Tensor
+    actuator_armature: Tensor
     actuator_acc0: Tensor
     actuator_length0: Tensor
     actuator_lengthrange: Tensor

@@ -300,9 +300,8 @@ TABLE: tuple[Feature, ...] = (
     Feature(
         "actuators",
         "damping and armature",
-        NO,
+        YES,
         _set("actuator_damping", "actuator_dampingpoly", "actuator_armature"),
-        "put damping and armature on the joint",
     ),
     Feature("collisions", "plane, sphere, capsule", YES, _collided),
     Feature(

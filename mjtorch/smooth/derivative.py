@@ -10,6 +10,7 @@ from mjtorch.smooth import ellipsoid, fluid
 from mjtorch.smooth.actuation import controls, disabled_actuators, force_input, gain_velocity
 from mjtorch.smooth.com import subtree_sum
 from mjtorch.smooth.polynomial import polynomial_slope
+from mjtorch.smooth.reflected import dof_damping
 from mjtorch.smooth.tendon import tendon_damping_derivative
 
 
@@ -41,9 +42,8 @@ def smooth_vel(m: Model, d: Data, include_bias: bool) -> Tensor:
 
 def damping_derivative(m: Model, qvel: Tensor) -> Tensor:
     """`d(b(|v|) v) / dv` (nv,) of the dof dampers: `b0 + 2 b1 |v| + 3 b2 v^2` (mjd_xPolyForce)."""
-    if not m.plan.passive.damping_poly:
-        return m.dof_damping
-    return polynomial_slope(m.dof_damping, m.dof_dampingpoly, qvel.abs())
+    b, higher = dof_damping(m)
+    return polynomial_slope(b, higher, qvel.abs()) if m.plan.passive.damping_poly else b
 
 
 def coupled(m: Model, slope: Tensor, moment: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from mjtorch.model import Data, DisableBit, Model
 from mjtorch.smooth.ellipsoid import ellipsoid_force
 from mjtorch.smooth.fluid import fluid_wrench
 from mjtorch.smooth.polynomial import polynomial
+from mjtorch.smooth.reflected import dof_damping
 from mjtorch.smooth.tendon import tendon_damper_force, tendon_spring_force
 
 
@@ -44,9 +45,10 @@ def spring_force(m: Model, d: Data) -> Tensor:
 
 def damper_force(m: Model, qvel: Tensor) -> Tensor:
     """Force (nv,) of the dof dampers, `-b(|v|) v` (mj_springdamper)."""
-    if not m.plan.passive.damping_poly:
-        return -m.dof_damping * qvel
-    return -polynomial(m.dof_damping, m.dof_dampingpoly, qvel.abs()) * qvel
+    b, higher = dof_damping(m)
+    if m.plan.passive.damping_poly:
+        b = polynomial(b, higher, qvel.abs())
+    return -b * qvel
 
 
 def apply_at_com(m: Model, d: Data, wrench: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ MODELS = (
     "feature/free",
     "feature/fluid",
     "feature/ellipsoids",
+    "feature/gears",
     "gym/humanoid",
     "gym/swimmer",
 )

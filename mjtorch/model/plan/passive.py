@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.model.plan.transmission import damping, on_joint
 
 FREE, BALL = int(mujoco.mjtJoint.mjJNT_FREE), int(mujoco.mjtJoint.mjJNT_BALL)
 
@@ -88,7 +89,7 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype) ->
         spring_dof=index(spring_dof),
         gravcomp_dof=torch.tensor(mj_model.jnt_actgravcomp[mj_model.dof_jntid] == 0, dtype=dtype, device=device),
         stiffness_poly=bool((mj_model.jnt_stiffnesspoly != 0).any()),
-        damping_poly=bool((mj_model.dof_dampingpoly != 0).any()),
+        damping_poly=bool(mj_model.dof_dampingpoly.any() or damping(mj_model, on_joint(mj_model))[:, 1:].any()),
         gravcomp=bool((mj_model.body_gravcomp != 0).any()),
         fluid=bool(mj_model.opt.density or mj_model.opt.viscosity),
     )

@@ -45,6 +45,9 @@ class TransmissionPlan(tree.Tree):
         site_dof, ref_dof: (s, nv) 0/1, dofs that move one of the two alone
     Slider-cranks
         crank: (c,) outputs; crank_site, slider_site: (c,); crank_dof, slider_dof: (c, nv) 0/1
+    Damping and armature of actuators
+        first_output: (nactuator,); dof_actuator: (nv, nactuator), tendon_actuator: (ntendon, nactuator) 0/1, which
+        acts on which; damps_joints, damps_tendons, loads_joints, loads_tendons: whether any damps, or has armature
     Bodies
         adhering: (a,) outputs; adheres: (ngeom, a) 0/1, the geom is on the output's body
     """
@@ -83,6 +86,13 @@ class TransmissionPlan(tree.Tree):
     slider_dof: Tensor
     adhering: Tensor
     adheres: Tensor
+    first_output: Tensor
+    dof_actuator: Tensor
+    tendon_actuator: Tensor
+    damps_joints: bool = tree.field(static=True)
+    damps_tendons: bool = tree.field(static=True)
+    loads_joints: bool = tree.field(static=True)
+    loads_tendons: bool = tree.field(static=True)
 
 
 def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype, body_dof: Tensor) -> TransmissionPlan:
@@ -90,13 +100,17 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype, bo
     moves = body_dof.cpu().numpy()
     kind = _kind(mj_model)
     arrays = _joints(mj_model) | servos(mj_model) | _sites(mj_model, moves)
-    arrays |= _cranks(mj_model, moves) | _bodies(mj_model)
+    arrays |= _cranks(mj_model, moves) | _bodies(mj_model) | _reflected(mj_model)
     fields: dict[str, Any] = {name: plan_field(x, device, dtype) for name, x in arrays.items()}
     return TransmissionPlan(
         units=torch.tensor([0.0, 1.0], dtype=dtype, device=device),
         dense=bool((kind == ELSEWHERE).any()),
         any_refers=bool(arrays["refers"].any()),
         has_scalar_length=bool(((kind > BALL) & (kind < ELSEWHERE)).all()),
+        damps_joints=bool(damping(mj_model, on_joint(mj_model)).any()),
+        damps_tendons=bool(damping(mj_model, on_tendon(mj_model)).any()),
+        loads_joints=bool((mj_model.actuator_armature != 0)[on_joint(mj_model)].any()),
+        loads_tendons=bool((mj_model.actuator_armature != 0)[on_tendon(mj_model)].any()),
         scalar=bool(((kind > BALL) & (kind < TENDON)).all()),
         **fields,
     )
@@ -252,3 +266,29 @@ def _cranks(m: mujoco.MjModel, moves: np.ndarray) -> dict[str, np.ndarray]:
 def _bodies(m: mujoco.MjModel) -> dict[str, np.ndarray]:
     out = _of_type(m, Trn.mjTRN_BODY)
     return {"adhering": out, "adheres": (m.geom_bodyid[:, None] == _target(m)[out]).astype(float)}
+
+
+def on_joint(m: mujoco.MjModel) -> np.ndarray:
+    """(nactuator,) bool: acts on a joint."""
+    return np.isin(m.actuator_trntype, [Trn.mjTRN_JOINT, Trn.mjTRN_JOINTINPARENT])
+
+
+def on_tendon(m: mujoco.MjModel) -> np.ndarray:
+    """(nactuator,) bool: acts on a tendon."""
+    return m.actuator_trntype == Trn.mjTRN_TENDON
+
+
+def damping(m: mujoco.MjModel, some: np.ndarray) -> np.ndarray:
+    """(n, 1 + npoly) linear and higher damping coefficients of `some` actuators."""
+    return np.column_stack([m.actuator_damping, m.actuator_dampingpoly])[some]
+
+
+def _reflected(m: mujoco.MjModel) -> dict[str, np.ndarray]:
+    target = m.actuator_trnid[:, 0]
+    dof = (m.dof_jntid[:, None] == target) & on_joint(m)
+    ten = (np.arange(m.ntendon)[:, None] == target) & on_tendon(m)
+    return {
+        "first_output": np.array(m.actuator_outadr),
+        "dof_actuator": dof.astype(float),
+        "tendon_actuator": ten.astype(float),
+    }
