@@ -10,9 +10,10 @@ from mjtorch.control_flow import scan
 from mjtorch.math import linalg, quaternion as quat
 from mjtorch.math.vector import cross, dot
 from mjtorch.model import Data, DisableBit, Integrator, Model
-from mjtorch.smooth.actuation import disabled_actuators, next_activation, wrap, wrap_period
+from mjtorch.smooth.actuation import disabled_actuators, next_activation
 from mjtorch.smooth.derivative import damping_derivative, free_bias_vel, smooth_vel
 from mjtorch.smooth.inertia import full_m, solve_m
+from mjtorch.smooth.servo import anchored, wrapped
 
 # Runge-Kutta tableau: how far each stage goes, and how much the four evaluations count
 RK4_REACH = (0.5, 0.5, 1.0)
@@ -74,13 +75,11 @@ def advance_act(m: Model, d: Data, act_dot: Tensor) -> Tensor:
     if not m.na or m.opt.disabled(DisableBit.ACTUATION):
         return d.act
     if m.opt.disableactuator:
-        act_dot = torch.where(disabled_actuators(m)[p.act_actuator], torch.zeros_like(act_dot), act_dot)
+        act_dot = torch.where(disabled_actuators(m)[p.act_output], torch.zeros_like(act_dot), act_dot)
     act = next_activation(m, d, act_dot)
     if p.act_wraps.some:
-        period = wrap_period(m)[p.act_actuator]
-        wrapped = wrap(act, d.actuator_length[p.act_actuator], period)
-        act = torch.where(p.act_wraps.mask & (period > 0), wrapped, act)
-    return act
+        act = torch.where(p.act_wraps.mask, wrapped(m, act, d.actuator_length[p.act_output], p.act_output), act)
+    return anchored(m, act) if m.plan.servo.turner_act.shape[0] else act
 
 
 def euler(m: Model, d: Data) -> Data:
@@ -167,7 +166,8 @@ def continuous_acc(m: Model, d: Data) -> Tensor:
 def rungekutta4(m: Model, d: Data, forward: Callable[[Model, Data], Data]) -> Data:
     """Fourth-order Runge-Kutta from a state where `forward` has been computed (mj_RungeKutta).
 
-    As in C the result knows what the last of the four evaluations has computed, and sensors and energy of the first.
+    As in C the result knows what the last of the four evaluations has computed, and sensors and energy of the first;
+    from MuJoCo 4.0 on also velocities of actuators, which activations are advanced with.
 
     Args:
         m: the model.
@@ -206,6 +206,8 @@ def rungekutta4(m: Model, d: Data, forward: Callable[[Model, Data], Data]) -> Da
         sensordata=start.sensordata,
         energy=start.energy,
     )
+    if m.plan.integration.rk_correction:
+        d = d.replace(actuator_velocity=start.actuator_velocity)
     return advance(m, d, last.mean.qvel, qvel=last.mean.qpos, act_dot=last.mean.act)
 
 

@@ -24,6 +24,8 @@ MODELS = (
     "feature/actuators",
     "feature/muscles",
     "feature/transmissions",
+    "feature/servos",
+    "feature/motors",
     "feature/joints",
     "feature/ball",
     "feature/free",

@@ -15,7 +15,7 @@ N_WARNING = 7
 
 
 def make_data(m: Model) -> Data:
-    """One world at `qpos0`, at rest, with `eq_active` as the model says; everything computed is zero.
+    """One world at `qpos0`, at rest, with `eq_active` as the model says; controls and everything computed are zero.
 
     Call `forward` to fill what follows from the state; `step` needs no such call.
     """
@@ -28,9 +28,16 @@ def make_data(m: Model) -> Data:
     return dataclasses.replace(
         d,
         qpos=m.qpos0.clone(),
+        ctrl=no_control(m),
         mocap_pos=m.body_pos[mocap],
         mocap_quat=m.body_quat[mocap],
     )
+
+
+def no_control(m: Model) -> Tensor:
+    """Controls (nu,) that are all zero, save for quaternions, which are the identity."""
+    ctrl, quaternion = m.qpos0.new_zeros(m.nu), m.plan.servo.quaternion
+    return ctrl.index_fill(0, quaternion[:, 0], 1.0) if quaternion.shape[0] else ctrl
 
 
 def integer_shapes(m: Model) -> dict[str, tuple[int, ...]]:

@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from mjtorch.math.spatial import blocks, cross_motion, skew, symmetric
-from mjtorch.math.vector import cross
+from mjtorch.math.vector import cross, norm
 from mjtorch.model import Data, DisableBit, Model
-from mjtorch.smooth import ellipsoid, fluid
+from mjtorch.smooth import ellipsoid, fluid, motor, servo
 from mjtorch.smooth.actuation import controls, disabled_actuators, force_input, gain_velocity
 from mjtorch.smooth.com import subtree_sum
 from mjtorch.smooth.polynomial import polynomial_slope
@@ -58,33 +58,67 @@ def coupled(m: Model, slope: Tensor, moment: Tensor) -> Tensor:
 def has_velocity_terms(m: Model) -> bool:
     """Whether the force of any actuator depends on its velocity."""
     p = m.plan.actuation
-    depends = p.bias_affine.some or p.gain_affine.some or p.muscle_gain.shape[0] > 0
+    depends = p.bias_affine.some or p.gain_affine.some or p.muscle_gain.shape[0] > 0 or m.plan.motor.out.shape[0] > 0
     return depends and not m.opt.disabled(DisableBit.ACTUATION)
 
 
 def actuator_vel(m: Model, d: Data) -> Tensor:
-    """Derivative (nu,) of actuator forces by their own velocities, 0 where `forcerange` clamps (mjd_actuator_vel)."""
-    p = m.plan.actuation
-    zero = torch.zeros_like(d.actuator_force)
-    total = torch.where(p.bias_affine.mask, m.actuator_biasprm[:, 2], zero)
+    """Derivative (nout,) of actuator forces by their own velocities, 0 where `forcerange` clamps (mjd_actuator_vel)."""
+    p, motors = m.plan.actuation, m.plan.motor.out
+    force, zero = d.actuator_force, torch.zeros_like(d.actuator_force)
+    total = torch.where(p.bias_affine.mask, servo.per_output(m, m.actuator_biasprm)[:, 2], zero)
     if p.gain_affine.some or p.muscle_gain.shape[0]:
         total = total + gain_velocity(m, d) * force_input(m, d, controls(m, d)[0], d.act_dot)
-    if m.opt.disableactuator:
-        total = torch.where(disabled_actuators(m), zero, total)
+    if motors.shape[0]:
+        ctrl, _ = servo.slewed_controls(m, d, controls(m, d)[0])
+        electrical, mechanical = motor.velocity_slope(m, d, ctrl)
+        total, unlimited = total.index_copy(0, motors, electrical), zero.index_copy(0, motors, mechanical)
+        if m.plan.integration.drops_saturated:
+            # Limits are for what is electrical.
+            force = force - zero.index_copy(0, motors, motor.friction(m, d, d.act_dot))
+            total = unsaturated(m, d, total, force) + unlimited
+        else:
+            total = unsaturated(m, d, total + unlimited, force)
+    else:
+        total = unsaturated(m, d, total, force)
+    return torch.where(disabled_actuators(m), zero, total) if m.opt.disableactuator else total
+
+
+def unsaturated(m: Model, d: Data, slope: Tensor, force: Tensor) -> Tensor:
+    """`slope` (nout,), 0 for outputs whose `force` (nout,) is at the limits of actuators or tendons."""
+    p, total, zero = m.plan.actuation, slope, torch.zeros_like(slope)
     if p.forcelimited.some:
-        low, high = m.actuator_forcerange.unbind(-1)
-        clamped = p.forcelimited.mask & ((d.actuator_force <= low) | (d.actuator_force >= high))
+        low, high = servo.per_output(m, m.actuator_forcerange).unbind(-1)
+        if m.plan.motor.out.shape[0]:  # rounded: friction has been taken away
+            low, high = low + rounding(low), high - rounding(high)
+        clamped = p.forcelimited.mask & ((force <= low) | (force >= high))
         total = torch.where(clamped, zero, total)
+    if m.plan.servo.turner_limited.some:
+        total = free_turners(m, d, total)
     if p.ten_actfrclimited.some and m.plan.integration.drops_saturated:
-        total = torch.where(p.ten_actfrclimited.mask & saturated_tendon(m, d), zero, total)
+        total = torch.where(p.ten_actfrclimited.mask & saturated_tendon(m, force), zero, total)
     return total
 
 
-def saturated_tendon(m: Model, d: Data) -> Tensor:
+def free_turners(m: Model, d: Data, slope: Tensor) -> Tensor:
+    """`slope` (nout,), 0 for the orientation servos whose torque is at its limit."""
+    s = m.plan.servo
+    torque = d.actuator_force[s.turner_out]
+    saturated = s.turner_limited.mask & (norm(torque) >= m.actuator_forcerange[s.turner, 1])
+    kept = torch.where(saturated[:, None], 0.0, slope[s.turner_out])
+    return slope.index_copy(0, s.turner_out.flatten(), kept.flatten())
+
+
+def rounding(x: Tensor) -> Tensor:
+    """By how much forces at the limit `x` may miss it."""
+    return max(1e-10, 4 * torch.finfo(x.dtype).eps) * x.abs()
+
+
+def saturated_tendon(m: Model, force: Tensor) -> Tensor:
     """(nu,) bool: the actuator's tendon bears as much actuator force as `tendon_actfrcrange` allows, up to rounding."""
     p = m.plan.actuation
-    total, bounds = p.ten_share @ d.actuator_force, m.tendon_actfrcrange[p.ten_pulled]
-    slack = max(1e-10, 4 * torch.finfo(total.dtype).eps) * bounds.abs()
+    total, bounds = p.ten_share @ force, m.tendon_actfrcrange[p.ten_pulled]
+    slack = rounding(bounds)
     return (total <= (bounds + slack)[:, 0]) | (total >= (bounds - slack)[:, 1])
 
 

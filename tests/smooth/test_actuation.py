@@ -18,6 +18,8 @@ MODELS = (
     "feature/actuators",
     "feature/muscles",
     "feature/transmissions",
+    "feature/servos",
+    "feature/motors",
     "feature/joints",
     "gym/humanoid",
     "gym/ant",
@@ -157,7 +159,7 @@ def test_muscle_gain_velocity_is_the_derivative() -> None:
     assert torch.allclose(muscle.gain_velocity(*args), slope, rtol=1e-12)
 
 
-@pytest.mark.parametrize("model", [*MODELS[:3], SERVOS], ids=[*MODELS[:3], "servos"])
+@pytest.mark.parametrize("model", [*MODELS[:5], SERVOS], ids=[*MODELS[:5], "servos"])
 def test_next_activation(model: str) -> None:
     mj_model = load(model)
     mj_data = moved(mj_model, 1, 3.0)
@@ -167,11 +169,11 @@ def test_next_activation(model: str) -> None:
     step = mujoco.MjData(mj_model)
     mujoco.mj_copyState(mj_model, mj_data, step, mujoco.mjtState.mjSTATE_INTEGRATION)
     mujoco.mj_step(mj_model, step)
-    wraps = m.plan.actuation.act_wraps.mask
+    wraps = m.plan.actuation.act_wraps.mask.index_fill(0, m.plan.servo.turner_act.flatten(), True)
     assert [a for a, w in zip(act, wraps, strict=True) if not w] == pytest.approx(step.act[~wraps.numpy()], rel=1e-9)
 
 
-@pytest.mark.parametrize("model", [*MODELS[:3], SERVOS], ids=[*MODELS[:3], "servos"])
+@pytest.mark.parametrize("model", [*MODELS[:5], SERVOS], ids=[*MODELS[:5], "servos"])
 def test_vmap_and_gradients(model: str) -> None:
     mj_model = load(model)
     m = put_model(mj_model, dtype=torch.float64)

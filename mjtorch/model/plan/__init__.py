@@ -17,6 +17,7 @@ from mjtorch.model.plan import (
     passive,
     ray,
     sensor,
+    servo,
     solver,
     tendon,
     transmission,
@@ -29,6 +30,7 @@ from mjtorch.model.plan.kinematics import KinematicsPlan
 from mjtorch.model.plan.passive import PassivePlan
 from mjtorch.model.plan.ray import RayPlan
 from mjtorch.model.plan.sensor import SensorPlan
+from mjtorch.model.plan.servo import MotorPlan, ServoPlan
 from mjtorch.model.plan.solver import SolverPlan
 from mjtorch.model.plan.tendon import TendonPlan
 from mjtorch.model.plan.transmission import TransmissionPlan
@@ -42,6 +44,8 @@ class Plan(tree.Tree):
     tendon: TendonPlan
     passive: PassivePlan
     transmission: TransmissionPlan
+    servo: ServoPlan
+    motor: MotorPlan
     actuation: ActuationPlan
     integration: IntegrationPlan
     collision: CollisionPlan
@@ -58,7 +62,10 @@ def build(
     collisions = collision.build(mj_model, device, dtype, contact_capacity)
     constraints = constraint.build(mj_model, device, dtype, collisions)
     masks = kinematics.build(mj_model, device, dtype)
+    servos, motors = servo.build(mj_model, device, dtype)
     return Plan(
+        servo=servos,
+        motor=motors,
         kinematics=masks,
         tendon=tendon.build(mj_model, device, dtype),
         passive=passive.build(mj_model, device, dtype),

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.model.plan.servo import slots, turners as servo_fields
 from mjtorch.model.plan.subset import Subset, plan_field
-from mjtorch.model.plan.transmission import servos, tendon as tendon_of
+from mjtorch.model.plan.transmission import out_actuator, servos, tendon as tendon_of
 
 # A group outside 0..30 cannot be disabled; any larger number stands for all of them.
 NO_GROUP, LAST_GROUP = 40, 30
@@ -19,28 +20,41 @@ NO_GROUP, LAST_GROUP = 40, 30
 class ActuationPlan(tree.Tree):
     """How actuators, activations and joints refer to each other.
 
-    Activations; stateful actuators have one each
+    plain: no output is that of a servo or DC motor of its own kind; single: and actuators have an output each
+    out_actuator: (nout,) the actuator of each output
+    force_source: (nout,) where each force lies in [the others' (nout), PID servos, DC motors, orientation servos (3 s)]
+    Activations
+        act_control, act_output: (na,) the control that an activation follows (nu: none), its actuator's first output
         act_actuator: (na,) the actuator of each activation
         filters, exact, early, actlimited, act_wraps: (na,) dyntype filter or filterexact, dyntype filterexact,
             `actuator_actearly`, `actuator_actlimited`, integrators among `wraps`
         muscle_act: (k,) activations with muscle dynamics
-        act_source: (na,) where each rate lies in [rates (na), muscle rates (k)]
+        act_source: (na,) where each rate lies in [rates (na), those of muscles, of controls whose rate of change is
+            limited, of integrals, of DC motors: temperatures, bristles and currents of all]
+        motor_states: whether DC motors have any of the last
     Forces
-        ctrllimited, forcelimited: (nu,)
-        input_source: (nu,) where each actuator's input lies in [ctrl (nu), act (na)]
-        gain_affine, bias_affine: (nu,)
-        muscle_gain, muscle_bias: (k,) actuators with muscle gain and bias
-        gain_source, bias_source: (nu,) where each gain and bias lies in [the others' (nu), muscles' (k)]
-        group: (nu,) group that `opt.disableactuator` refers to
+        ctrllimited: (nu,), forcelimited: (nout,)
+        input_source: (nout,) where each output's input lies in [ctrl (nu), act (na), 0]
+        gain_affine, bias_affine: (nout,)
+        muscle_gain, muscle_bias: (k,) outputs with muscle gain and bias
+        gain_source, bias_source: (nout,) where each gain and bias lies in [the others' (nout), muscles' (k)]
+        group: (nout,) group that `opt.disableactuator` refers to
         actfrclimited: (nv,) the joint's total actuator force is clamped
-        ten_actfrclimited: (nu,) the total actuator force of the actuator's tendon is limited
-        ten_share: (nu, nu) [i, j] is 1 where actuators i and j pull the same tendon
-        ten_pulled: (nu,) the actuator's tendon, 0 if it has none
+        ten_actfrclimited: (nout,) the total actuator force of the actuator's tendon is limited
+        ten_share: (nout, nout) [i, j] is 1 where actuators i and j pull the same tendon
+        ten_pulled: (nout,) the actuator's tendon, 0 if it has none
         actgravcomp: (nv,) gravity compensation counts as actuator force
         dof_joint: (nv,) joint of each dof
     """
 
+    plain: bool = tree.field(static=True)
+    single: bool = tree.field(static=True)
+    motor_states: bool = tree.field(static=True)
+    out_actuator: Tensor
+    force_source: Tensor
     act_actuator: Tensor
+    act_control: Tensor
+    act_output: Tensor
     filters: Subset
     exact: Subset
     early: Subset
@@ -68,9 +82,20 @@ class ActuationPlan(tree.Tree):
 
 def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype) -> ActuationPlan:
     """The plan for `mj_model`."""
-    arrays = _activation(mj_model) | _force(mj_model)
+    arrays = _activation(mj_model) | _force(mj_model) | {"out_actuator": out_actuator(mj_model)}
     fields: dict[str, Any] = {name: plan_field(x, device, dtype) for name, x in arrays.items()}
-    return ActuationPlan(**fields)
+    return ActuationPlan(
+        plain=not _special(mj_model).any(),
+        single=bool((mj_model.actuator_outnum == 1).all()),
+        motor_states=bool((slots(mj_model)[:, 2:] < mj_model.na).any()),
+        **fields,
+    )
+
+
+def _special(m: mujoco.MjModel) -> np.ndarray:
+    """(nactuator,) whether the force is that of a servo or DC motor of its own kind."""
+    kinds = mujoco.mjtGain
+    return np.isin(m.actuator_gaintype, [kinds.mjGAIN_PID, kinds.mjGAIN_DCMOTOR, kinds.mjGAIN_SO3])
 
 
 def _merge(n: int, replaced: np.ndarray) -> np.ndarray:
@@ -87,37 +112,53 @@ def _activation(m: mujoco.MjModel) -> dict[str, np.ndarray]:
         actuator[start : start + m.actuator_actnum[i]] = i
     dyn, kind = m.actuator_dyntype[actuator], mujoco.mjtDyn
     muscle = np.flatnonzero(dyn == kind.mjDYN_MUSCLE)
+    own = np.isin(dyn, [kind.mjDYN_PID, kind.mjDYN_DCMOTOR])
+    control = m.actuator_ctrladr[actuator] + np.arange(m.na) - m.actuator_actadr[actuator]
+    output = m.actuator_outadr[actuator]
+    motor = m.actuator_gaintype == mujoco.mjtGain.mjGAIN_DCMOTOR
+    state = slots(m)
+    replaced = [muscle, *(state[state[:, k] < m.na, k] for k in (0, 1))]
+    source = _merge(m.na, np.concatenate(replaced))
+    own_states = state[motor, 2:].T.ravel()
+    source[own_states[own_states < m.na]] = m.na + sum(map(len, replaced)) + np.flatnonzero(own_states < m.na)
     return {
         "act_actuator": actuator,
+        "act_control": np.where(own, m.nu, control),
+        "act_output": output,
         "filters": (dyn == kind.mjDYN_FILTER) | (dyn == kind.mjDYN_FILTEREXACT),
-        "exact": dyn == kind.mjDYN_FILTEREXACT,
+        "exact": (dyn == kind.mjDYN_FILTEREXACT) | (np.arange(m.na)[:, None] == state[motor, 4]).any(axis=1),
         "early": m.actuator_actearly[actuator].astype(bool),
-        "actlimited": m.actuator_actlimited[actuator].astype(bool),
-        "act_wraps": (servos(m)["wraps"] & (m.actuator_dyntype == kind.mjDYN_INTEGRATOR))[actuator],
+        "actlimited": m.actuator_actlimited[actuator].astype(bool) & (dyn != kind.mjDYN_DCMOTOR),
+        "act_wraps": servos(m)["wraps"][output] & (dyn == kind.mjDYN_INTEGRATOR),
         "muscle_act": muscle,
-        "act_source": _merge(m.na, muscle),
+        "act_source": source,
     }
 
 
 def _force(m: mujoco.MjModel) -> dict[str, np.ndarray]:
-    stateful = m.actuator_actnum > 0
+    actuator, gains, biases = out_actuator(m), mujoco.mjtGain, mujoco.mjtBias
+    gain, bias, special = m.actuator_gaintype[actuator], m.actuator_biastype[actuator], _special(m)[actuator]
     last = m.actuator_actadr + m.actuator_actnum - 1
-    muscle_gain = np.flatnonzero(m.actuator_gaintype == mujoco.mjtGain.mjGAIN_MUSCLE)
-    muscle_bias = np.flatnonzero(m.actuator_biastype == mujoco.mjtBias.mjBIAS_MUSCLE)
+    source = np.where(m.actuator_actnum > 0, m.nu + last, m.actuator_ctrladr)[actuator]
+    special_out = [np.flatnonzero(gain == kind) for kind in (gains.mjGAIN_PID, gains.mjGAIN_DCMOTOR)]
+    # The plan of servos has the orientation servos in an order of its own.
+    turner_out = servo_fields(m)["turner_out"].ravel()
+    muscle_gain, muscle_bias = np.flatnonzero(gain == gains.mjGAIN_MUSCLE), np.flatnonzero(bias == biases.mjBIAS_MUSCLE)
     limited = np.zeros(m.nv, dtype=bool)
     limited[m.jnt_dofadr[m.jnt_actfrclimited.astype(bool)]] = True
-    group, tendon = m.actuator_group, tendon_of(m)
+    group, tendon = m.actuator_group[actuator], tendon_of(m)
     ten_limited = np.append(m.tendon_actfrclimited, 0).astype(bool)[tendon] & (tendon >= 0)
     return {
         "ctrllimited": m.actuator_ctrllimited.astype(bool),
-        "forcelimited": m.actuator_forcelimited.astype(bool),
-        "input_source": np.where(stateful, m.nu + last, np.arange(m.nu)),
-        "gain_affine": m.actuator_gaintype == mujoco.mjtGain.mjGAIN_AFFINE,
-        "bias_affine": m.actuator_biastype == mujoco.mjtBias.mjBIAS_AFFINE,
+        "forcelimited": m.actuator_forcelimited[actuator].astype(bool) & (gain != gains.mjGAIN_SO3),
+        "force_source": _merge(m.nout, np.concatenate([*special_out, turner_out])),
+        "input_source": np.where(special, m.nu + m.na, source),
+        "gain_affine": gain == gains.mjGAIN_AFFINE,
+        "bias_affine": (bias == biases.mjBIAS_AFFINE) | (bias == biases.mjBIAS_SO3),
         "muscle_gain": muscle_gain,
         "muscle_bias": muscle_bias,
-        "gain_source": _merge(m.nu, muscle_gain),
-        "bias_source": _merge(m.nu, muscle_bias),
+        "gain_source": _merge(m.nout, muscle_gain),
+        "bias_source": _merge(m.nout, muscle_bias),
         "group": np.where((group < 0) | (group > LAST_GROUP), NO_GROUP, group),
         "actfrclimited": limited,
         "ten_actfrclimited": ten_limited,

@@ -26,8 +26,10 @@ class IntegrationPlan(tree.Tree):
     below, above: (nv, nv) 0/1, [i, j] is 1 where dof j moves the body of dof i; where only dof i moves that of dof j
     upto: (nv, nv) 0/1, [i, j] is 1 where dof j moves the frame in which the joint of dof i has acted
     damped: whether any dof, or an actuator on a joint, had damping
-    rk_correction: Runge-Kutta combines angular velocities with the Munthe-Kaas correction (from MuJoCo 4.0 on)
-    drops_saturated: actuators at the limit of their joint lose their velocity derivative (from MuJoCo 4.0 on)
+    rk_correction: Runge-Kutta combines angular velocities with the Munthe-Kaas correction, and advances activations
+        with the velocities of actuators at the start (from MuJoCo 4.0 on)
+    drops_saturated: actuators at the limit of their joint, tendon, voltage or rate of current lose their velocity
+        derivative (from MuJoCo 4.0 on)
     """
 
     linear_qpos: Tensor
