@@ -13,6 +13,7 @@ from mjtorch.model import Data, DisableBit, Integrator, Model
 from mjtorch.smooth.actuation import disabled_actuators, next_activation
 from mjtorch.smooth.derivative import damping_derivative, free_bias_vel, smooth_vel
 from mjtorch.smooth.inertia import full_m, solve_m
+from mjtorch.smooth.plastic import yielded
 from mjtorch.smooth.servo import anchored, wrapped
 
 # Runge-Kutta tableau: how far each stage goes, and how much the four evaluations count
@@ -49,7 +50,7 @@ def differentiate_pos(m: Model, qpos1: Tensor, qpos2: Tensor, dt: Tensor) -> Ten
 def advance(m: Model, d: Data, qacc: Tensor, *, qvel: Tensor | None = None, act_dot: Tensor | None = None) -> Data:
     """The state one time step later (mj_advance).
 
-    Sets act, qvel, qpos, time, and keeps `d.qacc` in `qacc_warmstart`.
+    Sets act, qvel, qpos, plastic, time, and keeps `d.qacc` in `qacc_warmstart`.
 
     Args:
         m: the model.
@@ -60,10 +61,14 @@ def advance(m: Model, d: Data, qacc: Tensor, *, qvel: Tensor | None = None, act_
     """
     h = m.opt.timestep
     new_qvel = d.qvel + h * qacc
+    mean_qvel = new_qvel if qvel is None else qvel
+    new_qpos = integrate_pos(m, d.qpos, mean_qvel, h)
+    if m.nplastic and not m.opt.disabled(DisableBit.SPRING):
+        d = d.replace(plastic=yielded(m, d, new_qpos, mean_qvel))
     return d.replace(
         act=advance_act(m, d, d.act_dot if act_dot is None else act_dot),
         qvel=new_qvel,
-        qpos=integrate_pos(m, d.qpos, new_qvel if qvel is None else qvel, h),
+        qpos=new_qpos,
         time=d.time + h,
         qacc_warmstart=d.qacc,
     )
@@ -167,7 +172,8 @@ def rungekutta4(m: Model, d: Data, forward: Callable[[Model, Data], Data]) -> Da
     """Fourth-order Runge-Kutta from a state where `forward` has been computed (mj_RungeKutta).
 
     As in C the result knows what the last of the four evaluations has computed, and sensors and energy of the first;
-    from MuJoCo 4.0 on also velocities of actuators, which activations are advanced with.
+    from MuJoCo 4.0 on also velocities of actuators, which activations are advanced with, and lengths of tendons that
+    have plastic springs.
 
     Args:
         m: the model.
@@ -208,6 +214,8 @@ def rungekutta4(m: Model, d: Data, forward: Callable[[Model, Data], Data]) -> Da
     )
     if m.plan.integration.rk_correction:
         d = d.replace(actuator_velocity=start.actuator_velocity)
+    if m.nplastic:
+        d = d.replace(ten_length=start.ten_length, ten_J=start.ten_J)
     return advance(m, d, last.mean.qvel, qvel=last.mean.qpos, act_dot=last.mean.act)
 
 

@@ -6,7 +6,7 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from reference import assert_fields_close, converged, load, poison, random_state
+from reference import VERSION, assert_fields_close, converged, load, poison, random_state
 
 from mjtorch.integrate import (
     differentiate_pos,
@@ -19,7 +19,7 @@ from mjtorch.integrate import (
 from mjtorch.math import quaternion as quat
 from mjtorch.model import Data, Integrator, Model, put_data, put_model
 
-STATE = ("qpos", "qvel", "act", "time", "qacc_warmstart")
+STATE = ("qpos", "qvel", "act", "plastic", "time", "qacc_warmstart")
 MODELS = (
     "feature/actuators",
     "feature/muscles",
@@ -32,6 +32,7 @@ MODELS = (
     "feature/fluid",
     "feature/ellipsoids",
     "feature/gears",
+    *(["feature/plastic"] if VERSION >= 4 else []),
     "feature/contacts",
     "gym/humanoid",
     "gym/hopper",

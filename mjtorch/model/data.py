@@ -14,8 +14,9 @@ class Data(tree.Tree):
     constraint rows have fixed sizes, and a row that is not active has `efc_D = 0`.
 
     State and inputs
-        time () [s], qpos (nq,), qvel (nv,), act (na,), qacc_warmstart (nv,), ctrl (nu,), qfrc_applied (nv,),
-        xfrc_applied (nbody, 6) force then torque, eq_active (neq,) bool, mocap_pos (nmocap, 3), mocap_quat (nmocap, 4)
+        time () [s], qpos (nq,), qvel (nv,), act (na,), plastic (nplastic,) where plastic springs rest,
+        qacc_warmstart (nv,), ctrl (nu,), qfrc_applied (nv,), xfrc_applied (nbody, 6) force then torque,
+        eq_active (neq,) bool, mocap_pos (nmocap, 3), mocap_quat (nmocap, 4)
     Counts, as integers
         warning (7,) how often each mjtWarning was raised; CONTACTFULL adds up the contacts that found no slot
         solver_niter () iterations of the last solve, ncon () detected contacts,
@@ -45,6 +46,7 @@ class Data(tree.Tree):
     qpos: Tensor
     qvel: Tensor
     act: Tensor
+    plastic: Tensor
     qacc_warmstart: Tensor
     ctrl: Tensor
     qfrc_applied: Tensor

@@ -29,6 +29,7 @@ def make_data(m: Model) -> Data:
         d,
         qpos=m.qpos0.clone(),
         ctrl=no_control(m),
+        plastic=torch.cat([m.qpos_spring, m.tendon_lengthspring.flatten()])[m.plan.plastic.initial],
         mocap_pos=m.body_pos[mocap],
         mocap_quat=m.body_quat[mocap],
     )
@@ -59,6 +60,7 @@ def shapes(m: Model) -> dict[str, tuple[int, ...]]:
         "time": (),
         "qpos": (m.nq,),
         "act": (m.na,),
+        "plastic": (m.nplastic,),
         "act_dot": (m.na,),
         "ctrl": (nu,),
         "xfrc_applied": (nbody, 6),

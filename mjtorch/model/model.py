@@ -25,6 +25,7 @@ class Model(tree.Tree):
     nactuator: int = tree.field(static=True)
     nout: int = tree.field(static=True)
     na: int = tree.field(static=True)
+    nplastic: int = tree.field(static=True)
     nbody: int = tree.field(static=True)
     njnt: int = tree.field(static=True)
     ngeom: int = tree.field(static=True)
@@ -129,6 +130,7 @@ class Model(tree.Tree):
     jnt_axis: Tensor
     jnt_stiffness: Tensor
     jnt_stiffnesspoly: Tensor
+    jnt_springyield: Tensor
     jnt_range: Tensor
     jnt_actfrcrange: Tensor
     jnt_margin: Tensor
@@ -186,6 +188,7 @@ class Model(tree.Tree):
     tendon_margin: Tensor
     tendon_stiffness: Tensor
     tendon_stiffnesspoly: Tensor
+    tendon_springyield: Tensor
     tendon_damping: Tensor
     tendon_dampingpoly: Tensor
     tendon_armature: Tensor
@@ -213,6 +216,7 @@ class Model(tree.Tree):
     key_qpos: Tensor
     key_qvel: Tensor
     key_act: Tensor
+    key_plastic: Tensor
     key_mpos: Tensor
     key_mquat: Tensor
     key_ctrl: Tensor

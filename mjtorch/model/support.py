@@ -282,7 +282,7 @@ TABLE: tuple[Feature, ...] = (
         "passive forces", "fluid on inertia boxes", YES, _option(lambda m: m.opt.density or m.opt.viscosity, "density")
     ),
     Feature("passive forces", "fluid on ellipsoids", YES, _where("geom", lambda m: m.geom_fluid[:, 0] > 0)),
-    Feature("passive forces", "plastic joint springs", NO, _set("jnt_springyield"), "remove springyield"),
+    Feature("passive forces", "plastic joint springs", YES, _set("jnt_springyield")),
     Feature("bodies", "mocap", YES, _where("body", lambda m: m.body_mocapid >= 0)),
     Feature("bodies", "applied forces", YES, lambda m: []),
     Feature("cameras and lights", "cameras in all modes", YES, _count("ncam", "cam")),
@@ -298,7 +298,7 @@ TABLE: tuple[Feature, ...] = (
     Feature("tendons", "friction loss", YES, _set("tendon_frictionloss")),
     Feature("tendons", "armature", YES, _set("tendon_armature")),
     Feature("tendons", "actuator force limits", YES, _set("tendon_actfrclimited")),
-    Feature("tendons", "plastic springs", NO, _set("tendon_springyield"), "remove springyield"),
+    Feature("tendons", "plastic springs", YES, _set("tendon_springyield")),
     *_rows("actuators", "transmission ", "actuator_trntype", _members(mjtTrn), TRANSMISSIONS, "act on a joint"),
     *_rows("actuators", "dynamics ", "actuator_dyntype", _members(mjtDyn), DYNAMICS, PLAIN),
     *_rows("actuators", "gain ", "actuator_gaintype", _members(mjtGain), GAINS, PLAIN),

@@ -8,6 +8,7 @@ from mjtorch.math.vector import cross, norm
 from mjtorch.model import Data, DisableBit, Model
 from mjtorch.smooth.ellipsoid import ellipsoid_force
 from mjtorch.smooth.fluid import fluid_wrench
+from mjtorch.smooth.plastic import rest_positions
 from mjtorch.smooth.polynomial import polynomial
 from mjtorch.smooth.reflected import dof_damping
 from mjtorch.smooth.tendon import tendon_damper_force, tendon_spring_force
@@ -19,13 +20,13 @@ def stretch(m: Model, d: Data) -> tuple[Tensor, Tensor]:
     The first are hinges and slides, the second rotation vectors of ball and free joints and then shifts of free joints,
     in the order of `m.plan.passive`.
     """
-    p = m.plan.passive
-    scalar = (d.qpos - m.qpos_spring)[p.scalar_qpos]
+    p, rest = m.plan.passive, rest_positions(m, d)
+    scalar = (d.qpos - rest)[p.scalar_qpos]
     if not p.vector_joint.shape[0]:
         return scalar, d.qpos.new_zeros(0, 3)
     # The angle does not depend on the length of the quaternion: no need to normalize it.
-    turned = quat.sub(d.qpos[p.quat_qpos], m.qpos_spring[p.quat_qpos])
-    return scalar, torch.cat([turned, (d.qpos - m.qpos_spring)[p.shift_qpos]])
+    turned = quat.sub(d.qpos[p.quat_qpos], rest[p.quat_qpos])
+    return scalar, torch.cat([turned, (d.qpos - rest)[p.shift_qpos]])
 
 
 def spring_force(m: Model, d: Data) -> Tensor:

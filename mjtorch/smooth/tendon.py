@@ -8,6 +8,7 @@ from torch import Tensor
 from mjtorch.math.vector import MIN_VALUE, basis, cross, dot, normalize
 from mjtorch.model import Data, Model
 from mjtorch.smooth.jacobian import dof_motion
+from mjtorch.smooth.plastic import rest_lengths
 from mjtorch.smooth.polynomial import polynomial, polynomial_slope
 from mjtorch.smooth.reflected import tendon_armature, tendon_damping
 from mjtorch.smooth.wrap import wrap
@@ -106,9 +107,10 @@ def tendon_bias(m: Model, d: Data) -> Tensor:
 def tendon_stretch(m: Model, d: Data) -> Tensor:
     """How much (ntendon,) longer or, negative, shorter tendons are than where their springs rest.
 
-    Springs rest anywhere between the two lengths of `tendon_lengthspring`.
+    Springs rest anywhere between the two lengths of `rest_lengths`.
     """
-    return d.ten_length - d.ten_length.clamp(m.tendon_lengthspring[:, 0], m.tendon_lengthspring[:, 1])
+    low, high = rest_lengths(m, d).unbind(-1)
+    return d.ten_length - d.ten_length.clamp(low, high)
 
 
 def tendon_spring_force(m: Model, d: Data) -> Tensor:

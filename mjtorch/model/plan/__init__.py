@@ -15,6 +15,7 @@ from mjtorch.model.plan import (
     integration,
     kinematics,
     passive,
+    plastic,
     ray,
     sensor,
     servo,
@@ -28,6 +29,7 @@ from mjtorch.model.plan.constraint import ConstraintPlan
 from mjtorch.model.plan.integration import IntegrationPlan
 from mjtorch.model.plan.kinematics import KinematicsPlan
 from mjtorch.model.plan.passive import PassivePlan
+from mjtorch.model.plan.plastic import PlasticPlan
 from mjtorch.model.plan.ray import RayPlan
 from mjtorch.model.plan.sensor import SensorPlan
 from mjtorch.model.plan.servo import MotorPlan, ServoPlan
@@ -43,6 +45,7 @@ class Plan(tree.Tree):
     kinematics: KinematicsPlan
     tendon: TendonPlan
     passive: PassivePlan
+    plastic: PlasticPlan
     transmission: TransmissionPlan
     servo: ServoPlan
     motor: MotorPlan
@@ -70,6 +73,7 @@ def build(
         tendon=tendon.build(mj_model, device, dtype),
         passive=passive.build(mj_model, device, dtype),
         transmission=transmission.build(mj_model, device, dtype, masks.body_dof),
+        plastic=plastic.build(mj_model, device, dtype),
         actuation=actuation.build(mj_model, device, dtype),
         integration=integration.build(mj_model, device, dtype, masks),
         collision=collisions,
