@@ -101,10 +101,12 @@ def unsaturated(m: Model, d: Data, slope: Tensor, force: Tensor) -> Tensor:
 
 
 def free_turners(m: Model, d: Data, slope: Tensor) -> Tensor:
-    """`slope` (nout,), 0 for the orientation servos whose torque is at its limit."""
-    s = m.plan.servo
-    torque = d.actuator_force[s.turner_out]
-    saturated = s.turner_limited.mask & (norm(torque) >= m.actuator_forcerange[s.turner, 1])
+    """`slope` (nout,), 0 for the orientation servos whose torque is at its limit.
+
+    In C it depends on the last digit whether a torque that has been scaled to the limit is at it.
+    """
+    s, most = m.plan.servo, m.actuator_forcerange[m.plan.servo.turner, 1]
+    saturated = s.turner_limited.mask & (norm(d.actuator_force[s.turner_out]) >= most - rounding(most))
     kept = torch.where(saturated[:, None], 0.0, slope[s.turner_out])
     return slope.index_copy(0, s.turner_out.flatten(), kept.flatten())
 

@@ -10,6 +10,7 @@ from mjtorch import tree
 from mjtorch.model import put_data, put_model
 from mjtorch.smooth import muscle
 from mjtorch.smooth.actuation import fwd_actuation, next_activation
+from mjtorch.smooth.derivative import actuator_vel
 from mjtorch.smooth.transmission import transmission
 
 TRANSMISSION = ("actuator_length", "actuator_moment")
@@ -196,3 +197,18 @@ def test_vmap_and_gradients(model: str) -> None:
 def test_adhesion_under_elliptic_cones(seed: int) -> None:
     mj_model = load("feature/transmissions", cone=int(mujoco.mjtCone.mjCONE_ELLIPTIC))
     check(mj_model, random_state(mj_model, seed))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_limit_on_the_torque_of_orientation_servos(seed: int) -> None:
+    mj_model = load("feature/servos")
+    limited = [mj_model.actuator(name).id for name in ("site", "tight")]
+    mj_model.actuator_forcerange[limited, 1] = 0.9, 0.3
+    mj_data = random_state(mj_model, seed)
+    check(mj_model, mj_data)
+    m = put_model(mj_model, dtype=torch.float64)
+    d = put_data(mj_model, mj_data, model=m)
+    slope, torque = actuator_vel(m, d), d.actuator_force[m.plan.servo.turner_out].norm(dim=-1)
+    saturated = (torque - m.actuator_forcerange[m.plan.servo.turner, 1]).abs() < 1e-12
+    assert saturated.any()
+    assert ((slope[m.plan.servo.turner_out] == 0).all(-1) == saturated).all()
