@@ -10,9 +10,11 @@ from mjtorch.control_flow import scan
 from mjtorch.math import linalg, quaternion as quat
 from mjtorch.math.vector import cross, dot
 from mjtorch.model import Data, DisableBit, Integrator, Model
-from mjtorch.smooth.actuation import disabled_actuators, next_activation, wrap, wrap_period
+from mjtorch.smooth.actuation import disabled_actuators, next_activation
 from mjtorch.smooth.derivative import damping_derivative, free_bias_vel, smooth_vel
 from mjtorch.smooth.inertia import full_m, solve_m
+from mjtorch.smooth.plastic import yielded
+from mjtorch.smooth.servo import anchored, wrapped
 
 # Runge-Kutta tableau: how far each stage goes, and how much the four evaluations count
 RK4_REACH = (0.5, 0.5, 1.0)
@@ -48,7 +50,7 @@ def differentiate_pos(m: Model, qpos1: Tensor, qpos2: Tensor, dt: Tensor) -> Ten
 def advance(m: Model, d: Data, qacc: Tensor, *, qvel: Tensor | None = None, act_dot: Tensor | None = None) -> Data:
     """The state one time step later (mj_advance).
 
-    Sets act, qvel, qpos, time, and keeps `d.qacc` in `qacc_warmstart`.
+    Sets act, qvel, qpos, plastic, time, and keeps `d.qacc` in `qacc_warmstart`.
 
     Args:
         m: the model.
@@ -59,10 +61,14 @@ def advance(m: Model, d: Data, qacc: Tensor, *, qvel: Tensor | None = None, act_
     """
     h = m.opt.timestep
     new_qvel = d.qvel + h * qacc
+    mean_qvel = new_qvel if qvel is None else qvel
+    new_qpos = integrate_pos(m, d.qpos, mean_qvel, h)
+    if m.nplastic and not m.opt.disabled(DisableBit.SPRING):
+        d = d.replace(plastic=yielded(m, d, new_qpos, mean_qvel))
     return d.replace(
         act=advance_act(m, d, d.act_dot if act_dot is None else act_dot),
         qvel=new_qvel,
-        qpos=integrate_pos(m, d.qpos, new_qvel if qvel is None else qvel, h),
+        qpos=new_qpos,
         time=d.time + h,
         qacc_warmstart=d.qacc,
     )
@@ -74,13 +80,11 @@ def advance_act(m: Model, d: Data, act_dot: Tensor) -> Tensor:
     if not m.na or m.opt.disabled(DisableBit.ACTUATION):
         return d.act
     if m.opt.disableactuator:
-        act_dot = torch.where(disabled_actuators(m)[p.act_actuator], torch.zeros_like(act_dot), act_dot)
+        act_dot = torch.where(disabled_actuators(m)[p.act_output], torch.zeros_like(act_dot), act_dot)
     act = next_activation(m, d, act_dot)
     if p.act_wraps.some:
-        period = wrap_period(m)[p.act_actuator]
-        wrapped = wrap(act, d.actuator_length[p.act_actuator], period)
-        act = torch.where(p.act_wraps.mask & (period > 0), wrapped, act)
-    return act
+        act = torch.where(p.act_wraps.mask, wrapped(m, act, d.actuator_length[p.act_output], p.act_output), act)
+    return anchored(m, act) if m.plan.servo.turner_act.shape[0] else act
 
 
 def euler(m: Model, d: Data) -> Data:
@@ -167,7 +171,9 @@ def continuous_acc(m: Model, d: Data) -> Tensor:
 def rungekutta4(m: Model, d: Data, forward: Callable[[Model, Data], Data]) -> Data:
     """Fourth-order Runge-Kutta from a state where `forward` has been computed (mj_RungeKutta).
 
-    As in C the result knows what the last of the four evaluations has computed, and sensors and energy of the first.
+    As in C the result knows what the last of the four evaluations has computed, and sensors and energy of the first;
+    from MuJoCo 4.0 on also velocities of actuators, which activations are advanced with, and lengths of tendons that
+    have plastic springs.
 
     Args:
         m: the model.
@@ -206,6 +212,10 @@ def rungekutta4(m: Model, d: Data, forward: Callable[[Model, Data], Data]) -> Da
         sensordata=start.sensordata,
         energy=start.energy,
     )
+    if m.plan.integration.rk_correction:
+        d = d.replace(actuator_velocity=start.actuator_velocity)
+    if m.nplastic:
+        d = d.replace(ten_length=start.ten_length, ten_J=start.ten_J)
     return advance(m, d, last.mean.qvel, qvel=last.mean.qpos, act_dot=last.mean.act)
 
 

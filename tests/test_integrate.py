@@ -6,7 +6,7 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from reference import assert_fields_close, converged, load, poison, random_state
+from reference import VERSION, assert_fields_close, converged, load, poison, random_state
 
 from mjtorch.integrate import (
     differentiate_pos,
@@ -19,14 +19,20 @@ from mjtorch.integrate import (
 from mjtorch.math import quaternion as quat
 from mjtorch.model import Data, Integrator, Model, put_data, put_model
 
-STATE = ("qpos", "qvel", "act", "time", "qacc_warmstart")
+STATE = ("qpos", "qvel", "act", "plastic", "time", "qacc_warmstart")
 MODELS = (
     "feature/actuators",
     "feature/muscles",
+    "feature/transmissions",
+    "feature/servos",
+    "feature/motors",
     "feature/joints",
     "feature/ball",
     "feature/free",
     "feature/fluid",
+    "feature/ellipsoids",
+    "feature/gears",
+    *(["feature/plastic"] if VERSION >= 4 else []),
     "feature/contacts",
     "gym/humanoid",
     "gym/hopper",

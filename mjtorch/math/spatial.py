@@ -36,3 +36,13 @@ def inertia_mul(inertia: Tensor, v: Tensor) -> Tensor:
     moment, mass = inertia[..., 6:9], inertia[..., 9:]
     rotation = (symmetric(inertia) * angular[..., None, :]).sum(-1) + cross(moment, linear)
     return torch.cat([rotation, mass * linear - cross(moment, angular)], dim=-1)
+
+
+def skew(v: Tensor) -> Tensor:
+    """Matrices (..., 3, 3) with `skew(v) x = v x x`."""
+    return cross(v[..., None, :], torch.eye(3, dtype=v.dtype, device=v.device)).mT
+
+
+def blocks(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
+    """The matrices (..., 6, 6) with the (..., 3, 3) blocks `a b` above `c d`."""
+    return torch.cat([torch.cat([a, b], dim=-1), torch.cat([c, d], dim=-1)], dim=-2)

@@ -14,8 +14,9 @@ class Data(tree.Tree):
     constraint rows have fixed sizes, and a row that is not active has `efc_D = 0`.
 
     State and inputs
-        time () [s], qpos (nq,), qvel (nv,), act (na,), qacc_warmstart (nv,), ctrl (nu,), qfrc_applied (nv,),
-        xfrc_applied (nbody, 6) force then torque, eq_active (neq,) bool, mocap_pos (nmocap, 3), mocap_quat (nmocap, 4)
+        time () [s], qpos (nq,), qvel (nv,), act (na,), plastic (nplastic,) where plastic springs rest,
+        qacc_warmstart (nv,), ctrl (nu,), qfrc_applied (nv,), xfrc_applied (nbody, 6) force then torque,
+        eq_active (neq,) bool, mocap_pos (nmocap, 3), mocap_quat (nmocap, 4)
     Counts, as integers
         warning (7,) how often each mjtWarning was raised; CONTACTFULL adds up the contacts that found no slot
         solver_niter () iterations of the last solve, ncon () detected contacts,
@@ -25,14 +26,14 @@ class Data(tree.Tree):
         xaxis (njnt, 3), geom_xpos (ngeom, 3), geom_xmat (ngeom, 3, 3), site_xpos (nsite, 3), site_xmat (nsite, 3, 3),
         cam_xpos (ncam, 3), cam_xmat (ncam, 3, 3), light_xpos (nlight, 3), light_xdir (nlight, 3),
         subtree_com (nbody, 3), cdof (nv, 6) rotation then translation, cinert (nbody, 10), crb (nbody, 10),
-        ten_length (ntendon,), ten_J (ntendon, nv), actuator_length (nu,), actuator_moment (nu, nv),
+        ten_length (ntendon,), ten_J (ntendon, nv), actuator_length (nout,), actuator_moment (nout, nv),
         M (nC,) lower triangle in the sparsity of `M_rowadr`, `M_colind`; qLD (nv, nv) dense lower Cholesky factor of M
     Velocity
-        ten_velocity (ntendon,), actuator_velocity (nu,), cvel (nbody, 6), cdof_dot (nv, 6), qfrc_bias (nv,),
+        ten_velocity (ntendon,), actuator_velocity (nout,), cvel (nbody, 6), cdof_dot (nv, 6), qfrc_bias (nv,),
         qfrc_spring, qfrc_damper, qfrc_gravcomp, qfrc_fluid, qfrc_passive (nv,),
         subtree_linvel, subtree_angmom (nbody, 3)
     Forces and acceleration
-        act_dot (na,), actuator_force (nu,), qfrc_actuator, qfrc_smooth, qacc_smooth, qfrc_constraint, qacc (nv,),
+        act_dot (na,), actuator_force (nout,), qfrc_actuator, qfrc_smooth, qacc_smooth, qfrc_constraint, qacc (nv,),
         energy (2,) potential and kinetic [J], sensordata (nsensordata,), qfrc_inverse (nv,) by `inverse`,
         solver_fwdinv (2,) by `compare_fwd_inv`, under the flag fwdinv,
         cacc, cfrc_int, cfrc_ext (nbody, 6) by `rne_postconstraint`, for sensors of force and torque
@@ -45,6 +46,7 @@ class Data(tree.Tree):
     qpos: Tensor
     qvel: Tensor
     act: Tensor
+    plastic: Tensor
     qacc_warmstart: Tensor
     ctrl: Tensor
     qfrc_applied: Tensor

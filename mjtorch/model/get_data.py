@@ -29,6 +29,8 @@ SPECIAL = {
     "actuator_moment",
     "qLD",
 }
+JOINT = tuple(int(getattr(mujoco.mjtTrn, f"mjTRN_{name}")) for name in ("JOINT", "JOINTINPARENT"))
+JOINT_DOFS = (6, 3, 1, 1)  # mjtJoint
 ROWS = tuple(name for name in tree.tensor_fields(Data) if name.startswith("efc_") and name != "efc_J")
 COPIED = tuple(name for name in tree.tensor_fields(Data) if name not in SPECIAL and not name.startswith("efc_"))
 
@@ -194,12 +196,29 @@ def _sparse_matrices(mj_model: mujoco.MjModel, result: mujoco.MjData, d: Any) ->
     for row, (count, start) in enumerate(zip(mj_model.ten_J_rownnz, mj_model.ten_J_rowadr, strict=True)):
         result.ten_J[start : start + count] = d.ten_J[row, mj_model.ten_J_colind[start : start + count]]
     result.tendon_efcadr[:] = -1
-    length = result.actuator_length.copy()
-    mujoco.mj_transmission(mj_model, result)  # for the sparsity of the moments
-    result.actuator_length[:] = length
-    for row, (count, start) in enumerate(zip(result.moment_rownnz, result.moment_rowadr, strict=True)):
-        column = result.moment_colind[start : start + count]
-        result.actuator_moment[start : start + count] = d.actuator_moment[row, column]
+    start = 0
+    for row, column in enumerate(_moment_columns(mj_model, d)):
+        here = slice(start, start + len(column))
+        result.moment_rowadr[row], result.moment_rownnz[row] = start, len(column)
+        result.moment_colind[here], result.actuator_moment[here] = column, d.actuator_moment[row, column]
+        start += len(column)
+
+
+def _moment_columns(mj_model: mujoco.MjModel, d: Any) -> list[np.ndarray]:
+    """The dofs for which MuJoCo stores the moment of each output: on sites and bodies those that are not zero."""
+    columns = []
+    for actuator in range(mj_model.nactuator):
+        first, count = mj_model.actuator_outadr[actuator], mj_model.actuator_outnum[actuator]
+        target, kind = mj_model.actuator_trnid[actuator, 0], mj_model.actuator_trntype[actuator]
+        if kind == mujoco.mjtTrn.mjTRN_TENDON:
+            start = mj_model.ten_J_rowadr[target]
+            columns.append(mj_model.ten_J_colind[start : start + mj_model.ten_J_rownnz[target]])
+        elif kind in JOINT:
+            dof = mj_model.jnt_dofadr[target]
+            columns.append(dof + np.arange(JOINT_DOFS[mj_model.jnt_type[target]]))
+        else:
+            columns += [np.flatnonzero(moment) for moment in d.actuator_moment[first : first + count]]
+    return columns
 
 
 def _quaternions(mj_model: mujoco.MjModel, result: mujoco.MjData) -> None:

@@ -15,7 +15,7 @@ N_WARNING = 7
 
 
 def make_data(m: Model) -> Data:
-    """One world at `qpos0`, at rest, with `eq_active` as the model says; everything computed is zero.
+    """One world at `qpos0`, at rest, with `eq_active` as the model says; controls and everything computed are zero.
 
     Call `forward` to fill what follows from the state; `step` needs no such call.
     """
@@ -28,9 +28,17 @@ def make_data(m: Model) -> Data:
     return dataclasses.replace(
         d,
         qpos=m.qpos0.clone(),
+        ctrl=no_control(m),
+        plastic=torch.cat([m.qpos_spring, m.tendon_lengthspring.flatten()])[m.plan.plastic.initial],
         mocap_pos=m.body_pos[mocap],
         mocap_quat=m.body_quat[mocap],
     )
+
+
+def no_control(m: Model) -> Tensor:
+    """Controls (nu,) that are all zero, save for quaternions, which are the identity."""
+    ctrl, quaternion = m.qpos0.new_zeros(m.nu), m.plan.servo.quaternion
+    return ctrl.index_fill(0, quaternion[:, 0], 1.0) if quaternion.shape[0] else ctrl
 
 
 def integer_shapes(m: Model) -> dict[str, tuple[int, ...]]:
@@ -52,6 +60,7 @@ def shapes(m: Model) -> dict[str, tuple[int, ...]]:
         "time": (),
         "qpos": (m.nq,),
         "act": (m.na,),
+        "plastic": (m.nplastic,),
         "act_dot": (m.na,),
         "ctrl": (nu,),
         "xfrc_applied": (nbody, 6),
@@ -79,10 +88,10 @@ def shapes(m: Model) -> dict[str, tuple[int, ...]]:
         "ten_length": (m.ntendon,),
         "ten_velocity": (m.ntendon,),
         "ten_J": (m.ntendon, nv),
-        "actuator_length": (nu,),
-        "actuator_velocity": (nu,),
-        "actuator_force": (nu,),
-        "actuator_moment": (nu, nv),
+        "actuator_length": (m.nout,),
+        "actuator_velocity": (m.nout,),
+        "actuator_force": (m.nout,),
+        "actuator_moment": (m.nout, nv),
         "M": (m.nC,),
         "qLD": (nv, nv),
         **dict.fromkeys(per_dof, (nv,)),

@@ -22,7 +22,10 @@ class Model(tree.Tree):
     nq: int = tree.field(static=True)
     nv: int = tree.field(static=True)
     nu: int = tree.field(static=True)
+    nactuator: int = tree.field(static=True)
+    nout: int = tree.field(static=True)
     na: int = tree.field(static=True)
+    nplastic: int = tree.field(static=True)
     nbody: int = tree.field(static=True)
     njnt: int = tree.field(static=True)
     ngeom: int = tree.field(static=True)
@@ -127,6 +130,7 @@ class Model(tree.Tree):
     jnt_axis: Tensor
     jnt_stiffness: Tensor
     jnt_stiffnesspoly: Tensor
+    jnt_springyield: Tensor
     jnt_range: Tensor
     jnt_actfrcrange: Tensor
     jnt_margin: Tensor
@@ -148,6 +152,7 @@ class Model(tree.Tree):
     geom_friction: Tensor
     geom_margin: Tensor
     geom_gap: Tensor
+    geom_fluid: Tensor
     site_size: Tensor
     site_pos: Tensor
     site_quat: Tensor
@@ -183,6 +188,7 @@ class Model(tree.Tree):
     tendon_margin: Tensor
     tendon_stiffness: Tensor
     tendon_stiffnesspoly: Tensor
+    tendon_springyield: Tensor
     tendon_damping: Tensor
     tendon_dampingpoly: Tensor
     tendon_armature: Tensor
@@ -198,6 +204,10 @@ class Model(tree.Tree):
     actuator_forcerange: Tensor
     actuator_actrange: Tensor
     actuator_gear: Tensor
+    actuator_cranklength: Tensor
+    actuator_damping: Tensor
+    actuator_dampingpoly: Tensor
+    actuator_armature: Tensor
     actuator_acc0: Tensor
     actuator_length0: Tensor
     actuator_lengthrange: Tensor
@@ -206,6 +216,7 @@ class Model(tree.Tree):
     key_qpos: Tensor
     key_qvel: Tensor
     key_act: Tensor
+    key_plastic: Tensor
     key_mpos: Tensor
     key_mquat: Tensor
     key_ctrl: Tensor

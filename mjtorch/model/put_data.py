@@ -66,7 +66,7 @@ def put_data(
     numbers = _matrices(mj_model, mj_data) | _rows(mj_model, mj_data, m, slots)
     for name, shape in shapes(m).items():
         if name not in numbers:
-            numbers[name] = np.reshape(getattr(mj_data, name), shape)
+            numbers[name] = np.reshape(getattr(mj_data, name, np.zeros(0)), shape)
     warning = np.array([w.number for w in mj_data.warning][:N_WARNING])
     warning[mujoco.mjtWarning.mjWARN_CONTACTFULL] += lost
     counts = {name: getattr(mj_data, name) for name in ("ncon", "ne", "nf", "nl", "nefc")}

@@ -69,11 +69,22 @@ def put_model(
         "stat": Statistic(meaninertia=tensor(mj_model.stat.meaninertia)),
         "plan": plan.build(mj_model, device=where, dtype=dtype, contact_capacity=contact_capacity),
     }
-    statics = {name: _static(getattr(mj_model, name)) for name in tree.static_fields(Model)}
+    statics = {name: _static(_field(mj_model, name)) for name in tree.static_fields(Model)}
     numbers = [f.name for f in dataclasses.fields(Model) if f.name not in subtrees and f.name not in statics]
-    tensors: dict[str, Any] = {name: tensor(getattr(mj_model, name)) for name in numbers}
+    tensors: dict[str, Any] = {name: tensor(_field(mj_model, name)) for name in numbers}
     # Tracing gets the strides wrong of what is indexed by a tensor that is not row-major.
     return tree.map(Tensor.contiguous, Model(**subtrees, **statics, **tensors))
+
+
+def _field(mj_model: mujoco.MjModel, name: str) -> Any:
+    """A field of mjModel; zeros for those that MuJoCo before 4.0 does not have."""
+    absent = {
+        "nplastic": 0,
+        "jnt_springyield": np.zeros(mj_model.njnt),
+        "tendon_springyield": np.zeros(mj_model.ntendon),
+        "key_plastic": np.zeros((mj_model.nkey, 0)),
+    }
+    return getattr(mj_model, name, absent[name]) if name in absent else getattr(mj_model, name)
 
 
 def _static(x: Any) -> Any:

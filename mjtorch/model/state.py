@@ -47,13 +47,14 @@ PARTS = {
     State.EQ_ACTIVE: "eq_active",
     State.MOCAP_POS: "mocap_pos",
     State.MOCAP_QUAT: "mocap_quat",
+    State.PLASTIC: "plastic",
 }
 
 
 def state_size(m: Model, sig: int) -> int:
     """Length of the vector of the parts in `sig`, a union of `State` (mj_stateSize).
 
-    History, plugin and plastic state are empty, as models that have them are refused; so is user data, which is left
+    History and plugin state are empty, as models that have them are refused; so is user data, which is left
     behind when a model is put.
 
     Raises:
@@ -71,6 +72,7 @@ def state_size(m: Model, sig: int) -> int:
         "eq_active": m.neq,
         "mocap_pos": 3 * m.nmocap,
         "mocap_quat": 4 * m.nmocap,
+        "plastic": m.nplastic,
     }
     return sum(sizes[name] for name in _names(sig, "state_size"))
 
@@ -120,7 +122,7 @@ def reset_data(m: Model, d: Data) -> Data:
 
 
 def reset_data_keyframe(m: Model, d: Data, key: int | Tensor) -> Data:
-    """`reset_data`, then time, qpos, qvel, act, mocap poses and ctrl from a keyframe (mj_resetDataKeyframe).
+    """`reset_data`, then time, qpos, qvel, act, plastic, mocap poses and ctrl from a keyframe (mj_resetDataKeyframe).
 
     Args:
         m: the model.
@@ -141,6 +143,7 @@ def reset_data_keyframe(m: Model, d: Data, key: int | Tensor) -> Data:
         qpos=row(m.key_qpos),
         qvel=row(m.key_qvel),
         act=row(m.key_act),
+        plastic=row(m.key_plastic),
         mocap_pos=row(m.key_mpos).reshape(m.nmocap, 3),
         mocap_quat=row(m.key_mquat).reshape(m.nmocap, 4),
         ctrl=row(m.key_ctrl),

@@ -12,6 +12,7 @@ from mjtorch.model.option import Cone, DisableBit, EnableBit, Integrator, Solver
 from mjtorch.model.plan.geom_pairs import SUPPORTED as COLLIDED, unsupported_pairs
 from mjtorch.model.plan.ray import unmet_geoms
 from mjtorch.model.plan.sensor import SUPPORTED as SENSORS
+from mjtorch.model.plan.servo import slots
 from mjtorch.model.plan.tendon import spatial_tendons
 
 Names = list[str]
@@ -152,11 +153,6 @@ def _dofs(m: mujoco.MjModel, values: np.ndarray) -> Names:
     return _named(m, "jnt", np.unique(m.dof_jntid[np.flatnonzero(values)]))
 
 
-def _single(m: mujoco.MjModel, field: str) -> np.ndarray:
-    """(nactuator,) whether an actuator has one of what `field` counts."""
-    return getattr(m, field, np.ones(len(m.actuator_trntype), dtype=int)) == 1
-
-
 def _wrapping(kind: int) -> Callable[[mujoco.MjModel], Names]:
     """Tendons with an element of type `kind` in their path."""
     return lambda m: _named(m, "tendon", np.unique(np.repeat(np.arange(m.ntendon), m.tendon_num)[m.wrap_type == kind]))
@@ -216,8 +212,26 @@ def _meshes_in_sight(m: mujoco.MjModel) -> Names:
 
 def _multiple(m: mujoco.MjModel) -> np.ndarray:
     """(nactuator,) actuators with more than one control, output or activation."""
-    scalar = _single(m, "actuator_ctrlnum") & _single(m, "actuator_outnum") & (m.actuator_actnum <= 1)
-    return ~scalar
+    return (m.actuator_ctrlnum != 1) | (m.actuator_outnum != 1) | (m.actuator_actnum > 1)
+
+
+def _mixed(m: mujoco.MjModel) -> np.ndarray:
+    """(nactuator,) actuators with some types of a DC motor, PID or orientation servo beside others."""
+    trn, dyn, gain, bias = m.actuator_trntype, m.actuator_dyntype, m.actuator_gaintype, m.actuator_biastype
+    plain = np.isin(dyn, [mjtDyn.mjDYN_NONE, mjtDyn.mjDYN_INTEGRATOR])
+    motor = [dyn == mjtDyn.mjDYN_DCMOTOR, gain == mjtGain.mjGAIN_DCMOTOR, bias == mjtBias.mjBIAS_DCMOTOR]
+    turner = [gain == mjtGain.mjGAIN_SO3, bias == mjtBias.mjBIAS_SO3, trn == mjtTrn.mjTRN_SO3]
+    affine = (bias == mjtBias.mjBIAS_AFFINE) & np.isin(dyn, [mjtDyn.mjDYN_NONE, mjtDyn.mjDYN_PID])
+    pid = gain == mjtGain.mjGAIN_PID
+    partly = [np.any(parts, axis=0) & ~np.all(parts, axis=0) for parts in (motor, turner)]
+    return partly[0] | partly[1] | (turner[0] & ~plain) | (pid & ~affine) | (~pid & (dyn == mjtDyn.mjDYN_PID))
+
+
+def _surplus(m: mujoco.MjModel) -> np.ndarray:
+    """(nactuator,) actuators with activations that their dynamics does not use."""
+    need = np.where(m.actuator_gaintype == mjtGain.mjGAIN_SO3, 3, 1) * (m.actuator_dyntype != mjtDyn.mjDYN_NONE)
+    counted = np.isin(m.actuator_dyntype, [mjtDyn.mjDYN_DCMOTOR, mjtDyn.mjDYN_PID])
+    return m.actuator_actnum > np.where(counted, (slots(m) < m.na).sum(axis=1), need)
 
 
 def _callbacks(m: mujoco.MjModel) -> Names:
@@ -249,9 +263,9 @@ def _members(enumeration: type) -> list:
 
 
 EQUALITY = {"connect", "weld", "joint", "tendon"}
-TRANSMISSIONS = {"joint", "jointinparent", "tendon"}
-DYNAMICS = {"none", "integrator", "filter", "filterexact", "muscle"}
-GAINS, BIASES = {"fixed", "affine", "muscle"}, {"none", "affine", "muscle"}
+TRANSMISSIONS = {"joint", "jointinparent", "slidercrank", "tendon", "site", "body", "so3"}
+DYNAMICS = {"none", "integrator", "filter", "filterexact", "muscle", "dcmotor", "pid"}
+GAINS, BIASES = {"fixed", "affine", "muscle", "dcmotor", "so3", "pid"}, {"none", "affine", "muscle", "dcmotor", "so3"}
 SENSOR_NAMES = {v.name.split("_", 1)[1].lower() for v in _members(mjtSensor) if int(v) in SENSORS}
 PLAIN = "use a motor, position, velocity, damper, intvelocity, general or muscle actuator"
 
@@ -270,14 +284,8 @@ TABLE: tuple[Feature, ...] = (
     Feature(
         "passive forces", "fluid on inertia boxes", YES, _option(lambda m: m.opt.density or m.opt.viscosity, "density")
     ),
-    Feature(
-        "passive forces",
-        "fluid on ellipsoids",
-        NO,
-        _where("geom", lambda m: m.geom_fluid[:, 0] > 0),
-        'remove fluidshape="ellipsoid"; the fluid then acts on inertia boxes',
-    ),
-    Feature("passive forces", "plastic joint springs", NO, _set("jnt_springyield"), "remove springyield"),
+    Feature("passive forces", "fluid on ellipsoids", YES, _where("geom", lambda m: m.geom_fluid[:, 0] > 0)),
+    Feature("passive forces", "plastic joint springs", YES, _set("jnt_springyield")),
     Feature("bodies", "mocap", YES, _where("body", lambda m: m.body_mocapid >= 0)),
     Feature("bodies", "applied forces", YES, lambda m: []),
     Feature("cameras and lights", "cameras in all modes", YES, _count("ncam", "cam")),
@@ -293,12 +301,14 @@ TABLE: tuple[Feature, ...] = (
     Feature("tendons", "friction loss", YES, _set("tendon_frictionloss")),
     Feature("tendons", "armature", YES, _set("tendon_armature")),
     Feature("tendons", "actuator force limits", YES, _set("tendon_actfrclimited")),
-    Feature("tendons", "plastic springs", NO, _set("tendon_springyield"), "remove springyield"),
+    Feature("tendons", "plastic springs", YES, _set("tendon_springyield")),
     *_rows("actuators", "transmission ", "actuator_trntype", _members(mjtTrn), TRANSMISSIONS, "act on a joint"),
     *_rows("actuators", "dynamics ", "actuator_dyntype", _members(mjtDyn), DYNAMICS, PLAIN),
     *_rows("actuators", "gain ", "actuator_gaintype", _members(mjtGain), GAINS, PLAIN),
     *_rows("actuators", "bias ", "actuator_biastype", _members(mjtBias), BIASES, PLAIN),
-    Feature("actuators", "several controls, outputs or activations", NO, _where("actuator", _multiple), PLAIN),
+    Feature("actuators", "several controls, outputs and activations", YES, _where("actuator", _multiple)),
+    Feature("actuators", "dcmotor, pid or so3 beside other types", NO, _where("actuator", _mixed), "use the shortcuts"),
+    Feature("actuators", "actdim above what the dynamics needs", NO, _where("actuator", _surplus), "leave it out"),
     Feature(
         "actuators",
         "delay and history",
@@ -309,9 +319,8 @@ TABLE: tuple[Feature, ...] = (
     Feature(
         "actuators",
         "damping and armature",
-        NO,
+        YES,
         _set("actuator_damping", "actuator_dampingpoly", "actuator_armature"),
-        "put damping and armature on the joint",
     ),
     Feature("collisions", ", ".join(_types_name(types) for types in COLLIDED), YES, _collided),
     Feature(

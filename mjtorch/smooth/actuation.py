@@ -1,14 +1,12 @@
 """Actuators: activation dynamics, forces, clamping (mj_fwdActuation, mj_nextActivation)."""
 
-import math
-
 import torch
 from torch import Tensor
 
-from mjtorch.math.vector import MIN_VALUE, norm
+from mjtorch.math.vector import MIN_VALUE
 from mjtorch.model import Data, DisableBit, Model
-from mjtorch.model.plan.actuation import Subset
-from mjtorch.smooth import muscle
+from mjtorch.model.plan.subset import Subset
+from mjtorch.smooth import motor, muscle, servo
 
 # mjMAXVAL: a larger control counts as bad.
 MAX_VALUE = 1e10
@@ -19,21 +17,16 @@ def fwd_actuation(m: Model, d: Data) -> Data:
     """Forces of the actuators and rates of their activations (mj_fwdActuation).
 
     Sets act_dot, actuator_force, qfrc_actuator, and counts `mjWARN_BADCTRL`. `force = gain * input + bias`, where the
-    input is the activation of a stateful actuator and the clamped control of another.
+    input is the activation of a stateful actuator and the clamped control of another; `mjtorch.smooth.servo` and
+    `mjtorch.smooth.motor` have the forces of those that are controlled otherwise.
     """
-    if not m.nu or m.opt.disabled(DisableBit.ACTUATION):
+    if not m.nout or m.opt.disabled(DisableBit.ACTUATION):
         zeros = {name: torch.zeros_like(getattr(d, name)) for name in ("act_dot", "actuator_force", "qfrc_actuator")}
         return d.replace(**zeros)
-    p = m.plan.actuation
     ctrl, bad = controls(m, d)
-    act_dot = activation_rate(m, d, ctrl)
-    force = gain(m, d) * force_input(m, d, ctrl, act_dot) + bias(m, d)
-    if m.opt.disableactuator:
-        force = torch.where(disabled_actuators(m), torch.zeros_like(force), force)
-    if p.ten_actfrclimited.some:
-        force = force * tendon_share(m, force)
-    if p.forcelimited.some:
-        force = clamp(force, m.actuator_forcerange, p.forcelimited)
+    ctrl, slew = servo.slewed_controls(m, d, ctrl)
+    act_dot = activation_rate(m, d, ctrl, slew)
+    force = limited(m, d, actuator_force(m, d, ctrl, act_dot), act_dot)
     mine = torch.arange(d.warning.shape[0], device=d.warning.device) == BADCTRL
     return d.replace(
         act_dot=act_dot,
@@ -41,6 +34,41 @@ def fwd_actuation(m: Model, d: Data) -> Data:
         qfrc_actuator=joint_force(m, d, force),
         warning=d.warning + (bad & mine),
     )
+
+
+def actuator_force(m: Model, d: Data, ctrl: Tensor, act_dot: Tensor) -> Tensor:
+    """Forces (nout,) before limits; those of disabled actuators are zero."""
+    p = m.plan.actuation
+    force = gain(m, d) * force_input(m, d, ctrl, act_dot) + bias(m, d)
+    special, s = [], m.plan.servo
+    if not p.plain:
+        act = current_activation(m, d, act_dot)
+        if s.is_pid.some:
+            special.append(servo.pid_force(m, d, ctrl, act))
+        if m.plan.motor.out.shape[0]:
+            special.append(motor.torque(m, d, ctrl, act))
+        if s.is_turner.some:
+            special.append(servo.turning_force(m, d, ctrl, act).flatten())
+        force = torch.cat([force, *special])[p.force_source]
+    if m.opt.disableactuator:
+        force = torch.where(disabled_actuators(m), torch.zeros_like(force), force)
+    return force
+
+
+def limited(m: Model, d: Data, force: Tensor, act_dot: Tensor) -> Tensor:
+    """`force` (nout,) within the limits of tendons and actuators, and what DC motors add that knows no limits."""
+    p = m.plan.actuation
+    if p.ten_actfrclimited.some:
+        force = force * tendon_share(m, force)
+    if p.forcelimited.some:
+        force = clamp(force, servo.per_output(m, m.actuator_forcerange), p.forcelimited)
+    turners, motors = m.plan.servo, m.plan.motor.out
+    if turners.turner_limited.some:
+        force = force.index_copy(0, turners.turner_out.flatten(), servo.limited_torque(m, force).flatten())
+    if motors.shape[0]:
+        more = torch.zeros_like(force).index_copy(0, motors, motor.friction(m, d, act_dot))
+        force = force + (torch.where(disabled_actuators(m), 0.0, more) if m.opt.disableactuator else more)
+    return force
 
 
 def clamp(x: Tensor, limits: Tensor, limited: Subset) -> Tensor:
@@ -56,7 +84,7 @@ def select(which: Subset, inside: Tensor, outside: Tensor) -> Tensor:
 
 
 def disabled_actuators(m: Model) -> Tensor:
-    """(nu,) bool: actuators whose group is switched off by `opt.disableactuator` (mj_actuatorDisabled)."""
+    """(nout,) bool: outputs of actuators whose group is switched off by `opt.disableactuator` (mj_actuatorDisabled)."""
     flags = torch.full_like(m.plan.actuation.group, m.opt.disableactuator & 0x7FFFFFFF)
     return ((flags >> m.plan.actuation.group) & 1).bool()
 
@@ -70,25 +98,35 @@ def controls(m: Model, d: Data) -> tuple[Tensor, Tensor]:
     return torch.where(bad, torch.zeros_like(ctrl), ctrl), bad
 
 
-def activation_rate(m: Model, d: Data, ctrl: Tensor) -> Tensor:
-    """act_dot (na,): the control, the filtered difference `(ctrl - act) / tau`, or a muscle's excitation dynamics."""
+def activation_rate(m: Model, d: Data, ctrl: Tensor, slew: Tensor) -> Tensor:
+    """act_dot (na,): the control, the filtered difference `(ctrl - act) / tau`, or a muscle's excitation dynamics.
+
+    Those of servos and DC motors are from their own files; slew: (k,) from `slewed_controls`.
+    """
     p = m.plan.actuation
     if not m.na:
         return d.act
-    u, prm = ctrl[p.act_actuator], m.actuator_dynprm[p.act_actuator]
+    u, prm = (ctrl if p.plain else servo.inputs(ctrl))[p.act_control], m.actuator_dynprm[p.act_actuator]
     rate = u
     if p.filters.some:
         rate = select(p.filters, (u - d.act) / prm[:, 0].clamp(min=MIN_VALUE), u)
+    parts = [rate]
     if p.muscle_act.shape[0]:
         k = p.muscle_act
-        rate = torch.cat([rate, muscle.activation_rate(u[k], d.act[k], prm[k])])[p.act_source]
-    return rate
+        parts.append(muscle.activation_rate(u[k], d.act[k], prm[k]))
+    if m.plan.servo.slew_act.shape[0]:
+        parts.append(slew)
+    if m.plan.servo.integral_act.shape[0]:
+        parts.append(servo.integral_rate(m, d, ctrl))
+    if p.motor_states:
+        parts.append(motor.state_rates(m, d, ctrl))
+    return torch.cat(parts)[p.act_source] if len(parts) > 1 else rate
 
 
 def next_activation(m: Model, d: Data, act_dot: Tensor) -> Tensor:
     """Activations (na,) after one time step with rates `act_dot` (na,), within their ranges (mj_nextActivation).
 
-    Exact filters follow `tau (1 - exp(-h / tau))`, the others Euler's rule.
+    Exact filters and currents follow `tau (1 - exp(-h / tau))`, the others Euler's rule, bristles of DC motors neither.
     """
     p, h = m.plan.actuation, m.opt.timestep
     span = h
@@ -98,7 +136,7 @@ def next_activation(m: Model, d: Data, act_dot: Tensor) -> Tensor:
     act = d.act + act_dot * span
     if p.actlimited.some:
         act = clamp(act, m.actuator_actrange[p.act_actuator], p.actlimited)
-    return act
+    return motor.next_states(m, d, act) if p.motor_states or m.plan.motor.integral_act.shape[0] else act
 
 
 def current_activation(m: Model, d: Data, act_dot: Tensor) -> Tensor:
@@ -108,35 +146,21 @@ def current_activation(m: Model, d: Data, act_dot: Tensor) -> Tensor:
 
 
 def force_input(m: Model, d: Data, ctrl: Tensor, act_dot: Tensor) -> Tensor:
-    """What the gains multiply (nu,): activations and controls, wrapped where they are angles of a ball joint."""
+    """What the gains multiply (nout,): activations and controls, wrapped where they are angles."""
     p = m.plan.actuation
-    x = torch.cat([ctrl, current_activation(m, d, act_dot)])[p.input_source] if m.na else ctrl
-    if p.wraps.some:
-        period = wrap_period(m)
-        x = torch.where(p.wraps.mask & (period > 0), wrap(x, d.actuator_length, period), x)
+    x = torch.cat([ctrl, current_activation(m, d, act_dot)]) if m.na else ctrl
+    if m.na or not p.plain:
+        x = (x if p.plain else servo.inputs(x))[p.input_source]
+    wraps = m.plan.transmission.wraps
+    if wraps.some:
+        period = servo.wrap_period(m)
+        x = torch.where(wraps.mask & (period > 0), servo.wrap(x, d.actuator_length, period), x)
     return x
 
 
-def wrap_period(m: Model) -> Tensor:
-    """Length (nu,) of a full turn for position servos, 0 for others; means something for actuators in `wraps` only.
-
-    A servo is known by `kp = gainprm[0] = -biasprm[1]` (computation/index.rst, "Rotational setpoints").
-    """
-    servo = m.actuator_gainprm[:, 0] == -m.actuator_biasprm[:, 1]
-    turn = 2 * math.pi * norm(m.actuator_gear[:, :3])
-    return torch.where(servo, turn, torch.zeros_like(turn))
-
-
-def wrap(setpoint: Tensor, length: Tensor, period: Tensor) -> Tensor:
-    """The representative (n,) of `setpoint`, known up to whole periods, that is nearest to `length`."""
-    period = torch.where(period > 0, period, 1.0)
-    turns = (setpoint - length) / period
-    return setpoint - period * (turns + 0.5 * turns.sign()).trunc()
-
-
 def gain(m: Model, d: Data) -> Tensor:
-    """Gains (nu,): fixed, affine in length and velocity, or a muscle's."""
-    p, prm = m.plan.actuation, m.actuator_gainprm
+    """Gains (nout,): fixed, affine in length and velocity, or a muscle's."""
+    p, prm = m.plan.actuation, servo.per_output(m, m.actuator_gainprm)
     total = prm[:, 0]
     if p.gain_affine.some:
         slope = prm[:, 1] * d.actuator_length + prm[:, 2] * d.actuator_velocity
@@ -147,8 +171,8 @@ def gain(m: Model, d: Data) -> Tensor:
 
 
 def bias(m: Model, d: Data) -> Tensor:
-    """Bias forces (nu,): none, affine in length and velocity, or a muscle's passive force."""
-    p, prm = m.plan.actuation, m.actuator_biasprm
+    """Bias forces (nout,): none, affine in length and velocity, or a muscle's passive force."""
+    p, prm = m.plan.actuation, servo.per_output(m, m.actuator_biasprm)
     total = torch.zeros_like(d.actuator_length)
     if p.bias_affine.some:
         affine = prm[:, 0] + prm[:, 1] * d.actuator_length + prm[:, 2] * d.actuator_velocity
@@ -161,8 +185,8 @@ def bias(m: Model, d: Data) -> Tensor:
 
 
 def gain_velocity(m: Model, d: Data) -> Tensor:
-    """Derivative (nu,) of `gain` by the actuators' own velocities."""
-    p, prm = m.plan.actuation, m.actuator_gainprm
+    """Derivative (nout,) of `gain` by the actuators' own velocities."""
+    p, prm = m.plan.actuation, servo.per_output(m, m.actuator_gainprm)
     total = select(p.gain_affine, prm[:, 2], torch.zeros_like(prm[:, 2]))
     if p.muscle_gain.shape[0]:
         slope = muscle.gain_velocity(*_muscle_state(m, d, p.muscle_gain), prm[p.muscle_gain])
@@ -177,7 +201,7 @@ def _muscle_state(m: Model, d: Data, actuator: Tensor) -> tuple[Tensor, Tensor, 
 
 
 def tendon_share(m: Model, force: Tensor) -> Tensor:
-    """What is left (nu,) of each actuator's force (nu,): all actuators on a tendon give way alike (mj_fwdActuation).
+    """What is left (nout,) of each force (nout,): all actuators on a tendon give way alike (mj_fwdActuation).
 
     The factor brings the total force on a tendon with force limits into `tendon_actfrcrange`; 1 for other actuators.
     """
@@ -189,7 +213,7 @@ def tendon_share(m: Model, force: Tensor) -> Tensor:
 
 
 def joint_force(m: Model, d: Data, force: Tensor) -> Tensor:
-    """qfrc_actuator (nv,) of actuator forces (nu,), with gravity compensation where a joint's actuators provide it."""
+    """qfrc_actuator (nv,) of forces (nout,), with gravity compensation where a joint's actuators provide it."""
     p = m.plan.actuation
     qfrc = force @ d.actuator_moment
     if p.actgravcomp.some and not m.opt.disabled(DisableBit.GRAVITY):

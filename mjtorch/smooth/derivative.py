@@ -3,13 +3,14 @@
 import torch
 from torch import Tensor
 
-from mjtorch.math.spatial import cross_motion, symmetric
-from mjtorch.math.vector import cross
+from mjtorch.math.spatial import blocks, cross_motion, skew, symmetric
+from mjtorch.math.vector import cross, norm
 from mjtorch.model import Data, DisableBit, Model
-from mjtorch.smooth import fluid
+from mjtorch.smooth import ellipsoid, fluid, motor, servo
 from mjtorch.smooth.actuation import controls, disabled_actuators, force_input, gain_velocity
 from mjtorch.smooth.com import subtree_sum
 from mjtorch.smooth.polynomial import polynomial_slope
+from mjtorch.smooth.reflected import dof_damping
 from mjtorch.smooth.tendon import tendon_damping_derivative
 
 
@@ -25,7 +26,7 @@ def smooth_vel(m: Model, d: Data, include_bias: bool) -> Tensor:
     moments: list[Tensor] = []
     if has_velocity_terms(m):
         slope, moment = actuator_vel(m, d), dof_moment(m, d)
-        if m.plan.actuation.scalar:
+        if m.plan.transmission.scalar:
             diagonal = diagonal + slope @ (moment * moment)
         else:
             slopes, moments = [slope], [moment]
@@ -41,65 +42,101 @@ def smooth_vel(m: Model, d: Data, include_bias: bool) -> Tensor:
 
 def damping_derivative(m: Model, qvel: Tensor) -> Tensor:
     """`d(b(|v|) v) / dv` (nv,) of the dof dampers: `b0 + 2 b1 |v| + 3 b2 v^2` (mjd_xPolyForce)."""
-    if not m.plan.passive.damping_poly:
-        return m.dof_damping
-    return polynomial_slope(m.dof_damping, m.dof_dampingpoly, qvel.abs())
+    b, higher = dof_damping(m)
+    return polynomial_slope(b, higher, qvel.abs()) if m.plan.passive.damping_poly else b
 
 
 def coupled(m: Model, slope: Tensor, moment: Tensor) -> Tensor:
-    """`moment^T diag(slope) moment` (nv, nv); of tendons, as in C, what couples dofs of one chain.
+    """`moment^T diag(slope) moment` (nv, nv); as in C, only what couples dofs of one chain.
 
     slope: (n,) derivatives of scalar forces by their own velocities, moment: (n, nv) their moments.
     """
     q, total = m.plan.integration, moment.mT @ (slope[:, None] * moment)
-    return total * (q.below + q.above) if m.ntendon else total
+    return total * (q.below + q.above) if m.ntendon or m.plan.transmission.dense else total
 
 
 def has_velocity_terms(m: Model) -> bool:
     """Whether the force of any actuator depends on its velocity."""
     p = m.plan.actuation
-    depends = p.bias_affine.some or p.gain_affine.some or p.muscle_gain.shape[0] > 0
+    depends = p.bias_affine.some or p.gain_affine.some or p.muscle_gain.shape[0] > 0 or m.plan.motor.out.shape[0] > 0
     return depends and not m.opt.disabled(DisableBit.ACTUATION)
 
 
 def actuator_vel(m: Model, d: Data) -> Tensor:
-    """Derivative (nu,) of actuator forces by their own velocities, 0 where `forcerange` clamps (mjd_actuator_vel)."""
-    p = m.plan.actuation
-    zero = torch.zeros_like(d.actuator_force)
-    total = torch.where(p.bias_affine.mask, m.actuator_biasprm[:, 2], zero)
+    """Derivative (nout,) of actuator forces by their own velocities, 0 where `forcerange` clamps (mjd_actuator_vel)."""
+    p, motors = m.plan.actuation, m.plan.motor.out
+    force, zero = d.actuator_force, torch.zeros_like(d.actuator_force)
+    total = torch.where(p.bias_affine.mask, servo.per_output(m, m.actuator_biasprm)[:, 2], zero)
     if p.gain_affine.some or p.muscle_gain.shape[0]:
         total = total + gain_velocity(m, d) * force_input(m, d, controls(m, d)[0], d.act_dot)
-    if m.opt.disableactuator:
-        total = torch.where(disabled_actuators(m), zero, total)
+    if motors.shape[0]:
+        ctrl, _ = servo.slewed_controls(m, d, controls(m, d)[0])
+        electrical, mechanical = motor.velocity_slope(m, d, ctrl)
+        total, unlimited = total.index_copy(0, motors, electrical), zero.index_copy(0, motors, mechanical)
+        if m.plan.integration.drops_saturated:
+            # Limits are for what is electrical.
+            force = force - zero.index_copy(0, motors, motor.friction(m, d, d.act_dot))
+            total = unsaturated(m, d, total, force) + unlimited
+        else:
+            total = unsaturated(m, d, total + unlimited, force)
+    else:
+        total = unsaturated(m, d, total, force)
+    return torch.where(disabled_actuators(m), zero, total) if m.opt.disableactuator else total
+
+
+def unsaturated(m: Model, d: Data, slope: Tensor, force: Tensor) -> Tensor:
+    """`slope` (nout,), 0 for outputs whose `force` (nout,) is at the limits of actuators or tendons."""
+    p, total, zero = m.plan.actuation, slope, torch.zeros_like(slope)
     if p.forcelimited.some:
-        low, high = m.actuator_forcerange.unbind(-1)
-        clamped = p.forcelimited.mask & ((d.actuator_force <= low) | (d.actuator_force >= high))
+        low, high = servo.per_output(m, m.actuator_forcerange).unbind(-1)
+        if m.plan.motor.out.shape[0]:  # rounded: friction has been taken away
+            low, high = low + rounding(low), high - rounding(high)
+        clamped = p.forcelimited.mask & ((force <= low) | (force >= high))
         total = torch.where(clamped, zero, total)
+    if m.plan.servo.turner_limited.some:
+        total = free_turners(m, d, total)
     if p.ten_actfrclimited.some and m.plan.integration.drops_saturated:
-        total = torch.where(p.ten_actfrclimited.mask & saturated_tendon(m, d), zero, total)
+        total = torch.where(p.ten_actfrclimited.mask & saturated_tendon(m, force), zero, total)
     return total
 
 
-def saturated_tendon(m: Model, d: Data) -> Tensor:
+def free_turners(m: Model, d: Data, slope: Tensor) -> Tensor:
+    """`slope` (nout,), 0 for the orientation servos whose torque is at its limit.
+
+    In C it depends on the last digit whether a torque that has been scaled to the limit is at it.
+    """
+    s, most = m.plan.servo, m.actuator_forcerange[m.plan.servo.turner, 1]
+    saturated = s.turner_limited.mask & (norm(d.actuator_force[s.turner_out]) >= most - rounding(most))
+    kept = torch.where(saturated[:, None], 0.0, slope[s.turner_out])
+    return slope.index_copy(0, s.turner_out.flatten(), kept.flatten())
+
+
+def rounding(x: Tensor) -> Tensor:
+    """By how much forces at the limit `x` may miss it."""
+    return max(1e-10, 4 * torch.finfo(x.dtype).eps) * x.abs()
+
+
+def saturated_tendon(m: Model, force: Tensor) -> Tensor:
     """(nu,) bool: the actuator's tendon bears as much actuator force as `tendon_actfrcrange` allows, up to rounding."""
     p = m.plan.actuation
-    total, bounds = p.ten_share @ d.actuator_force, m.tendon_actfrcrange[p.ten_pulled]
-    slack = max(1e-10, 4 * torch.finfo(total.dtype).eps) * bounds.abs()
+    total, bounds = p.ten_share @ force, m.tendon_actfrcrange[p.ten_pulled]
+    slack = rounding(bounds)
     return (total <= (bounds + slack)[:, 0]) | (total >= (bounds - slack)[:, 1])
 
 
 def dof_moment(m: Model, d: Data) -> Tensor:
     """`actuator_moment` (nu, nv) without the dofs whose total actuator force is at the limit of `jnt_actfrcrange`.
 
-    Actuators on tendons keep theirs.
+    Actuators that do not act on joints keep theirs.
     """
     p = m.plan.actuation
     if not (p.actfrclimited.some and m.plan.integration.drops_saturated):
         return d.actuator_moment
     low, high = m.jnt_actfrcrange[p.dof_joint].unbind(-1)
     saturated = p.actfrclimited.mask & ((d.qfrc_actuator <= low) | (d.qfrc_actuator >= high))
-    if p.on_tendon.some:
-        saturated = saturated & ~p.on_tendon.mask[:, None]
+    off_joint = m.plan.transmission.off_joint
+    if off_joint.some:
+        saturated = saturated & ~off_joint.mask[:, None]
     return torch.where(saturated, torch.zeros_like(d.actuator_moment), d.actuator_moment)
 
 
@@ -112,7 +149,11 @@ def body_vel(m: Model, d: Data, include_bias: bool, include_fluid: bool) -> Tens
     """
     p, q = m.plan.kinematics, m.plan.integration
     inertia, composite = inertia_matrix(torch.stack([d.cinert, d.crb])).unbind(0) if include_bias else (None, None)
-    matrices = [fluid_matrix(m, d)] if include_fluid else []
+    matrices = []
+    if include_fluid and m.plan.passive.boxes:
+        matrices.append(fluid_matrix(m, d))
+    if include_fluid and m.plan.passive.ellipsoids:
+        matrices.append(ellipsoid_matrix(m, d, symmetric=not include_bias))
     if inertia is not None:
         matrices.append(-bias_matrix(inertia, d.cvel))
     change = subtree_sum(m, sum(matrices[1:], matrices[0]))[p.dof_body]
@@ -149,17 +190,25 @@ def fluid_matrix(m: Model, d: Data) -> Tensor:
     box = fluid.inertia_box(m.body_mass, m.body_inertia)
     coefficients = fluid.drag_coefficients(box, m.opt.density, m.opt.viscosity)
     slope = fluid.drag_derivative(fluid.relative_velocity(m, d), *coefficients)
+    if m.plan.passive.ellipsoids:
+        slope = slope * m.plan.passive.box_body
     return (to_local * slope[:, None]) @ to_local.mT
 
 
-def skew(v: Tensor) -> Tensor:
-    """Matrices (..., 3, 3) with `skew(v) x = v x x`."""
-    return cross(v[..., None, :], torch.eye(3, dtype=v.dtype, device=v.device)).mT
+def ellipsoid_matrix(m: Model, d: Data, *, symmetric: bool) -> Tensor:
+    """Derivative (nbody, 6, 6) of the medium's wrench on ellipsoids, as in `fluid_matrix` (mjd_ellipsoidFluid).
 
-
-def blocks(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
-    """The matrices (..., 6, 6) with the (..., 3, 3) blocks `a b` above `c d`."""
-    return torch.cat([torch.cat([a, b], dim=-1), torch.cat([c, d], dim=-1)], dim=-2)
+    symmetric: take the symmetric part, as `implicitfast` does save for bodies that float alone.
+    """
+    p = m.plan.passive
+    mat = d.geom_xmat[p.fluid_geom]
+    arm = d.geom_xpos[p.fluid_geom] - d.subtree_com[m.plan.kinematics.body_root[p.fluid_body]]
+    to_local = blocks(mat, skew(arm) @ mat, torch.zeros_like(mat), mat)
+    slope = ellipsoid.wrench_derivative(ellipsoid.ellipsoids(m), ellipsoid.geom_velocity(m, d))
+    if symmetric:
+        slope = torch.where(p.fluid_floats[:, None, None], slope, 0.5 * (slope + slope.mT))
+    moved = to_local @ (ellipsoid.fluid_share(m)[..., None] * slope) @ to_local.mT
+    return (p.fluid_on @ moved.flatten(1)).unflatten(-1, (6, 6))
 
 
 def inertia_matrix(inertia: Tensor) -> Tensor:

@@ -55,7 +55,12 @@ def relative_velocity(m: Model, d: Data) -> Tensor:
 
 
 def fluid_wrench(m: Model, d: Data) -> Tensor:
-    """Torque and force (nbody, 6) of the fluid on each body, at `xipos`, in world axes (mj_inertiaBoxFluidModel)."""
+    """Torque and force (nbody, 6) of the fluid on each body, at `xipos`, in world axes (mj_inertiaBoxFluidModel).
+
+    None on bodies with geoms that the fluid acts on as ellipsoids.
+    """
     box = inertia_box(m.body_mass, m.body_inertia)
     local = drag(relative_velocity(m, d), *drag_coefficients(box, m.opt.density, m.opt.viscosity))
+    if m.plan.passive.ellipsoids:
+        local = local * m.plan.passive.box_body
     return (local.unflatten(-1, (2, 3)) @ d.ximat.mT).flatten(1)

@@ -6,6 +6,7 @@ from torch import Tensor
 from mjtorch.math import linalg
 from mjtorch.math.spatial import inertia_mul
 from mjtorch.model import Data, Model
+from mjtorch.smooth.reflected import dof_armature, tendon_armature
 
 
 def crb(m: Model, d: Data) -> Data:
@@ -18,9 +19,9 @@ def crb(m: Model, d: Data) -> Data:
     composite = p.inertia_subtree @ d.cinert
     momentum = inertia_mul(composite[p.dof_body], d.cdof)
     coupling = (momentum[p.M_row] * d.cdof[p.M_col]).sum(-1)
-    M = coupling + m.dof_armature[p.M_row] * p.M_diagonal
+    M = coupling + dof_armature(m)[p.M_row] * p.M_diagonal
     if m.plan.tendon.armature:
-        M = M + (d.ten_J.mT @ (m.tendon_armature[:, None] * d.ten_J))[p.M_row, p.M_col]
+        M = M + (d.ten_J.mT @ (tendon_armature(m)[:, None] * d.ten_J))[p.M_row, p.M_col]
     return d.replace(crb=composite, M=M)
 
 

@@ -6,8 +6,11 @@ from torch import Tensor
 from mjtorch.math import quaternion as quat
 from mjtorch.math.vector import cross, norm
 from mjtorch.model import Data, DisableBit, Model
+from mjtorch.smooth.ellipsoid import ellipsoid_force
 from mjtorch.smooth.fluid import fluid_wrench
+from mjtorch.smooth.plastic import rest_positions
 from mjtorch.smooth.polynomial import polynomial
+from mjtorch.smooth.reflected import dof_damping
 from mjtorch.smooth.tendon import tendon_damper_force, tendon_spring_force
 
 
@@ -17,13 +20,13 @@ def stretch(m: Model, d: Data) -> tuple[Tensor, Tensor]:
     The first are hinges and slides, the second rotation vectors of ball and free joints and then shifts of free joints,
     in the order of `m.plan.passive`.
     """
-    p = m.plan.passive
-    scalar = (d.qpos - m.qpos_spring)[p.scalar_qpos]
+    p, rest = m.plan.passive, rest_positions(m, d)
+    scalar = (d.qpos - rest)[p.scalar_qpos]
     if not p.vector_joint.shape[0]:
         return scalar, d.qpos.new_zeros(0, 3)
     # The angle does not depend on the length of the quaternion: no need to normalize it.
-    turned = quat.sub(d.qpos[p.quat_qpos], m.qpos_spring[p.quat_qpos])
-    return scalar, torch.cat([turned, (d.qpos - m.qpos_spring)[p.shift_qpos]])
+    turned = quat.sub(d.qpos[p.quat_qpos], rest[p.quat_qpos])
+    return scalar, torch.cat([turned, (d.qpos - rest)[p.shift_qpos]])
 
 
 def spring_force(m: Model, d: Data) -> Tensor:
@@ -43,9 +46,10 @@ def spring_force(m: Model, d: Data) -> Tensor:
 
 def damper_force(m: Model, qvel: Tensor) -> Tensor:
     """Force (nv,) of the dof dampers, `-b(|v|) v` (mj_springdamper)."""
-    if not m.plan.passive.damping_poly:
-        return -m.dof_damping * qvel
-    return -polynomial(m.dof_damping, m.dof_dampingpoly, qvel.abs()) * qvel
+    b, higher = dof_damping(m)
+    if m.plan.passive.damping_poly:
+        b = polynomial(b, higher, qvel.abs())
+    return -b * qvel
 
 
 def apply_at_com(m: Model, d: Data, wrench: Tensor) -> Tensor:
@@ -64,6 +68,16 @@ def gravcomp_wrench(m: Model) -> Tensor:
     """Torque and force (nbody, 6) at `xipos` that carry the share `body_gravcomp` of each body's weight."""
     lift = -(m.body_mass * m.body_gravcomp)[:, None] * m.opt.gravity
     return torch.cat([torch.zeros_like(lift), lift], dim=-1)
+
+
+def fluid_force(m: Model, d: Data) -> Tensor:
+    """Generalised force (nv,) of the surrounding medium, on inertia boxes and ellipsoids."""
+    p, total = m.plan.passive, torch.zeros_like(d.qvel)
+    if p.boxes:
+        total = total + apply_at_com(m, d, fluid_wrench(m, d))
+    if p.ellipsoids:
+        total = total + ellipsoid_force(m, d)
+    return total
 
 
 def passive(m: Model, d: Data) -> Data:
@@ -89,7 +103,7 @@ def passive(m: Model, d: Data) -> Data:
     if others and p.gravcomp and not opt.disabled(DisableBit.GRAVITY):
         forces["qfrc_gravcomp"] = apply_at_com(m, d, gravcomp_wrench(m))
     if others and p.fluid:
-        forces["qfrc_fluid"] = apply_at_com(m, d, fluid_wrench(m, d))
+        forces["qfrc_fluid"] = fluid_force(m, d)
     total = forces["qfrc_spring"] + forces["qfrc_damper"]
     if p.gravcomp:
         total = total + forces["qfrc_gravcomp"] * p.gravcomp_dof

@@ -8,7 +8,9 @@ from torch import Tensor
 from mjtorch.math.vector import MIN_VALUE, basis, cross, dot, normalize
 from mjtorch.model import Data, Model
 from mjtorch.smooth.jacobian import dof_motion
+from mjtorch.smooth.plastic import rest_lengths
 from mjtorch.smooth.polynomial import polynomial, polynomial_slope
+from mjtorch.smooth.reflected import tendon_armature, tendon_damping
 from mjtorch.smooth.wrap import wrap
 
 
@@ -99,15 +101,16 @@ def tendon_bias(m: Model, d: Data) -> Tensor:
     short = path.length < MIN_VALUE
     swing = torch.where(short, 0.0, (dot(velocity, velocity) - along * along) / torch.where(short, 1.0, path.length))
     growth = path.share @ (dot(path.along, acceleration) + swing)
-    return (m.tendon_armature * growth) @ d.ten_J
+    return (tendon_armature(m) * growth) @ d.ten_J
 
 
 def tendon_stretch(m: Model, d: Data) -> Tensor:
     """How much (ntendon,) longer or, negative, shorter tendons are than where their springs rest.
 
-    Springs rest anywhere between the two lengths of `tendon_lengthspring`.
+    Springs rest anywhere between the two lengths of `rest_lengths`.
     """
-    return d.ten_length - d.ten_length.clamp(m.tendon_lengthspring[:, 0], m.tendon_lengthspring[:, 1])
+    low, high = rest_lengths(m, d).unbind(-1)
+    return d.ten_length - d.ten_length.clamp(low, high)
 
 
 def tendon_spring_force(m: Model, d: Data) -> Tensor:
@@ -120,14 +123,13 @@ def tendon_spring_force(m: Model, d: Data) -> Tensor:
 
 def tendon_damper_force(m: Model, d: Data) -> Tensor:
     """Generalised force (nv,) of the tendon dampers, `-J^T b(|v|) v` (mj_springdamper)."""
-    v, b = d.ten_velocity, m.tendon_damping
+    v, (b, higher) = d.ten_velocity, tendon_damping(m)
     if m.plan.tendon.damping_poly:
-        b = polynomial(b, m.tendon_dampingpoly, v.abs())
+        b = polynomial(b, higher, v.abs())
     return -(b * v) @ d.ten_J
 
 
 def tendon_damping_derivative(m: Model, d: Data) -> Tensor:
     """`d(b(|v|) v) / dv` (ntendon,) of the tendon dampers."""
-    if not m.plan.tendon.damping_poly:
-        return m.tendon_damping
-    return polynomial_slope(m.tendon_damping, m.tendon_dampingpoly, d.ten_velocity.abs())
+    b, higher = tendon_damping(m)
+    return polynomial_slope(b, higher, d.ten_velocity.abs()) if m.plan.tendon.damping_poly else b

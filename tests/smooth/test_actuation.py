@@ -10,11 +10,22 @@ from mjtorch import tree
 from mjtorch.model import put_data, put_model
 from mjtorch.smooth import muscle
 from mjtorch.smooth.actuation import fwd_actuation, next_activation
+from mjtorch.smooth.derivative import actuator_vel
 from mjtorch.smooth.transmission import transmission
 
 TRANSMISSION = ("actuator_length", "actuator_moment")
 ACTUATION = ("act_dot", "actuator_force", "qfrc_actuator")
-MODELS = ("feature/actuators", "feature/muscles", "feature/joints", "gym/humanoid", "gym/ant", "gym/half_cheetah")
+MODELS = (
+    "feature/actuators",
+    "feature/muscles",
+    "feature/transmissions",
+    "feature/servos",
+    "feature/motors",
+    "feature/joints",
+    "gym/humanoid",
+    "gym/ant",
+    "gym/half_cheetah",
+)
 
 # Position servos on ball joints, whose setpoints are angles, with setpoints many turns away; gravity compensation and
 # force limits of joints; every kind of activation with limits.
@@ -149,7 +160,7 @@ def test_muscle_gain_velocity_is_the_derivative() -> None:
     assert torch.allclose(muscle.gain_velocity(*args), slope, rtol=1e-12)
 
 
-@pytest.mark.parametrize("model", [*MODELS[:2], SERVOS], ids=[*MODELS[:2], "servos"])
+@pytest.mark.parametrize("model", [*MODELS[:5], SERVOS], ids=[*MODELS[:5], "servos"])
 def test_next_activation(model: str) -> None:
     mj_model = load(model)
     mj_data = moved(mj_model, 1, 3.0)
@@ -159,11 +170,11 @@ def test_next_activation(model: str) -> None:
     step = mujoco.MjData(mj_model)
     mujoco.mj_copyState(mj_model, mj_data, step, mujoco.mjtState.mjSTATE_INTEGRATION)
     mujoco.mj_step(mj_model, step)
-    wraps = m.plan.actuation.act_wraps.mask
+    wraps = m.plan.actuation.act_wraps.mask.index_fill(0, m.plan.servo.turner_act.flatten(), True)
     assert [a for a, w in zip(act, wraps, strict=True) if not w] == pytest.approx(step.act[~wraps.numpy()], rel=1e-9)
 
 
-@pytest.mark.parametrize("model", [*MODELS[:2], SERVOS], ids=[*MODELS[:2], "servos"])
+@pytest.mark.parametrize("model", [*MODELS[:5], SERVOS], ids=[*MODELS[:5], "servos"])
 def test_vmap_and_gradients(model: str) -> None:
     mj_model = load(model)
     m = put_model(mj_model, dtype=torch.float64)
@@ -180,3 +191,24 @@ def test_vmap_and_gradients(model: str) -> None:
         jacobians = torch.func.jacrev(force, argnums=(0, 1, 2))(*at)
         assert all(x.isfinite().all() for x in tree.leaves(jacobians))
     assert torch.autograd.gradcheck(force, tuple(x.clone().requires_grad_() for x in inputs), atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_adhesion_under_elliptic_cones(seed: int) -> None:
+    mj_model = load("feature/transmissions", cone=int(mujoco.mjtCone.mjCONE_ELLIPTIC))
+    check(mj_model, random_state(mj_model, seed))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_limit_on_the_torque_of_orientation_servos(seed: int) -> None:
+    mj_model = load("feature/servos")
+    limited = [mj_model.actuator(name).id for name in ("site", "tight")]
+    mj_model.actuator_forcerange[limited, 1] = 0.9, 0.3
+    mj_data = random_state(mj_model, seed)
+    check(mj_model, mj_data)
+    m = put_model(mj_model, dtype=torch.float64)
+    d = put_data(mj_model, mj_data, model=m)
+    slope, torque = actuator_vel(m, d), d.actuator_force[m.plan.servo.turner_out].norm(dim=-1)
+    saturated = (torque - m.actuator_forcerange[m.plan.servo.turner, 1]).abs() < 1e-12
+    assert saturated.any()
+    assert ((slope[m.plan.servo.turner_out] == 0).all(-1) == saturated).all()

@@ -16,10 +16,15 @@ from mjtorch.smooth.rne import rne
 MODELS = (
     "feature/actuators",
     "feature/muscles",
+    "feature/transmissions",
+    "feature/servos",
+    "feature/motors",
     "feature/joints",
     "feature/ball",
     "feature/free",
     "feature/fluid",
+    "feature/ellipsoids",
+    "feature/gears",
     "gym/humanoid",
     "gym/swimmer",
 )

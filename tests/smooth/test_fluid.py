@@ -1,10 +1,13 @@
-"""The inertia-box fluid model, piece by piece; its force against C is in test_passive."""
+"""The fluid models, piece by piece; their forces against C are in test_passive, derivatives in test_derivative."""
 
 import pytest
 import torch
 from reference import assert_fields_close, load, random_state
 
 from mjtorch.model import put_data, put_model
+from mjtorch.smooth.com import com_vel
+from mjtorch.smooth.derivative import smooth_vel
+from mjtorch.smooth.ellipsoid import ellipsoids, wrench, wrench_derivative
 from mjtorch.smooth.fluid import drag, drag_coefficients, drag_derivative, inertia_box
 from mjtorch.smooth.passive import passive
 
@@ -36,11 +39,35 @@ def test_derivative() -> None:
     assert torch.allclose(jacobian, torch.diag_embed(drag_derivative(velocity, *coefficients)))
 
 
+@pytest.mark.parametrize("model", ["feature/fluid", "feature/ellipsoids"])
 @pytest.mark.parametrize(("density", "viscosity"), [(1.2, 0.0), (0.0, 2e-3), (1000.0, 0.5)])
-def test_medium(density: float, viscosity: float) -> None:
-    mj_model = load("feature/fluid", density=density, viscosity=viscosity)
+def test_medium(density: float, viscosity: float, model: str) -> None:
+    mj_model = load(model, density=density, viscosity=viscosity)
     mj_data = random_state(mj_model, 1)
     m = put_model(mj_model, dtype=torch.float64)
     expected = put_data(mj_model, mj_data, model=m)
     assert abs(mj_data.qfrc_fluid).max() > 0
     assert_fields_close(passive(m, expected), expected, ("qfrc_fluid", "qfrc_passive"), 1e-9)
+
+
+def test_ellipsoid_derivative() -> None:
+    e = ellipsoids(put_model(load("feature/ellipsoids"), dtype=torch.float64))
+    velocity = torch.randn(len(e.size), 6, generator=torch.Generator().manual_seed(0), **DOUBLE)
+    jacobian = torch.func.jacrev(lambda x: wrench(e, x).sum(0))(velocity).movedim(1, 0)
+    assert torch.allclose(wrench_derivative(e, velocity), jacobian, rtol=1e-10, atol=1e-10)
+
+
+def test_ellipsoids_at_rest_have_finite_gradients_and_a_batch() -> None:
+    mj_model = load("feature/ellipsoids", wind=(0, 0, 0))
+    m = put_model(mj_model, dtype=torch.float64)
+    d = put_data(mj_model, random_state(mj_model), model=m)
+
+    def force(qvel: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
+        model, moving = m.replace(geom_size=size), com_vel(m, d.replace(qvel=qvel))
+        return torch.cat([passive(model, moving).qfrc_fluid, smooth_vel(model, moving, False).flatten()])
+
+    speeds = torch.stack([torch.zeros_like(d.qvel), d.qvel])
+    for qvel in speeds:
+        assert all(x.isfinite().all() for x in torch.func.jacrev(force, argnums=(0, 1))(qvel, m.geom_size))
+    expected = torch.stack([force(qvel, m.geom_size) for qvel in speeds])
+    assert torch.allclose(torch.vmap(force, in_dims=(0, None))(speeds, m.geom_size), expected, rtol=1e-12, atol=1e-12)

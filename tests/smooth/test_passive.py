@@ -9,7 +9,15 @@ from mjtorch.model import put_data, put_model
 from mjtorch.smooth.passive import passive
 
 FIELDS = ("qfrc_spring", "qfrc_damper", "qfrc_gravcomp", "qfrc_fluid", "qfrc_passive")
-MODELS = ("feature/joints", "feature/ball", "feature/fluid", "feature/frames", "gym/humanoid", "gym/swimmer")
+MODELS = (
+    "feature/joints",
+    "feature/ball",
+    "feature/fluid",
+    "feature/ellipsoids",
+    "feature/frames",
+    "gym/humanoid",
+    "gym/swimmer",
+)
 SPRINGS = """
 <mujoco>
   <option gravity=".3 .2 -9"/>
@@ -54,7 +62,7 @@ def test_matches_c(model: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("flags", DISABLED)
-@pytest.mark.parametrize("model", ["feature/fluid", "feature/joints", SPRINGS], ids=["fluid", "joints", "springs"])
+@pytest.mark.parametrize("model", ["feature/fluid", "feature/ellipsoids", "feature/joints", SPRINGS], ids=[0, 1, 2, 3])
 def test_disabled(model: str, flags: str) -> None:
     mj_model = load(model)
     for flag in flags.split():

@@ -15,10 +15,13 @@ from mjtorch.model.plan import (
     integration,
     kinematics,
     passive,
+    plastic,
     ray,
     sensor,
+    servo,
     solver,
     tendon,
+    transmission,
 )
 from mjtorch.model.plan.actuation import ActuationPlan
 from mjtorch.model.plan.collision import CollisionPlan
@@ -26,10 +29,13 @@ from mjtorch.model.plan.constraint import ConstraintPlan
 from mjtorch.model.plan.integration import IntegrationPlan
 from mjtorch.model.plan.kinematics import KinematicsPlan
 from mjtorch.model.plan.passive import PassivePlan
+from mjtorch.model.plan.plastic import PlasticPlan
 from mjtorch.model.plan.ray import RayPlan
 from mjtorch.model.plan.sensor import SensorPlan
+from mjtorch.model.plan.servo import MotorPlan, ServoPlan
 from mjtorch.model.plan.solver import SolverPlan
 from mjtorch.model.plan.tendon import TendonPlan
+from mjtorch.model.plan.transmission import TransmissionPlan
 
 
 @tree.dataclass(kw_only=True)
@@ -39,6 +45,10 @@ class Plan(tree.Tree):
     kinematics: KinematicsPlan
     tendon: TendonPlan
     passive: PassivePlan
+    plastic: PlasticPlan
+    transmission: TransmissionPlan
+    servo: ServoPlan
+    motor: MotorPlan
     actuation: ActuationPlan
     integration: IntegrationPlan
     collision: CollisionPlan
@@ -55,10 +65,15 @@ def build(
     collisions = collision.build(mj_model, device, dtype, contact_capacity)
     constraints = constraint.build(mj_model, device, dtype, collisions)
     masks = kinematics.build(mj_model, device, dtype)
+    servos, motors = servo.build(mj_model, device, dtype)
     return Plan(
+        servo=servos,
+        motor=motors,
         kinematics=masks,
         tendon=tendon.build(mj_model, device, dtype),
         passive=passive.build(mj_model, device, dtype),
+        transmission=transmission.build(mj_model, device, dtype, masks.body_dof),
+        plastic=plastic.build(mj_model, device, dtype),
         actuation=actuation.build(mj_model, device, dtype),
         integration=integration.build(mj_model, device, dtype, masks),
         collision=collisions,

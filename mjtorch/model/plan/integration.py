@@ -7,6 +7,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.plan.kinematics import KinematicsPlan
+from mjtorch.model.plan.transmission import damping, on_joint
 
 FREE, BALL = 0, 1
 
@@ -24,9 +25,11 @@ class IntegrationPlan(tree.Tree):
     bound: (nv, 1) 0 for the dofs of the bodies that float alone
     below, above: (nv, nv) 0/1, [i, j] is 1 where dof j moves the body of dof i; where only dof i moves that of dof j
     upto: (nv, nv) 0/1, [i, j] is 1 where dof j moves the frame in which the joint of dof i has acted
-    damped: whether any dof had damping
-    rk_correction: Runge-Kutta combines angular velocities with the Munthe-Kaas correction (from MuJoCo 4.0 on)
-    drops_saturated: actuators at the limit of their joint lose their velocity derivative (from MuJoCo 4.0 on)
+    damped: whether any dof, or an actuator on a joint, had damping
+    rk_correction: Runge-Kutta combines angular velocities with the Munthe-Kaas correction, and advances activations
+        with the velocities of actuators at the start (from MuJoCo 4.0 on)
+    drops_saturated: actuators at the limit of their joint, tendon, voltage or rate of current lose their velocity
+        derivative (from MuJoCo 4.0 on)
     """
 
     linear_qpos: Tensor
@@ -61,7 +64,11 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype, ma
         below=below,
         above=below.mT * (1 - below),
         upto=below * (1 - masks.dof_before.mT),
-        damped=bool((mj_model.dof_damping > 0).any() or mj_model.dof_dampingpoly.any()),
+        damped=bool(
+            (mj_model.dof_damping > 0).any()
+            or mj_model.dof_dampingpoly.any()
+            or damping(mj_model, on_joint(mj_model)).any()
+        ),
         rk_correction=version >= (4,),
         drops_saturated=version >= (4,),
     )

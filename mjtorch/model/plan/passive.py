@@ -1,13 +1,23 @@
 """Index plan of the passive room."""
 
+from typing import Any
+
 import mujoco
 import numpy as np
 import torch
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.model.plan.transmission import damping, on_joint
 
 FREE, BALL = int(mujoco.mjtJoint.mjJNT_FREE), int(mujoco.mjtJoint.mjJNT_BALL)
+
+# Which sizes the semi-axes of an ellipsoid about a geom are; of a capsule the radius adds to the last.
+SEMIAXES = {
+    int(mujoco.mjtGeom.mjGEOM_SPHERE): (0, 0, 0),
+    int(mujoco.mjtGeom.mjGEOM_CAPSULE): (0, 0, 1),
+    int(mujoco.mjtGeom.mjGEOM_CYLINDER): (0, 0, 1),
+}
 
 
 @tree.dataclass(kw_only=True)
@@ -22,6 +32,11 @@ class PassivePlan(tree.Tree):
     quat_qpos: (nturn, 4), shift_qpos: (nshift, 3) addresses in qpos of the ball and free joints with springs
     vector_joint: (nturn + nshift,) joint of each spring that has a direction, the turns first
     spring_dof: (nv,) where each dof's force lies in [scalar springs, vector springs, 0]
+    boxes, ellipsoids: whether the fluid, if there is one, acts on inertia boxes and on geoms as ellipsoids
+    box_body: (nbody, 1) 0 for bodies with such geoms
+    fluid_geom, fluid_body: (k,) these geoms, and their bodies; fluid_on: (nbody, k) 0/1, which geom is on which body
+    fluid_floats: (k,) bool, on bodies that float alone
+    semiaxis: (k, 3) where each semi-axis lies in the sizes of these geoms; capped: (k, 3) 1 if the radius adds to it
     gravcomp_dof: (nv,) 1 where gravity compensation is passive, 0 where actuators provide it (`jnt_actgravcomp`)
     """
 
@@ -32,6 +47,15 @@ class PassivePlan(tree.Tree):
     vector_joint: Tensor
     spring_dof: Tensor
     gravcomp_dof: Tensor
+    box_body: Tensor
+    fluid_geom: Tensor
+    fluid_body: Tensor
+    fluid_on: Tensor
+    fluid_floats: Tensor
+    semiaxis: Tensor
+    capped: Tensor
+    boxes: bool = tree.field(static=True)
+    ellipsoids: bool = tree.field(static=True)
     stiffness_poly: bool = tree.field(static=True)
     damping_poly: bool = tree.field(static=True)
     gravcomp: bool = tree.field(static=True)
@@ -56,6 +80,7 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype) ->
         return torch.tensor(np.array(x, dtype=np.int64).reshape(-1, *shape), device=device)
 
     return PassivePlan(
+        **_ellipsoids(mj_model, device, dtype),
         scalar_joint=index(scalar),
         scalar_qpos=index([qpos[j] for j in scalar]),
         quat_qpos=index([range(adr, adr + 4) for adr in quat_adr], 4),
@@ -64,7 +89,36 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype) ->
         spring_dof=index(spring_dof),
         gravcomp_dof=torch.tensor(mj_model.jnt_actgravcomp[mj_model.dof_jntid] == 0, dtype=dtype, device=device),
         stiffness_poly=bool((mj_model.jnt_stiffnesspoly != 0).any()),
-        damping_poly=bool((mj_model.dof_dampingpoly != 0).any()),
+        damping_poly=bool(mj_model.dof_dampingpoly.any() or damping(mj_model, on_joint(mj_model))[:, 1:].any()),
         gravcomp=bool((mj_model.body_gravcomp != 0).any()),
         fluid=bool(mj_model.opt.density or mj_model.opt.viscosity),
     )
+
+
+def _ellipsoids(m: mujoco.MjModel, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """What the fluid acts on as an ellipsoid."""
+    geom = np.flatnonzero(m.geom_fluid[:, 0] > 0)
+    body, kind = m.geom_bodyid[geom], m.geom_type[geom]
+    box_body = np.ones((m.nbody, 1))
+    box_body[body] = 0
+    floats = (m.jnt_type == FREE) & (m.tree_dofnum[m.body_treeid[m.jnt_bodyid]] == 6)
+    order = np.array([SEMIAXES.get(int(k), (0, 1, 2)) for k in kind], dtype=np.int64).reshape(-1, 3)
+    capsule = kind == mujoco.mjtGeom.mjGEOM_CAPSULE
+
+    def mask(x: np.ndarray) -> Tensor:
+        return torch.tensor(x, dtype=dtype, device=device)
+
+    def index(x: np.ndarray) -> Tensor:
+        return torch.tensor(x.astype(np.int64), device=device)
+
+    return {
+        "box_body": mask(box_body),
+        "fluid_geom": index(geom),
+        "fluid_body": index(body),
+        "fluid_on": mask((np.arange(m.nbody)[:, None] == body).astype(float)),
+        "fluid_floats": torch.tensor(np.isin(m.body_weldid[body], m.jnt_bodyid[floats]), device=device),
+        "semiaxis": index(3 * np.arange(len(geom))[:, None] + order),
+        "capped": mask(capsule[:, None] * np.array([0.0, 0.0, 1.0])),
+        "boxes": bool((box_body[1:] * (m.body_mass[1:, None] > 0)).any()),
+        "ellipsoids": len(geom) > 0,
+    }

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.model.plan.transmission import damping as actuator_damping, on_tendon
 
 WRAP = mujoco.mjtWrap
 
@@ -80,7 +81,10 @@ class Segment(NamedTuple):
 def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype) -> TendonPlan:
     """The plan for `mj_model`."""
     m = mj_model
-    stiffness_poly, damping_poly = bool(m.tendon_stiffnesspoly.any()), bool(m.tendon_dampingpoly.any())
+    damping = actuator_damping(m, on_tendon(m))
+    stiffness_poly = bool(m.tendon_stiffnesspoly.any())
+    damping_poly = bool(m.tendon_dampingpoly.any() or damping[:, 1:].any())
+    loaded = np.isin(np.arange(m.ntendon), m.actuator_trnid[on_tendon(m) & (m.actuator_armature != 0), 0])
     spatial = spatial_tendons(m)
     segments = sorted(_segments(m), key=lambda s: s.geom >= 0)
     wraps = [s for s in segments if s.geom >= 0]
@@ -95,11 +99,11 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype) ->
     masks = {name: torch.tensor(x.astype(np.float64), dtype=dtype, device=device) for name, x in arrays.items()}
     return TendonPlan(
         springs=bool(m.tendon_stiffness.any()) or stiffness_poly,
-        dampers=bool(m.tendon_damping.any()) or damping_poly,
-        armature=bool(m.tendon_armature.any()),
+        dampers=bool(m.tendon_damping.any() or damping.any()) or damping_poly,
+        armature=bool(((m.tendon_armature != 0) | loaded).any()),
         stiffness_poly=stiffness_poly,
         damping_poly=damping_poly,
-        swinging=bool(m.tendon_armature[spatial].any()),
+        swinging=bool(((m.tendon_armature != 0) | loaded)[spatial].any()),
         homotopic=int(mujoco.mj_versionString().split(".")[0]) >= 4,
         any_fixed=bool((~spatial).any()),
         any_sphere=bool(sphere.any()),
