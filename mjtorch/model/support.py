@@ -178,8 +178,10 @@ def _collided(m: mujoco.MjModel) -> Names:
 
 def _mesh_volumes(m: mujoco.MjModel) -> Names:
     """Sensors of what is in the volume of a site that is a mesh."""
-    site = np.where(m.sensor_type == mjtSensor.mjSENS_TOUCH, m.sensor_objid, m.sensor_refid)
-    senses = np.isin(m.sensor_type, [mjtSensor.mjSENS_TOUCH, mjtSensor.mjSENS_INSIDESITE])
+    kind = m.sensor_type
+    site = np.where(kind == mjtSensor.mjSENS_INSIDESITE, m.sensor_refid, m.sensor_objid)
+    senses = np.isin(kind, [mjtSensor.mjSENS_TOUCH, mjtSensor.mjSENS_INSIDESITE])
+    senses |= (kind == mjtSensor.mjSENS_CONTACT) & (m.sensor_objtype == mjtObj.mjOBJ_SITE)
     return _named(m, "sensor", [int(i) for i in np.flatnonzero(senses) if m.site_type[site[i]] == mjtGeom.mjGEOM_MESH])
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mjtorch.model import Data, DisableBit, Model
 from mjtorch.model.plan.sensor import SensorGroup, SensorStage, SensorType
+from mjtorch.sensor.contact import contact
 from mjtorch.sensor.frame import Frames
 
 # (m, d, group, frames) -> the readings (n, dim) or (n,) of a group of n sensors of one type
@@ -24,6 +25,7 @@ def sense(m: Model, d: Data, stage: SensorStage, table: Mapping[SensorType, Sens
     frames = Frames(m, d, stage.frames)
     readings = [getattr(d, name) for name in stage.fields]
     readings += [table[group.type](m, d, group, frames) for group in stage.groups]
+    readings += [contact(m, d, group) for group in stage.contacts]
     sensordata = torch.cat([*(x.reshape(-1) for x in readings), d.sensordata])[stage.order]
     return d.replace(sensordata=cutoff(m, stage, sensordata) if stage.clipped else sensordata)
 

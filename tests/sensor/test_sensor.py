@@ -94,6 +94,7 @@ def sensors(cutoff: str = "") -> str:
     for sensor, (kind, name) in itertools.product(("framelinacc", "frameangacc"), felt):
         lines.append(f'<{sensor} objtype="{kind}" objname="{name}" {cutoff}/>')
     lines += [f'<camprojection site="{site}" camera="{cam}"/>' for site in "ab" for cam in NAMES["camera"]]
+    lines += [f'<contact {what} data="found dist" num="2"/>' for what in ("", 'subtree1="a"', 'site="zone"')]
     for site, (kind, names) in itertools.product(("zone", "ground", "b"), NAMES.items()):
         lines += [f'<insidesite site="{site}" objtype="{kind}" objname="{name}"/>' for name in names]
     mixed = [line for k in range(3) for line in lines[k::3]]

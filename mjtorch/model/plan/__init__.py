@@ -51,7 +51,7 @@ class Plan(tree.Tree):
 def build(
     mj_model: mujoco.MjModel, *, device: torch.device, dtype: torch.dtype, contact_capacity: int | None = None
 ) -> Plan:
-    """All plans of `mj_model`. Constraints need the contact slots of collision, sensors the constraint rows."""
+    """All plans of `mj_model`. Constraints need the contact slots of collision, sensors both slots and rows."""
     collisions = collision.build(mj_model, device, dtype, contact_capacity)
     constraints = constraint.build(mj_model, device, dtype, collisions)
     masks = kinematics.build(mj_model, device, dtype)
@@ -64,6 +64,6 @@ def build(
         collision=collisions,
         constraint=constraints,
         solver=solver.build(mj_model, device, dtype, constraints, collisions),
-        sensor=sensor.build(mj_model, device, constraints),
+        sensor=sensor.build(mj_model, device, collisions, constraints),
         ray=ray.build(mj_model, device),
     )

@@ -10,7 +10,10 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.math.shape import Shape
 from mjtorch.math.vector import MIN_VALUE
+from mjtorch.model.plan import contact_sensor
+from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.constraint import ConstraintPlan
+from mjtorch.model.plan.contact_sensor import ContactGroup
 
 
 class SensorType(enum.IntEnum):
@@ -55,6 +58,7 @@ class SensorType(enum.IntEnum):
     SUBTREELINVEL = 36
     SUBTREEANGMOM = 37
     INSIDESITE = 38
+    CONTACT = 42
     E_POTENTIAL = 43
     E_KINETIC = 44
     CLOCK = 45
@@ -170,7 +174,8 @@ class SensorStage(tree.Tree):
     types: static, every type of sensor in the stage
     fields: static, fields of `Data` that sensors copy numbers from
     groups: sensors that are computed
-    order: (nsensordata,) where each number lies in [fields, groups, sensordata before], all flat
+    contacts: sensors that report contacts
+    order: (nsensordata,) where each number lies in [fields, groups, contacts, sensordata before], all flat
     clipped: static, whether a sensor has a cutoff
     sensor: (nsensordata,) the sensor that each number belongs to
     above, below: (nsensordata,) bool, whether a cutoff applies to large positive and large negative values
@@ -179,6 +184,7 @@ class SensorStage(tree.Tree):
     types: tuple[SensorType, ...] = tree.field(static=True)
     fields: tuple[str, ...] = tree.field(static=True)
     groups: tuple[SensorGroup, ...]
+    contacts: tuple[ContactGroup, ...]
     frames: FramePlan
     order: Tensor
     clipped: bool = tree.field(static=True)
@@ -196,18 +202,31 @@ class SensorPlan(tree.Tree):
     acc: SensorStage
 
 
-def build(mj_model: mujoco.MjModel, device: torch.device, constraint: ConstraintPlan) -> SensorPlan:
-    """The plan for `mj_model`, whose limits have the rows of `constraint`."""
+def build(
+    mj_model: mujoco.MjModel, device: torch.device, collision: CollisionPlan, constraint: ConstraintPlan
+) -> SensorPlan:
+    """The plan for `mj_model`, whose contacts lie in the slots of `collision`, whose limits in rows of `constraint`."""
     stage = mujoco.mjtStage
     stages = {"pos": stage.mjSTAGE_POS, "vel": stage.mjSTAGE_VEL, "acc": stage.mjSTAGE_ACC}
-    return SensorPlan(**{k: _StageBuilder(mj_model, device, constraint, int(v)).build() for k, v in stages.items()})
+
+    def part(number: int) -> SensorStage:
+        return _StageBuilder(mj_model, device, collision, constraint, number).build()
+
+    return SensorPlan(**{name: part(int(number)) for name, number in stages.items()})
 
 
 class _StageBuilder:
     """Sorts the sensors of one stage into those that are copied and those that are computed."""
 
-    def __init__(self, m: mujoco.MjModel, device: torch.device, constraint: ConstraintPlan, stage: int) -> None:
-        self.m, self.device, self.constraint = m, device, constraint
+    def __init__(
+        self,
+        m: mujoco.MjModel,
+        device: torch.device,
+        collision: CollisionPlan,
+        constraint: ConstraintPlan,
+        stage: int,
+    ) -> None:
+        self.m, self.device, self.collision, self.constraint = m, device, collision, constraint
         self.sensors = [i for i in range(m.nsensor) if m.sensor_needstage[i] == stage]
         self.sensors = [i for i in self.sensors if m.sensor_type[i] in SUPPORTED]
         self.copied: dict[int, tuple[str, list[int]]] = {}
@@ -221,6 +240,8 @@ class _StageBuilder:
         m = self.m
         for i in self.sensors:
             kind = SensorType(int(m.sensor_type[i]))
+            if kind is SensorType.CONTACT:
+                continue
             source = self.source(i, kind)
             if source is not None:
                 self.copied[i] = source
@@ -233,15 +254,19 @@ class _StageBuilder:
                 self.add_frame(m.sensor_reftype[i], m.sensor_refid[i])
         fields = tuple(dict.fromkeys(name for name, _ in self.copied.values()))
         owner = np.repeat(np.arange(m.nsensor), m.sensor_dim)
-        here = np.isin(owner, [i for i in self.sensors if m.sensor_cutoff[i] > 0])
+        cut = [i for i in self.sensors if m.sensor_cutoff[i] > 0 and m.sensor_type[i] != SensorType.CONTACT]
+        here = np.isin(owner, cut)
         real = m.sensor_datatype[owner] == mujoco.mjtDataType.mjDATATYPE_REAL
         positive = m.sensor_datatype[owner] == mujoco.mjtDataType.mjDATATYPE_POSITIVE
+        reporting = [i for i in self.sensors if m.sensor_type[i] == SensorType.CONTACT]
+        contacts = contact_sensor.build(m, self.device, self.collision, reporting)
         return SensorStage(
             types=tuple(dict.fromkeys(SensorType(int(m.sensor_type[i])) for i in self.sensors)),
             fields=fields,
             groups=tuple(self.group(*key, sensors) for key, sensors in self.computed.items()),
+            contacts=contacts,
             frames=self.frame_plan(),
-            order=self.index(self.order(fields)),
+            order=self.index(self.order(fields, contacts)),
             clipped=bool((here & (real | positive)).any()),
             sensor=self.index(owner),
             above=torch.tensor(here & (real | positive), device=self.device),
@@ -359,8 +384,8 @@ class _StageBuilder:
         pairs = zip(self.constraint.efc_type, self.constraint.efc_id, strict=True)
         return [row for row, (kind, obj) in enumerate(pairs) if kind == limit and obj == owner]
 
-    def order(self, fields: tuple[str, ...]) -> np.ndarray:
-        """Where each number of sensordata lies in [fields, groups, sensordata before]."""
+    def order(self, fields: tuple[str, ...], contacts: tuple[ContactGroup, ...]) -> np.ndarray:
+        """Where each number of sensordata lies in [fields, groups, contacts, sensordata before]."""
         m = self.m
         start, total = {}, 0
         for name in fields:
@@ -376,7 +401,7 @@ class _StageBuilder:
 
         for i, (name, elements) in self.copied.items():
             put(i, [start[name] + e for e in elements])
-        for sensors in self.computed.values():
+        for sensors in [*self.computed.values(), *(group.sensors for group in contacts)]:
             for i in sensors:
                 put(i, [total + k for k in range(m.sensor_dim[i])])
                 total += int(m.sensor_dim[i])
