@@ -185,12 +185,6 @@ def _mesh_volumes(m: mujoco.MjModel) -> Names:
     return _named(m, "sensor", [int(i) for i in np.flatnonzero(senses) if m.site_type[site[i]] == mjtGeom.mjGEOM_MESH])
 
 
-def _beside_tendons(m: mujoco.MjModel) -> Names:
-    """Sensors of forces between bodies, to which spatial tendons contribute."""
-    senses = np.isin(m.sensor_type, [mjtSensor.mjSENS_FORCE, mjtSensor.mjSENS_TORQUE])
-    return _named(m, "sensor", np.flatnonzero(senses & spatial_tendons(m).any()))
-
-
 def _enclosed(m: mujoco.MjModel) -> Names:
     """Sensors of how far objects jut out of sites."""
     chosen = (m.sensor_type == mjtSensor.mjSENS_INSIDESITE) & (m.sensor_intprm[:, 0] != 0)
@@ -366,9 +360,6 @@ TABLE: tuple[Feature, ...] = (
         NO,
         _meshes_in_sight,
         "make the geoms transparent or replace them by primitive geoms",
-    ),
-    Feature(
-        "sensors", "force and torque beside spatial tendons", NO, _beside_tendons, "remove the sensor or the tendon"
     ),
     Feature("sensors", "enclosed objects", NO, _enclosed, 'remove enclosed="true": the origin is then tested'),
     Feature("sensors", "cutoff", YES, _set("sensor_cutoff")),
