@@ -333,9 +333,8 @@ TABLE: tuple[Feature, ...] = (
     Feature(
         "solver",
         "noslip iterations",
-        NO,
+        YES,
         _option(lambda m: m.opt.noslip_iterations > 0, "noslip_iterations"),
-        "set noslip_iterations to 0 and raise impratio",
     ),
     Feature("solver", "diagexact", YES, _enabled(EnableBit.DIAGEXACT, "diagexact")),
     Feature("solver", "sleep", NO, _enabled(EnableBit.SLEEP, "sleep"), "disable the flag"),

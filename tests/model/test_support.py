@@ -57,7 +57,6 @@ REFUSED = (
         "adhesion of pairs",
         'pair "p"',
     ),
-    refused("option", 'noslip_iterations="3"', "noslip iterations", "option noslip_iterations"),
     refused("option", 'integrator="discrete"', "integrator: discrete", "option integrator"),
     refused("flag", 'sleep="enable"', "solver: sleep", "flag sleep"),
     refused(
@@ -121,7 +120,7 @@ def test_refusal_names_feature_element_and_way_out(parts: dict[str, str], featur
 
 
 def test_all_refusals_come_in_one_error() -> None:
-    mj_model = build(geom='fluidshape="ellipsoid"', option='noslip_iterations="3"', flag='sleep="enable"')
+    mj_model = build(geom='fluidshape="ellipsoid"', option='integrator="discrete"', flag='sleep="enable"')
     with pytest.raises(NotImplementedError) as error:
         put_model(mj_model)
     assert len(str(error.value).splitlines()) == 4

@@ -14,6 +14,7 @@ from mjtorch.model.plan import (
     constraint,
     integration,
     kinematics,
+    noslip,
     passive,
     ray,
     sensor,
@@ -25,6 +26,7 @@ from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.constraint import ConstraintPlan
 from mjtorch.model.plan.integration import IntegrationPlan
 from mjtorch.model.plan.kinematics import KinematicsPlan
+from mjtorch.model.plan.noslip import NoslipPlan
 from mjtorch.model.plan.passive import PassivePlan
 from mjtorch.model.plan.ray import RayPlan
 from mjtorch.model.plan.sensor import SensorPlan
@@ -44,6 +46,7 @@ class Plan(tree.Tree):
     collision: CollisionPlan
     constraint: ConstraintPlan
     solver: SolverPlan
+    noslip: NoslipPlan
     sensor: SensorPlan
     ray: RayPlan
 
@@ -64,6 +67,7 @@ def build(
         collision=collisions,
         constraint=constraints,
         solver=solver.build(mj_model, device, dtype, constraints, collisions),
+        noslip=noslip.build(mj_model, device, dtype, constraints),
         sensor=sensor.build(mj_model, device, collisions, constraints),
         ray=ray.build(mj_model, device),
     )
