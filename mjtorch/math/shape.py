@@ -5,9 +5,10 @@ import math
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from mjtorch.math.vector import MIN_VALUE, dot
+from mjtorch.math.vector import MIN_VALUE, dot, norm, normalize
 
 
 class Shape(enum.IntEnum):
@@ -55,6 +56,34 @@ def ray(shape: Shape, size: Tensor, point: Tensor, direction: Tensor) -> Tensor:
     hits = MEETINGS[shape](size, point, direction)
     nearest = torch.where(hits >= 0, hits, math.inf).amin(-1)
     return torch.where(nearest < math.inf, nearest, -1.0)
+
+
+def normal(shape: Shape, size: Tensor, point: Tensor) -> Tensor:
+    """Outward unit normal (..., 3) at points (..., 3) [m] of the surface of a shape of `size` (..., 3) [m].
+
+    Where surfaces join it is that of the end of a cylinder, and of the first of a box's axes.
+    """
+    up = torch.tensor([0.0, 0.0, 1.0], dtype=point.dtype, device=point.device)
+    match shape:
+        case Shape.PLANE:
+            return up.expand_as(point)
+        case Shape.SPHERE:
+            outward = point
+        case Shape.CAPSULE:
+            z = point[..., 2:]
+            outward = torch.cat([point[..., :2], z - z.clamp(-size[..., 1:2], size[..., 1:2])], dim=-1)
+        case Shape.ELLIPSOID:
+            outward = point / (size * size)
+        case Shape.CYLINDER:
+            z = point[..., 2:]
+            flat = z.abs() - size[..., 1:2] >= norm(point[..., :2], keepdim=True) - size[..., :1]
+            side = F.pad(point[..., :2], (0, 1))
+            outward = torch.where(flat, z.sign() * up, side)
+        case Shape.BOX:
+            axis = (point.abs() - size).argmax(-1, keepdim=True)
+            mine = torch.arange(3, device=point.device) == axis
+            outward = torch.where(mine, point.sign(), 0.0)
+    return normalize(outward, up.expand_as(point))[0]
 
 
 def _quotient(a: Tensor, b: Tensor) -> Tensor:

@@ -151,6 +151,9 @@ class Model(tree.Tree):
     site_size: Tensor
     site_pos: Tensor
     site_quat: Tensor
+    mesh_vert: Tensor
+    hfield_size: Tensor
+    hfield_data: Tensor
     cam_pos: Tensor
     cam_quat: Tensor
     cam_poscom0: Tensor

@@ -191,20 +191,10 @@ def _enclosed(m: mujoco.MjModel) -> Names:
     return _named(m, "sensor", np.flatnonzero(chosen))
 
 
-def _rangefinders(m: mujoco.MjModel) -> np.ndarray:
-    """(nsensor,) sensors that cast rays."""
-    return m.sensor_type == mjtSensor.mjSENS_RANGEFINDER
-
-
-def _rich_rangefinders(m: mujoco.MjModel) -> Names:
-    """Sensors that cast rays through every pixel of a camera, or report more than distances."""
-    rich = (m.sensor_objtype != mjtObj.mjOBJ_SITE) | (m.sensor_dim != 1) | (m.sensor_intprm[:, 0] > 1)
-    return _named(m, "sensor", np.flatnonzero(_rangefinders(m) & rich))
-
-
-def _meshes_in_sight(m: mujoco.MjModel) -> Names:
+def _fields_in_sight(m: mujoco.MjModel) -> Names:
     """Geoms that rays of sensors would have to meet."""
-    return _named(m, "geom", np.flatnonzero(unmet_geoms(m))) if _rangefinders(m).any() else []
+    looks = (m.sensor_type == mjtSensor.mjSENS_RANGEFINDER).any()
+    return _named(m, "geom", np.flatnonzero(unmet_geoms(m))) if looks else []
 
 
 def _multiple(m: mujoco.MjModel) -> np.ndarray:
@@ -352,13 +342,12 @@ TABLE: tuple[Feature, ...] = (
     Feature("integrator", "discrete", NO, _choice("integrator", 4), 'use integrator="implicitfast"'),
     *_rows("sensors", "", "sensor_type", _members(mjtSensor), SENSOR_NAMES, "remove it or compute it from Data"),
     Feature("sensors", "volumes of sites of meshes", NO, _mesh_volumes, "give the site a primitive type"),
-    Feature("sensors", "rangefinders of cameras or of more than dist", NO, _rich_rangefinders, "use sites and dist"),
     Feature(
         "sensors",
-        "rangefinders that see other than primitive geoms",
+        "rangefinders that see signed distance fields",
         NO,
-        _meshes_in_sight,
-        "make the geoms transparent or replace them by primitive geoms",
+        _fields_in_sight,
+        "make the geoms transparent or replace them by meshes",
     ),
     Feature("sensors", "enclosed objects", NO, _enclosed, 'remove enclosed="true": the origin is then tested'),
     Feature("sensors", "cutoff", YES, _set("sensor_cutoff")),

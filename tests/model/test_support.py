@@ -79,20 +79,6 @@ REFUSED = (
     ),
     refused(
         "sections",
-        '<sensor><rangefinder name="far" site="tip" data="dist normal"/></sensor>',
-        "sensors: rangefinders of cameras",
-        'sensor "far"',
-    ),
-    (
-        {
-            "sections": '<sensor><rangefinder site="tip"/></sensor>',
-            "world": '<geom name="rock" type="mesh" mesh="lump" contype="0" conaffinity="0"/>',
-        },
-        "sensors: rangefinders that see",
-        'geom "rock"',
-    ),
-    refused(
-        "sections",
         '<sensor><jointpos name="late" joint="hinge" delay=".02" nsample="2"/></sensor>',
         "sensors: delay",
         'sensor "late"',

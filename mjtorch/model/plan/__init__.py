@@ -68,6 +68,6 @@ def build(
         constraint=constraints,
         solver=solver.build(mj_model, device, dtype, constraints, collisions),
         noslip=noslip.build(mj_model, device, dtype, constraints),
-        sensor=sensor.build(mj_model, device, collisions, constraints),
-        ray=ray.build(mj_model, device),
+        sensor=sensor.build(mj_model, device, dtype, collisions, constraints),
+        ray=ray.build(mj_model, device, dtype),
     )

@@ -10,10 +10,11 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.math.shape import Shape
 from mjtorch.math.vector import MIN_VALUE
-from mjtorch.model.plan import contact_sensor
+from mjtorch.model.plan import contact_sensor, range_finder
 from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.constraint import ConstraintPlan
 from mjtorch.model.plan.contact_sensor import ContactGroup
+from mjtorch.model.plan.range_finder import RangeGroup
 
 
 class SensorType(enum.IntEnum):
@@ -174,8 +175,8 @@ class SensorStage(tree.Tree):
     types: static, every type of sensor in the stage
     fields: static, fields of `Data` that sensors copy numbers from
     groups: sensors that are computed
-    contacts: sensors that report contacts
-    order: (nsensordata,) where each number lies in [fields, groups, contacts, sensordata before], all flat
+    contacts: sensors that report contacts; ranges: sensors that cast rays
+    order: (nsensordata,) where each number lies in [fields, groups, contacts, ranges, sensordata before], all flat
     clipped: static, whether a sensor has a cutoff
     sensor: (nsensordata,) the sensor that each number belongs to
     above, below: (nsensordata,) bool, whether a cutoff applies to large positive and large negative values
@@ -185,6 +186,7 @@ class SensorStage(tree.Tree):
     fields: tuple[str, ...] = tree.field(static=True)
     groups: tuple[SensorGroup, ...]
     contacts: tuple[ContactGroup, ...]
+    ranges: tuple[RangeGroup, ...]
     frames: FramePlan
     order: Tensor
     clipped: bool = tree.field(static=True)
@@ -203,14 +205,18 @@ class SensorPlan(tree.Tree):
 
 
 def build(
-    mj_model: mujoco.MjModel, device: torch.device, collision: CollisionPlan, constraint: ConstraintPlan
+    mj_model: mujoco.MjModel,
+    device: torch.device,
+    dtype: torch.dtype,
+    collision: CollisionPlan,
+    constraint: ConstraintPlan,
 ) -> SensorPlan:
     """The plan for `mj_model`, whose contacts lie in the slots of `collision`, whose limits in rows of `constraint`."""
     stage = mujoco.mjtStage
     stages = {"pos": stage.mjSTAGE_POS, "vel": stage.mjSTAGE_VEL, "acc": stage.mjSTAGE_ACC}
 
     def part(number: int) -> SensorStage:
-        return _StageBuilder(mj_model, device, collision, constraint, number).build()
+        return _StageBuilder(mj_model, device, dtype, collision, constraint, number).build()
 
     return SensorPlan(**{name: part(int(number)) for name, number in stages.items()})
 
@@ -222,11 +228,12 @@ class _StageBuilder:
         self,
         m: mujoco.MjModel,
         device: torch.device,
+        dtype: torch.dtype,
         collision: CollisionPlan,
         constraint: ConstraintPlan,
         stage: int,
     ) -> None:
-        self.m, self.device, self.collision, self.constraint = m, device, collision, constraint
+        self.m, self.device, self.dtype, self.collision, self.constraint = m, device, dtype, collision, constraint
         self.sensors = [i for i in range(m.nsensor) if m.sensor_needstage[i] == stage]
         self.sensors = [i for i in self.sensors if m.sensor_type[i] in SUPPORTED]
         self.copied: dict[int, tuple[str, list[int]]] = {}
@@ -240,7 +247,7 @@ class _StageBuilder:
         m = self.m
         for i in self.sensors:
             kind = SensorType(int(m.sensor_type[i]))
-            if kind is SensorType.CONTACT:
+            if kind in (SensorType.CONTACT, SensorType.RANGEFINDER):
                 continue
             source = self.source(i, kind)
             if source is not None:
@@ -258,20 +265,26 @@ class _StageBuilder:
         here = np.isin(owner, cut)
         real = m.sensor_datatype[owner] == mujoco.mjtDataType.mjDATATYPE_REAL
         positive = m.sensor_datatype[owner] == mujoco.mjtDataType.mjDATATYPE_POSITIVE
-        reporting = [i for i in self.sensors if m.sensor_type[i] == SensorType.CONTACT]
-        contacts = contact_sensor.build(m, self.device, self.collision, reporting)
+        contacts = contact_sensor.build(m, self.device, self.collision, self.of_type(SensorType.CONTACT))
+        ranges = range_finder.build(m, self.device, self.dtype, self.of_type(SensorType.RANGEFINDER))
+        further = [*(group.sensors for group in contacts), *(group.sensors for group in ranges)]
         return SensorStage(
             types=tuple(dict.fromkeys(SensorType(int(m.sensor_type[i])) for i in self.sensors)),
             fields=fields,
             groups=tuple(self.group(*key, sensors) for key, sensors in self.computed.items()),
             contacts=contacts,
+            ranges=ranges,
             frames=self.frame_plan(),
-            order=self.index(self.order(fields, contacts)),
+            order=self.index(self.order(fields, further)),
             clipped=bool((here & (real | positive)).any()),
             sensor=self.index(owner),
             above=torch.tensor(here & (real | positive), device=self.device),
             below=torch.tensor(here & real, device=self.device),
         )
+
+    def of_type(self, kind: SensorType) -> list[int]:
+        """The sensors of the stage that are of one type."""
+        return [i for i in self.sensors if self.m.sensor_type[i] == kind]
 
     def source(self, i: int, kind: SensorType) -> tuple[str, list[int]] | None:
         """The field that sensor `i` copies from and the flat elements it copies; None if it must be computed."""
@@ -384,8 +397,8 @@ class _StageBuilder:
         pairs = zip(self.constraint.efc_type, self.constraint.efc_id, strict=True)
         return [row for row, (kind, obj) in enumerate(pairs) if kind == limit and obj == owner]
 
-    def order(self, fields: tuple[str, ...], contacts: tuple[ContactGroup, ...]) -> np.ndarray:
-        """Where each number of sensordata lies in [fields, groups, contacts, sensordata before]."""
+    def order(self, fields: tuple[str, ...], further: list[tuple[int, ...]]) -> np.ndarray:
+        """Where each number of sensordata lies in [fields, groups, groups of `further` sensors, sensordata before]."""
         m = self.m
         start, total = {}, 0
         for name in fields:
@@ -401,7 +414,7 @@ class _StageBuilder:
 
         for i, (name, elements) in self.copied.items():
             put(i, [start[name] + e for e in elements])
-        for sensors in [*self.computed.values(), *(group.sensors for group in contacts)]:
+        for sensors in [*self.computed.values(), *further]:
             for i in sensors:
                 put(i, [total + k for k in range(m.sensor_dim[i])])
                 total += int(m.sensor_dim[i])
