@@ -152,6 +152,8 @@ class Model(tree.Tree):
     site_pos: Tensor
     site_quat: Tensor
     mesh_vert: Tensor
+    mesh_pos: Tensor
+    mesh_quat: Tensor
     hfield_size: Tensor
     hfield_data: Tensor
     cam_pos: Tensor

@@ -176,13 +176,10 @@ def _collided(m: mujoco.MjModel) -> Names:
     return _named(m, "geom", np.flatnonzero(np.isin(m.geom_type, types) & (m.geom_contype | m.geom_conaffinity != 0)))
 
 
-def _mesh_volumes(m: mujoco.MjModel) -> Names:
-    """Sensors of what is in the volume of a site that is a mesh."""
-    kind = m.sensor_type
-    site = np.where(kind == mjtSensor.mjSENS_INSIDESITE, m.sensor_refid, m.sensor_objid)
-    senses = np.isin(kind, [mjtSensor.mjSENS_TOUCH, mjtSensor.mjSENS_INSIDESITE])
-    senses |= (kind == mjtSensor.mjSENS_CONTACT) & (m.sensor_objtype == mjtObj.mjOBJ_SITE)
-    return _named(m, "sensor", [int(i) for i in np.flatnonzero(senses) if m.site_type[site[i]] == mjtGeom.mjGEOM_MESH])
+def _mesh_touch(m: mujoco.MjModel) -> Names:
+    """Sensors of the forces in the volume of a site that is a mesh."""
+    feels = np.flatnonzero(m.sensor_type == mjtSensor.mjSENS_TOUCH)
+    return _named(m, "sensor", feels[m.site_type[m.sensor_objid[feels]] == mjtGeom.mjGEOM_MESH])
 
 
 def _enclosed(m: mujoco.MjModel) -> Names:
@@ -341,7 +338,7 @@ TABLE: tuple[Feature, ...] = (
     Feature("integrator", "implicitfast", YES, _choice("integrator", Integrator.IMPLICITFAST)),
     Feature("integrator", "discrete", NO, _choice("integrator", 4), 'use integrator="implicitfast"'),
     *_rows("sensors", "", "sensor_type", _members(mjtSensor), SENSOR_NAMES, "remove it or compute it from Data"),
-    Feature("sensors", "volumes of sites of meshes", NO, _mesh_volumes, "give the site a primitive type"),
+    Feature("sensors", "touch in sites of meshes", NO, _mesh_touch, "give the site a primitive type"),
     Feature(
         "sensors",
         "rangefinders that see signed distance fields",

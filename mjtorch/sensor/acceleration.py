@@ -40,7 +40,7 @@ def touch(m: Model, d: Data, group: SensorGroup, frames: Frames) -> Tensor:
     c, normal = d.contact, contact_force(m, d)[:, 0]
     bodies = m.plan.constraint.contact.geom_body[c.geom.clamp(min=0)]
     first, second = (frames.plan.body[group.obj][:, None, None] == bodies).unbind(-1)
-    shape, mat = group.shape, frames.mat[group.obj][:, None]
+    shape, mat = group.volume[0].shape, frames.mat[group.obj][:, None]
     assert shape is not None
     point = to_local(mat, c.pos - frames.pos[group.obj][:, None])
     axis = to_local(mat, c.frame[:, 0])

@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mjtorch.constraint import contact_force
-from mjtorch.math.shape import inside
 from mjtorch.math.vector import MIN_VALUE, cross, dot, norm
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.contact_sensor import ContactField, ContactGroup, Reduce
+from mjtorch.sensor.volume import inside_volume
 from mjtorch.smooth.object import point_velocity, to_local
 
 # In the frame of a contact that is looked at from the other side, two axes point the other way, and so do force and
@@ -71,9 +71,9 @@ def match(m: Model, d: Data, group: ContactGroup, order: Tensor) -> tuple[Tensor
     first, second = group.matches[c.geom.clamp(min=0)[order]].unbind(1)
     regular, reverse = first[:, 0] & second[:, 1], first[:, 1] & second[:, 0]
     matched = (regular | reverse) & c.detected[order][:, None]
-    if group.shape is not None:
+    for volume in group.volume:
         local = to_local(d.site_xmat[group.site], c.pos[order][:, None] - d.site_xpos[group.site])
-        matched = matched & inside(group.shape, m.site_size[group.site], local)
+        matched = matched & inside_volume(m, volume, group.site, local)
     return matched, ~regular
 
 

@@ -4,13 +4,13 @@ import torch
 from torch import Tensor
 
 from mjtorch.math import quaternion
-from mjtorch.math.shape import inside
 from mjtorch.math.vector import MIN_VALUE
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.sensor import SensorGroup, SensorType
 from mjtorch.sensor.camera import focal_length
 from mjtorch.sensor.frame import Frames
 from mjtorch.sensor.stage import SensorFunction, first_active_row, sense, skip
+from mjtorch.sensor.volume import inside_volume
 from mjtorch.smooth.energy import energy_pos, energy_vel
 from mjtorch.smooth.object import to_local
 
@@ -33,10 +33,9 @@ def camera_projection(m: Model, d: Data, group: SensorGroup, frames: Frames) -> 
 
 def inside_site(m: Model, d: Data, group: SensorGroup, frames: Frames) -> Tensor:
     """1 where objects are in the volumes of sites, else 0 (n,). A body without mass is where its subtree's com is."""
-    shape, point = group.shape, d.subtree_com[group.com] if group.com.shape[0] else frames.pos[group.obj]
-    assert shape is not None
+    point = d.subtree_com[group.com] if group.com.shape[0] else frames.pos[group.obj]
     local = to_local(frames.mat[group.ref], point - frames.pos[group.ref])
-    return inside(shape, m.site_size[group.element], local).to(point.dtype)
+    return inside_volume(m, group.volume[0], group.element, local).to(point.dtype)
 
 
 def ball_quat(m: Model, d: Data, group: SensorGroup, frames: Frames) -> Tensor:

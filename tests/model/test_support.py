@@ -68,7 +68,7 @@ REFUSED = (
     refused(
         "sections",
         '<sensor><touch name="feel" site="lump"/></sensor>',
-        "sensors: volumes of sites of meshes",
+        "sensors: touch in sites of meshes",
         'sensor "feel"',
     ),
     refused(

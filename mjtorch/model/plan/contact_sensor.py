@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.math.shape import Shape
+from mjtorch.model.plan import volume
 from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.geom_pairs import tried_pairs
+from mjtorch.model.plan.volume import Volume, VolumeKey, volume_key
 
 BODY, XBODY, GEOM, SITE = (int(getattr(mujoco.mjtObj, f"mjOBJ_{kind}")) for kind in ("BODY", "XBODY", "GEOM", "SITE"))
 
@@ -42,9 +43,9 @@ class Reduce(enum.IntEnum):
 class ContactGroup(tree.Tree):
     """n contact sensors that differ only in what they look for.
 
-    fields, reduce: static; num: static, how many contacts each reports; shape: static, of the site that contacts must
-        be in, if there is one
+    fields, reduce: static; num: static, how many contacts each reports
     sensors: static, their ids
+    volume: one, of the sites that contacts must be in, if there are sites
     matches: (ngeom, 2, n) bool, whether a geom is of what is first, and second, in each sensor
     site: (n,) or, without sites, (0,)
     rank: (ngeom, ngeom) where C lists the contacts of two geoms; (0, 0) if the slots of the contacts lie in C's order
@@ -53,8 +54,8 @@ class ContactGroup(tree.Tree):
     fields: tuple[ContactField, ...] = tree.field(static=True)
     reduce: Reduce = tree.field(static=True)
     num: int = tree.field(static=True)
-    shape: Shape | None = tree.field(static=True)
     sensors: tuple[int, ...] = tree.field(static=True)
+    volume: tuple[Volume, ...]
     matches: Tensor
     site: Tensor
     rank: Tensor
@@ -65,25 +66,25 @@ def build(
 ) -> tuple[ContactGroup, ...]:
     """The groups of `sensors`, which are contact sensors."""
     m = mj_model
-    groups: dict[tuple[int, int, int, Shape | None], list[int]] = {}
+    groups: dict[tuple[int, int, int, VolumeKey | None], list[int]] = {}
     for i in sensors:
         spec, reduce, num = (int(x) for x in m.sensor_intprm[i])
         in_site = m.sensor_objtype[i] == SITE
-        shape = Shape(int(m.site_type[m.sensor_objid[i]])) if in_site else None
-        groups.setdefault((spec, reduce, num, shape), []).append(i)
+        where = volume_key(m, m.sensor_objid[i]) if in_site else None
+        groups.setdefault((spec, reduce, num, where), []).append(i)
     rank = _rank(m) if len(set(collision.contact_dim)) > 1 else np.zeros((0, 0), dtype=np.int64)
     return tuple(
         ContactGroup(
             fields=tuple(field for field in ContactField if spec & (1 << field)),
             reduce=Reduce(reduce),
             num=num,
-            shape=shape,
             sensors=tuple(mine),
+            volume=() if where is None else (volume.build(m, device, where),),
             matches=torch.tensor(np.stack([_matches(m, i) for i in mine], axis=-1), device=device),
-            site=torch.tensor(m.sensor_objid[mine].astype(np.int64) if shape is not None else [], device=device).long(),
+            site=torch.tensor(m.sensor_objid[mine].astype(np.int64) if where is not None else [], device=device).long(),
             rank=torch.tensor(rank, device=device),
         )
-        for (spec, reduce, num, shape), mine in groups.items()
+        for (spec, reduce, num, where), mine in groups.items()
     )
 
 

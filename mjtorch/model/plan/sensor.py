@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.math.shape import Shape
 from mjtorch.math.vector import MIN_VALUE
-from mjtorch.model.plan import contact_sensor, range_finder
+from mjtorch.model.plan import contact_sensor, range_finder, volume
 from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.constraint import ConstraintPlan
 from mjtorch.model.plan.contact_sensor import ContactGroup
 from mjtorch.model.plan.range_finder import RangeGroup
+from mjtorch.model.plan.volume import Volume, VolumeKey, volume_key
 
 
 class SensorType(enum.IntEnum):
@@ -154,14 +154,14 @@ class SensorGroup(tree.Tree):
     obj: (n,) or (n, w) what is measured: rows of the stage's frames, addresses in qpos, constraint rows, or
         actuators
     ref: (n,) rows of the stage's frames if `referenced`, else (0,)
-    shape: static, of the site that is the sensor's volume, if it has one
+    volume: one, of the sites that are the sensors' volumes, if they have such
     element: (n,) that site, or the camera of a projection, else (0,)
     com: (n,) bodies whose subtree's centre of mass is measured instead of `obj`, else (0,)
     """
 
     type: SensorType = tree.field(static=True)
     referenced: bool = tree.field(static=True)
-    shape: Shape | None = tree.field(static=True)
+    volume: tuple[Volume, ...]
     obj: Tensor
     ref: Tensor
     element: Tensor
@@ -237,7 +237,7 @@ class _StageBuilder:
         self.sensors = [i for i in range(m.nsensor) if m.sensor_needstage[i] == stage]
         self.sensors = [i for i in self.sensors if m.sensor_type[i] in SUPPORTED]
         self.copied: dict[int, tuple[str, list[int]]] = {}
-        self.computed: dict[tuple[SensorType, bool, Shape | None, bool], list[int]] = {}
+        self.computed: dict[tuple[SensorType, bool, VolumeKey | None, bool], list[int]] = {}
         self.frames: dict[ObjType, list[int]] = {}
 
     def index(self, x: object, *shape: int) -> Tensor:
@@ -253,8 +253,8 @@ class _StageBuilder:
             if source is not None:
                 self.copied[i] = source
                 continue
-            shape = Shape(int(m.site_type[self.element(i, kind)])) if kind in _VOLUMES else None
-            key = (kind, bool(m.sensor_refid[i] >= 0), shape, self.is_hollow(i, kind))
+            where = volume_key(m, self.element(i, kind)) if kind in _VOLUMES else None
+            key = (kind, bool(m.sensor_refid[i] >= 0), where, self.is_hollow(i, kind))
             self.computed.setdefault(key, []).append(i)
             if kind not in (SensorType.BALLQUAT, SensorType.TENDONACTFRC, *_LIMITS):
                 self.add_frame(m.sensor_objtype[i], m.sensor_objid[i])
@@ -358,7 +358,7 @@ class _StageBuilder:
         )
 
     def group(
-        self, kind: SensorType, referenced: bool, shape: Shape | None, hollow: bool, sensors: list[int]
+        self, kind: SensorType, referenced: bool, where: VolumeKey | None, hollow: bool, sensors: list[int]
     ) -> SensorGroup:
         m = self.m
         ref: list[int] = []
@@ -376,11 +376,11 @@ class _StageBuilder:
             obj = self.index([self.frame_row(m.sensor_objtype[i], m.sensor_objid[i]) for i in sensors])
             if referenced:
                 ref = [self.frame_row(m.sensor_reftype[i], m.sensor_refid[i]) for i in sensors]
-        has_element = shape is not None or kind is SensorType.CAMPROJECTION
+        has_element = where is not None or kind is SensorType.CAMPROJECTION
         return SensorGroup(
             type=kind,
             referenced=referenced,
-            shape=shape,
+            volume=() if where is None else (volume.build(m, self.device, where),),
             obj=obj,
             ref=self.index(ref),
             element=self.index([self.element(i, kind) for i in sensors] if has_element else []),
