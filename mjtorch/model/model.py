@@ -36,6 +36,7 @@ class Model(tree.Tree):
     nsensor: int = tree.field(static=True)
     nsensordata: int = tree.field(static=True)
     nmocap: int = tree.field(static=True)
+    nuserdata: int = tree.field(static=True)
     nC: int = tree.field(static=True)
     nkey: int = tree.field(static=True)
 

@@ -14,8 +14,8 @@ from mjtorch.model import get_data, make_data, put_data, put_model
 from mjtorch.model.put_data import contact_slots
 
 FIELDS = (
-    "time qpos qvel act qacc_warmstart ctrl qfrc_applied xfrc_applied eq_active mocap_pos mocap_quat xpos xquat xmat "
-    "xipos ximat xanchor xaxis geom_xpos geom_xmat site_xpos site_xmat cam_xpos cam_xmat light_xpos light_xdir "
+    "time qpos qvel act qacc_warmstart ctrl qfrc_applied xfrc_applied eq_active mocap_pos mocap_quat userdata xpos "
+    "xquat xmat xipos ximat xanchor xaxis geom_xpos geom_xmat site_xpos site_xmat cam_xpos cam_xmat light_xpos light_xdir "
     "subtree_com cdof cinert crb ten_length ten_J actuator_length actuator_moment moment_rownnz moment_colind M qLD "
     "qLDiagInv ten_velocity actuator_velocity cvel cdof_dot qfrc_bias qfrc_spring qfrc_damper qfrc_gravcomp qfrc_fluid "
     "qfrc_passive subtree_linvel subtree_angmom act_dot actuator_force qfrc_actuator qfrc_smooth qacc_smooth "
