@@ -58,6 +58,33 @@ def ray(shape: Shape, size: Tensor, point: Tensor, direction: Tensor) -> Tensor:
     return torch.where(nearest < math.inf, nearest, -1.0)
 
 
+def depth(shape: Shape, size: Tensor, point: Tensor) -> Tensor:
+    """How deep (...) [m] points (..., 3) [m] are inside shapes of `size` (..., 3) [m], zero outside (mjc_distance).
+
+    To the nearest surface; an estimate for ellipsoids, and along rays that bend towards the faces for boxes.
+    """
+    radius, half = size[..., 0], size[..., 1]
+    match shape:
+        case Shape.PLANE:
+            deep = -point[..., 2]
+        case Shape.SPHERE:
+            deep = radius - norm(point)
+        case Shape.CAPSULE:
+            beyond = point[..., 2:] - point[..., 2:].clamp(-half[..., None], half[..., None])
+            deep = radius - norm(torch.cat([point[..., :2], beyond], dim=-1))
+        case Shape.ELLIPSOID:
+            scaled, slope = norm(point / size), norm(point / (size * size))
+            deep = scaled * (1 - scaled) / torch.where(slope == 0, 1.0, slope)
+        case Shape.CYLINDER:
+            deep = torch.minimum(radius - norm(point[..., :2]), half - point[..., 2].abs())
+        case Shape.BOX:
+            gap = size - point.abs()
+            gap = torch.where((gap > 0).all(-1, keepdim=True), gap, 0.0)
+            length = norm(size / torch.where(gap > 0, gap, 1.0))
+            deep = length * (gap * gap / size).amin(-1)
+    return deep.clamp(min=0)
+
+
 def normal(shape: Shape, size: Tensor, point: Tensor) -> Tensor:
     """Outward unit normal (..., 3) at points (..., 3) [m] of the surface of a shape of `size` (..., 3) [m].
 

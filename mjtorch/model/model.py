@@ -153,6 +153,7 @@ class Model(tree.Tree):
     site_pos: Tensor
     site_quat: Tensor
     mesh_vert: Tensor
+    mesh_normal: Tensor
     mesh_pos: Tensor
     mesh_quat: Tensor
     hfield_size: Tensor

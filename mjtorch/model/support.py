@@ -12,6 +12,7 @@ from mjtorch.model.option import Cone, DisableBit, EnableBit, Integrator, Solver
 from mjtorch.model.plan.geom_pairs import SUPPORTED as COLLIDED, unsupported_pairs
 from mjtorch.model.plan.ray import unmet_geoms
 from mjtorch.model.plan.sensor import SUPPORTED as SENSORS
+from mjtorch.model.plan.tactile import unfelt_geoms
 from mjtorch.model.plan.tendon import spatial_tendons
 
 Names = list[str]
@@ -188,6 +189,12 @@ def _enclosed(m: mujoco.MjModel) -> Names:
     return _named(m, "sensor", np.flatnonzero(chosen))
 
 
+def _unfelt(m: mujoco.MjModel) -> Names:
+    """Geoms that tactile sensors would have to feel."""
+    sensors = np.flatnonzero(m.sensor_type == mjtSensor.mjSENS_TACTILE)
+    return _named(m, "geom", sorted({int(g) for i in sensors for g in unfelt_geoms(m, int(i))}))
+
+
 def _fields_in_sight(m: mujoco.MjModel) -> Names:
     """Geoms that rays of sensors would have to meet."""
     looks = (m.sensor_type == mjtSensor.mjSENS_RANGEFINDER).any()
@@ -339,6 +346,7 @@ TABLE: tuple[Feature, ...] = (
     Feature("integrator", "discrete", NO, _choice("integrator", 4), 'use integrator="implicitfast"'),
     *_rows("sensors", "", "sensor_type", _members(mjtSensor), SENSOR_NAMES, "remove it or compute it from Data"),
     Feature("sensors", "touch in sites of meshes", NO, _mesh_touch, "give the site a primitive type"),
+    Feature("sensors", "tactile sensors on other than primitive geoms", NO, _unfelt, "use primitive geoms"),
     Feature(
         "sensors",
         "rangefinders that see signed distance fields",

@@ -11,6 +11,7 @@ from mjtorch.model.plan.sensor import SensorGroup, SensorStage, SensorType
 from mjtorch.sensor.contact import contact
 from mjtorch.sensor.frame import Frames
 from mjtorch.sensor.range_finder import range_finder
+from mjtorch.sensor.tactile import tactile
 
 # (m, d, group, frames) -> the readings (n, dim) or (n,) of a group of n sensors of one type
 SensorFunction = Callable[[Model, Data, SensorGroup, Frames], Tensor]
@@ -28,6 +29,7 @@ def sense(m: Model, d: Data, stage: SensorStage, table: Mapping[SensorType, Sens
     readings += [table[group.type](m, d, group, frames) for group in stage.groups]
     readings += [contact(m, d, group) for group in stage.contacts]
     readings += [range_finder(m, d, group) for group in stage.ranges]
+    readings += [tactile(m, d, plan) for plan in stage.tactile]
     sensordata = torch.cat([*(x.reshape(-1) for x in readings), d.sensordata])[stage.order]
     return d.replace(sensordata=cutoff(m, stage, sensordata) if stage.clipped else sensordata)
 

@@ -71,6 +71,15 @@ REFUSED = (
         "sensors: touch in sites of meshes",
         'sensor "feel"',
     ),
+    (
+        {
+            "sections": '<sensor><tactile geom="ball" mesh="lump"/></sensor>',
+            "asset": '<hfield name="hills" nrow="2" ncol="2" size="1 1 1 1"/>',
+            "world": '<geom name="hills" type="hfield" hfield="hills"/>',
+        },
+        "sensors: tactile sensors on other",
+        'geom "hills"',
+    ),
     refused(
         "sections",
         '<sensor><insidesite name="in" site="tip" objtype="geom" objname="far" enclosed="true"/></sensor>',

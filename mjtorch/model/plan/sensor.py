@@ -9,11 +9,12 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.math.vector import MIN_VALUE
-from mjtorch.model.plan import contact_sensor, range_finder, volume
+from mjtorch.model.plan import contact_sensor, range_finder, tactile, volume
 from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.constraint import ConstraintPlan
 from mjtorch.model.plan.contact_sensor import ContactGroup
 from mjtorch.model.plan.range_finder import RangeGroup
+from mjtorch.model.plan.tactile import TactilePlan
 from mjtorch.model.plan.volume import Volume, VolumeKey, volume_key
 
 
@@ -63,6 +64,7 @@ class SensorType(enum.IntEnum):
     E_POTENTIAL = 43
     E_KINETIC = 44
     CLOCK = 45
+    TACTILE = 46
 
 
 class ObjType(enum.IntEnum):
@@ -175,8 +177,10 @@ class SensorStage(tree.Tree):
     types: static, every type of sensor in the stage
     fields: static, fields of `Data` that sensors copy numbers from
     groups: sensors that are computed
-    contacts: sensors that report contacts; ranges: sensors that cast rays
-    order: (nsensordata,) where each number lies in [fields, groups, contacts, ranges, sensordata before], all flat
+    contacts: sensors that report contacts; ranges: sensors that cast rays;
+    tactile: tactile sensors
+    order: (nsensordata,) where each number lies in [fields, groups, contacts, ranges, tactile, sensordata before],
+        all flat
     clipped: static, whether a sensor has a cutoff
     sensor: (nsensordata,) the sensor that each number belongs to
     above, below: (nsensordata,) bool, whether a cutoff applies to large positive and large negative values
@@ -187,6 +191,7 @@ class SensorStage(tree.Tree):
     groups: tuple[SensorGroup, ...]
     contacts: tuple[ContactGroup, ...]
     ranges: tuple[RangeGroup, ...]
+    tactile: tuple[TactilePlan, ...]
     frames: FramePlan
     order: Tensor
     clipped: bool = tree.field(static=True)
@@ -247,7 +252,7 @@ class _StageBuilder:
         m = self.m
         for i in self.sensors:
             kind = SensorType(int(m.sensor_type[i]))
-            if kind in (SensorType.CONTACT, SensorType.RANGEFINDER):
+            if kind in (SensorType.CONTACT, SensorType.RANGEFINDER, SensorType.TACTILE):
                 continue
             source = self.source(i, kind)
             if source is not None:
@@ -267,13 +272,15 @@ class _StageBuilder:
         positive = m.sensor_datatype[owner] == mujoco.mjtDataType.mjDATATYPE_POSITIVE
         contacts = contact_sensor.build(m, self.device, self.collision, self.of_type(SensorType.CONTACT))
         ranges = range_finder.build(m, self.device, self.dtype, self.of_type(SensorType.RANGEFINDER))
-        further = [*(group.sensors for group in contacts), *(group.sensors for group in ranges)]
+        pads = tactile.build(m, self.device, self.of_type(SensorType.TACTILE))
+        further = [group.sensors for groups in (contacts, ranges, pads) for group in groups]
         return SensorStage(
             types=tuple(dict.fromkeys(SensorType(int(m.sensor_type[i])) for i in self.sensors)),
             fields=fields,
             groups=tuple(self.group(*key, sensors) for key, sensors in self.computed.items()),
             contacts=contacts,
             ranges=ranges,
+            tactile=pads,
             frames=self.frame_plan(),
             order=self.index(self.order(fields, further)),
             clipped=bool((here & (real | positive)).any()),
