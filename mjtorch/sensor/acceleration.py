@@ -85,12 +85,12 @@ TABLE: dict[SensorType, SensorFunction] = {
 def sensor_acc(m: Model, d: Data) -> Data:
     """The sensors that need accelerations and forces (mj_sensorAcc), into their part of sensordata.
 
-    Sensors of force and torque also set cacc, cfrc_int and cfrc_ext. Needs `qacc`, `actuator_force`, `qfrc_actuator`,
-    `efc_force`, and what `sensor_vel` needs.
+    Sensors of force and torque, and user sensors, also set cacc, cfrc_int and cfrc_ext. Needs `qacc`, `actuator_force`,
+    `qfrc_actuator`, `efc_force`, and what `sensor_vel` needs.
     """
     stage = m.plan.sensor.acc
     if skip(m, stage):
         return d
-    if SensorType.FORCE in stage.types or SensorType.TORQUE in stage.types:
+    if {SensorType.FORCE, SensorType.TORQUE, SensorType.USER} & set(stage.types):
         d = rne_postconstraint(m, d)
     return sense(m, d, stage, TABLE)

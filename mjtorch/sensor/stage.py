@@ -30,6 +30,8 @@ def sense(m: Model, d: Data, stage: SensorStage, table: Mapping[SensorType, Sens
     readings += [contact(m, d, group) for group in stage.contacts]
     readings += [range_finder(m, d, group) for group in stage.ranges]
     readings += [tactile(m, d, plan) for plan in stage.tactile]
+    if stage.silent:
+        readings.append(d.sensordata.new_zeros(stage.silent))
     sensordata = torch.cat([*(x.reshape(-1) for x in readings), d.sensordata])[stage.order]
     return d.replace(sensordata=cutoff(m, stage, sensordata) if stage.clipped else sensordata)
 

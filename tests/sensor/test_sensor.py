@@ -95,6 +95,7 @@ def sensors(cutoff: str = "") -> str:
     for sensor, (kind, name) in itertools.product(("framelinacc", "frameangacc"), felt):
         lines.append(f'<{sensor} objtype="{kind}" objname="{name}" {cutoff}/>')
     lines += [f'<camprojection site="{site}" camera="{cam}"/>' for site in "ab" for cam in NAMES["camera"]]
+    lines += [f'<user dim="2" needstage="{stage}" {cutoff}/>' for stage in ("pos", "vel", "acc")]
     lines += [f'<tactile geom="{geom}" mesh="plate" {cutoff}/>' for geom in ("b", "c")]
     lines += [f'<contact {what} data="found dist" num="2"/>' for what in ("", 'subtree1="a"', 'site="zone"')]
     for site, (kind, names) in itertools.product(("zone", "ground", "b"), NAMES.items()):

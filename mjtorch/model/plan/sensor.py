@@ -65,6 +65,7 @@ class SensorType(enum.IntEnum):
     E_KINETIC = 44
     CLOCK = 45
     TACTILE = 46
+    USER = 48
 
 
 class ObjType(enum.IntEnum):
@@ -119,6 +120,8 @@ _READ_WORLD = {
     SensorType.E_POTENTIAL: ("energy", 0),
     SensorType.E_KINETIC: ("energy", 1),
 }
+# Sensors with plans of their own, and those that nobody computes.
+_APART = (SensorType.CONTACT, SensorType.RANGEFINDER, SensorType.TACTILE, SensorType.USER)
 _AXES = (SensorType.FRAMEXAXIS, SensorType.FRAMEYAXIS, SensorType.FRAMEZAXIS)
 _VOLUMES = (SensorType.TOUCH, SensorType.INSIDESITE)
 # The type of the constraint rows that sensors of limits read.
@@ -178,9 +181,9 @@ class SensorStage(tree.Tree):
     fields: static, fields of `Data` that sensors copy numbers from
     groups: sensors that are computed
     contacts: sensors that report contacts; ranges: sensors that cast rays;
-    tactile: tactile sensors
-    order: (nsensordata,) where each number lies in [fields, groups, contacts, ranges, tactile, sensordata before],
-        all flat
+    tactile: tactile sensors; silent: static, how many numbers user sensors have, zero without a callback
+    order: (nsensordata,) where each number lies in [fields, groups, contacts, ranges, tactile, silent,
+        sensordata before], all flat
     clipped: static, whether a sensor has a cutoff
     sensor: (nsensordata,) the sensor that each number belongs to
     above, below: (nsensordata,) bool, whether a cutoff applies to large positive and large negative values
@@ -192,6 +195,7 @@ class SensorStage(tree.Tree):
     contacts: tuple[ContactGroup, ...]
     ranges: tuple[RangeGroup, ...]
     tactile: tuple[TactilePlan, ...]
+    silent: int = tree.field(static=True)
     frames: FramePlan
     order: Tensor
     clipped: bool = tree.field(static=True)
@@ -252,7 +256,7 @@ class _StageBuilder:
         m = self.m
         for i in self.sensors:
             kind = SensorType(int(m.sensor_type[i]))
-            if kind in (SensorType.CONTACT, SensorType.RANGEFINDER, SensorType.TACTILE):
+            if kind in _APART:
                 continue
             source = self.source(i, kind)
             if source is not None:
@@ -274,6 +278,7 @@ class _StageBuilder:
         ranges = range_finder.build(m, self.device, self.dtype, self.of_type(SensorType.RANGEFINDER))
         pads = tactile.build(m, self.device, self.of_type(SensorType.TACTILE))
         further = [group.sensors for groups in (contacts, ranges, pads) for group in groups]
+        silent = self.of_type(SensorType.USER)
         return SensorStage(
             types=tuple(dict.fromkeys(SensorType(int(m.sensor_type[i])) for i in self.sensors)),
             fields=fields,
@@ -281,8 +286,9 @@ class _StageBuilder:
             contacts=contacts,
             ranges=ranges,
             tactile=pads,
+            silent=int(m.sensor_dim[silent].sum()),
             frames=self.frame_plan(),
-            order=self.index(self.order(fields, further)),
+            order=self.index(self.order(fields, [*further, tuple(silent)])),
             clipped=bool((here & (real | positive)).any()),
             sensor=self.index(owner),
             above=torch.tensor(here & (real | positive), device=self.device),
