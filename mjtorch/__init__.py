@@ -62,7 +62,7 @@ from mjtorch.smooth.jacobian import (
 from mjtorch.smooth.kinematics import kinematics
 from mjtorch.smooth.object import object_acceleration, object_velocity
 from mjtorch.smooth.passive import passive
-from mjtorch.smooth.ray import ray
+from mjtorch.smooth.ray import multi_ray, ray
 from mjtorch.smooth.rne import rne
 from mjtorch.smooth.tendon import tendon
 from mjtorch.smooth.transmission import transmission
@@ -124,6 +124,7 @@ __all__ = [
     "make_data",
     "model_axes",
     "mul_m",
+    "multi_ray",
     "object_acceleration",
     "object_velocity",
     "passive",

@@ -229,6 +229,7 @@ def _excite(mj_model: mujoco.MjModel, d: mujoco.MjData, rng: np.random.Generator
     d.xfrc_applied[:, 3:] *= 0.05
     d.ctrl[:] = calm * rng.standard_normal(mj_model.nu)
     d.act[:] = calm * rng.uniform(0.0, 1.0, mj_model.na)
+    d.userdata[:] = calm * (1 + np.arange(mj_model.nuserdata))
     flip = rng.random(mj_model.neq) < 0.2
     d.eq_active[:] = np.where(flip, 1 - d.eq_active, d.eq_active)
 

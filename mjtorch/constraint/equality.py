@@ -91,17 +91,30 @@ def scalar_rows(m: Model, d: Data) -> tuple[Tensor, Tensor]:
     q are the positions of the n = njoint + ntendon pairs of joints and then of tendons.
     """
     p = m.plan.constraint.equality
-    coef = m.eq_data[p.id[p.nconnect + 2 * p.nweld :], :5]
-    moved, column = d.qpos[p.qpos] - m.qpos0[p.qpos], p.column
+    column = p.column
     if p.ntendon:
-        moved = torch.cat([moved, (d.ten_length - m.tendon_length0)[p.tendon]], dim=1)
         column = torch.cat([column, d.ten_J[p.tendon] * p.tendon_there], dim=1)
-    first, second = moved
-    x = second * p.paired
+    first, x, coef = scalar_pairs(m, d)
     c0, c1, c2, c3, c4 = coef.unbind(-1)
     value = c0 + x * (c1 + x * (c2 + x * (c3 + x * c4)))
-    slope = c1 + x * (2 * c2 + x * (3 * c3 + x * 4 * c4))
-    return first - value, column[0] - slope[:, None] * column[1]
+    return first - value, column[0] - scalar_slope(m, d)[:, None] * column[1]
+
+
+def scalar_pairs(m: Model, d: Data) -> tuple[Tensor, Tensor, Tensor]:
+    """How far both of each pair are from the reference (n,), zero if there is no second, and polycoef (n, 5)."""
+    p = m.plan.constraint.equality
+    moved = d.qpos[p.qpos] - m.qpos0[p.qpos]
+    if p.ntendon:
+        moved = torch.cat([moved, (d.ten_length - m.tendon_length0)[p.tendon]], dim=1)
+    first, second = moved
+    return first, second * p.paired, m.eq_data[p.id[p.nconnect + 2 * p.nweld :], :5]
+
+
+def scalar_slope(m: Model, d: Data) -> Tensor:
+    """Derivative (n,) of each pair's polynomial."""
+    _, x, coef = scalar_pairs(m, d)
+    _, c1, c2, c3, c4 = coef.unbind(-1)
+    return c1 + x * (2 * c2 + x * (3 * c3 + x * 4 * c4))
 
 
 def scalar_weight(m: Model) -> Tensor:

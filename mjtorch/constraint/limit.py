@@ -10,23 +10,20 @@ from mjtorch.model import Data, Model
 from mjtorch.model.plan.constraint import LimitPlan, TendonRowsPlan
 
 
-def nearer(p: LimitPlan | TendonRowsPlan, x: Tensor, bounds: Tensor, J: Tensor) -> tuple[Tensor, Tensor]:
-    """Distance (n,) of `x` (n,) to the nearer of its `bounds` (n, 2), or to that of its row, and J (n, nv) of that.
-
-    J: (n, nv) of `x`.
-    """
+def nearer(p: LimitPlan | TendonRowsPlan, x: Tensor, bounds: Tensor) -> tuple[Tensor, Tensor]:
+    """Distance (n,) of `x` (n,) to the nearer of its `bounds` (n, 2), or to that of its row, and its slope: 1 or -1."""
     to_lower, to_upper = x - bounds[:, 0], bounds[:, 1] - x
     lower = to_lower < to_upper
     if p.has_pair:
         lower = torch.where(p.fixed_side, p.lower_side, lower)
-    sign = torch.where(lower, 1.0, -1.0).to(x.dtype)
-    return torch.where(lower, to_lower, to_upper), J * sign[:, None]
+    return torch.where(lower, to_lower, to_upper), torch.where(lower, 1.0, -1.0).to(x.dtype)
 
 
 def scalar_limits(m: Model, d: Data) -> tuple[Tensor, Tensor]:
     """Distance (nscalar,) [m or rad] to the limit of each hinge and slide row, and J (nscalar, nv)."""
     p = m.plan.constraint.limit
-    return nearer(p, d.qpos[p.qpos], m.jnt_range[p.scalar_joint], p.column)
+    pos, side = nearer(p, d.qpos[p.qpos], m.jnt_range[p.scalar_joint])
+    return pos, p.column * side[:, None]
 
 
 def ball_limits(m: Model, d: Data) -> tuple[Tensor, Tensor]:
@@ -65,7 +62,7 @@ def tendon_limit(m: Model, d: Data) -> tuple[Elements, Tensor]:
     """Rows of limited tendons; active nearer than the margin. Returns the elements and J (n, nv)."""
     p = m.plan.constraint.tendon
     k = p.limit
-    pos, J = nearer(p, d.ten_length[k], m.tendon_range[k], d.ten_J[k])
+    pos, side = nearer(p, d.ten_length[k], m.tendon_range[k])
     margin = m.tendon_margin[k]
     elements = Elements(
         solref=m.tendon_solref_lim[k],
@@ -75,4 +72,10 @@ def tendon_limit(m: Model, d: Data) -> tuple[Elements, Tensor]:
         diag=m.tendon_invweight0[k],
         active=pos < margin,
     )
-    return elements, J
+    return elements, d.ten_J[k] * side[:, None]
+
+
+def tendon_side(m: Model, d: Data) -> Tensor:
+    """1 or -1 (n,) for each row of a tendon's limit: whether its force makes the tendon longer or shorter."""
+    k = m.plan.constraint.tendon.limit
+    return nearer(m.plan.constraint.tendon, d.ten_length[k], m.tendon_range[k])[1]

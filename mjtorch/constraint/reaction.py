@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from mjtorch.constraint.equality import between, pairs, weld_scale
+from mjtorch.constraint.tendon import tendon_actions
 from mjtorch.model import Cone, Data, Model
 from mjtorch.smooth.com import subtree_sum
 from mjtorch.smooth.jacobian import applied_force, wrench_at
@@ -33,24 +34,18 @@ def rne_postconstraint(m: Model, d: Data) -> Data:
     """Accelerations of bodies and forces on them, once `qacc` and `efc_force` are known (mj_rnePostConstraint).
 
     Sets cacc, cfrc_ext and cfrc_int (nbody, 6), rotation or torque first, about the root's centre of mass in world
-    axes. cacc contains minus gravity; cfrc_ext are contacts, connects, welds and `xfrc_applied`, zero for the world;
-    cfrc_int is what a body gets from its parent, for the world what everything needs from outside. Forces of springs,
-    dampers, actuators and limits are internal to the joints and so part of cfrc_int. Needs what `forward` computes.
-
-    Raises:
-        NotImplementedError: there are spatial tendons, whose pull is an external force too.
+    axes. cacc contains minus gravity; cfrc_ext are contacts, connects, welds, spatial tendons and `xfrc_applied`, zero
+    for the world; cfrc_int is what a body gets from its parent, for the world what everything needs from outside.
+    Forces of springs, dampers, actuators and limits of joints are internal and so part of cfrc_int. Needs what
+    `forward` computes.
     """
-    if m.plan.tendon.first.shape[0]:
-        raise NotImplementedError(
-            "rne_postconstraint: what spatial tendons do to bodies is not computed; remove the spatial tendons"
-        )
     cacc = body_acceleration(m, d, d.qacc)
     outside = torch.cat([torch.zeros_like(cacc[:1]), external_force(m, d)[1:]])
     return d.replace(cacc=cacc, cfrc_ext=outside, cfrc_int=subtree_sum(m, body_force(d, cacc) - outside))
 
 
 def external_force(m: Model, d: Data) -> Tensor:
-    """Spatial force (nbody, 6) on each body by contacts, connects, welds and `xfrc_applied`."""
+    """Spatial force (nbody, 6) on each body by contacts, connects, welds, spatial tendons and `xfrc_applied`."""
     p, root = m.plan.constraint, m.plan.kinematics.body_root
     total = applied_force(m, d)
     actions: list[Action] = []
@@ -58,6 +53,8 @@ def external_force(m: Model, d: Data) -> Tensor:
         actions.append(contact_actions(m, d))
     if p.equality.nconnect + p.equality.nweld:
         actions.append(pair_actions(m, d))
+    if m.plan.tendon.first.shape[0]:
+        actions.append(tendon_actions(m, d))
     if not actions:
         return total
     body, point, force, torque = (torch.cat(x) for x in zip(*actions, strict=True))

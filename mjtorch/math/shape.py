@@ -5,9 +5,10 @@ import math
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from mjtorch.math.vector import MIN_VALUE, dot
+from mjtorch.math.vector import MIN_VALUE, dot, norm, normalize
 
 
 class Shape(enum.IntEnum):
@@ -55,6 +56,61 @@ def ray(shape: Shape, size: Tensor, point: Tensor, direction: Tensor) -> Tensor:
     hits = MEETINGS[shape](size, point, direction)
     nearest = torch.where(hits >= 0, hits, math.inf).amin(-1)
     return torch.where(nearest < math.inf, nearest, -1.0)
+
+
+def depth(shape: Shape, size: Tensor, point: Tensor) -> Tensor:
+    """How deep (...) [m] points (..., 3) [m] are inside shapes of `size` (..., 3) [m], zero outside (mjc_distance).
+
+    To the nearest surface; an estimate for ellipsoids, and along rays that bend towards the faces for boxes.
+    """
+    radius, half = size[..., 0], size[..., 1]
+    match shape:
+        case Shape.PLANE:
+            deep = -point[..., 2]
+        case Shape.SPHERE:
+            deep = radius - norm(point)
+        case Shape.CAPSULE:
+            beyond = point[..., 2:] - point[..., 2:].clamp(-half[..., None], half[..., None])
+            deep = radius - norm(torch.cat([point[..., :2], beyond], dim=-1))
+        case Shape.ELLIPSOID:
+            scaled, slope = norm(point / size), norm(point / (size * size))
+            deep = scaled * (1 - scaled) / torch.where(slope == 0, 1.0, slope)
+        case Shape.CYLINDER:
+            deep = torch.minimum(radius - norm(point[..., :2]), half - point[..., 2].abs())
+        case Shape.BOX:
+            gap = size - point.abs()
+            gap = torch.where((gap > 0).all(-1, keepdim=True), gap, 0.0)
+            length = norm(size / torch.where(gap > 0, gap, 1.0))
+            deep = length * (gap * gap / size).amin(-1)
+    return deep.clamp(min=0)
+
+
+def normal(shape: Shape, size: Tensor, point: Tensor) -> Tensor:
+    """Outward unit normal (..., 3) at points (..., 3) [m] of the surface of a shape of `size` (..., 3) [m].
+
+    Where surfaces join it is that of the end of a cylinder, and of the first of a box's axes.
+    """
+    up = torch.tensor([0.0, 0.0, 1.0], dtype=point.dtype, device=point.device)
+    match shape:
+        case Shape.PLANE:
+            return up.expand_as(point)
+        case Shape.SPHERE:
+            outward = point
+        case Shape.CAPSULE:
+            z = point[..., 2:]
+            outward = torch.cat([point[..., :2], z - z.clamp(-size[..., 1:2], size[..., 1:2])], dim=-1)
+        case Shape.ELLIPSOID:
+            outward = point / (size * size)
+        case Shape.CYLINDER:
+            z = point[..., 2:]
+            flat = z.abs() - size[..., 1:2] >= norm(point[..., :2], keepdim=True) - size[..., :1]
+            side = F.pad(point[..., :2], (0, 1))
+            outward = torch.where(flat, z.sign() * up, side)
+        case Shape.BOX:
+            axis = (point.abs() - size).argmax(-1, keepdim=True)
+            mine = torch.arange(3, device=point.device) == axis
+            outward = torch.where(mine, point.sign(), 0.0)
+    return normalize(outward, up.expand_as(point))[0]
 
 
 def _quotient(a: Tensor, b: Tensor) -> Tensor:

@@ -16,7 +16,8 @@ class Data(tree.Tree):
     State and inputs
         time () [s], qpos (nq,), qvel (nv,), act (na,), plastic (nplastic,) where plastic springs rest,
         qacc_warmstart (nv,), ctrl (nu,), qfrc_applied (nv,), xfrc_applied (nbody, 6) force then torque,
-        eq_active (neq,) bool, mocap_pos (nmocap, 3), mocap_quat (nmocap, 4)
+        eq_active (neq,) bool, mocap_pos (nmocap, 3), mocap_quat (nmocap, 4),
+        userdata (nuserdata,), which nothing here reads or changes
     Counts, as integers
         warning (7,) how often each mjtWarning was raised; CONTACTFULL adds up the contacts that found no slot
         solver_niter () iterations of the last solve, ncon () detected contacts,
@@ -54,6 +55,7 @@ class Data(tree.Tree):
     eq_active: Tensor
     mocap_pos: Tensor
     mocap_quat: Tensor
+    userdata: Tensor
 
     warning: Tensor
     solver_niter: Tensor

@@ -66,6 +66,7 @@ def shapes(m: Model) -> dict[str, tuple[int, ...]]:
         "xfrc_applied": (nbody, 6),
         "mocap_pos": (m.nmocap, 3),
         "mocap_quat": (m.nmocap, 4),
+        "userdata": (m.nuserdata,),
         **dict.fromkeys(per_body, (nbody, 3)),
         "xquat": (nbody, 4),
         "xmat": (nbody, 3, 3),

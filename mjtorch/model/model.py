@@ -39,6 +39,7 @@ class Model(tree.Tree):
     nsensor: int = tree.field(static=True)
     nsensordata: int = tree.field(static=True)
     nmocap: int = tree.field(static=True)
+    nuserdata: int = tree.field(static=True)
     nC: int = tree.field(static=True)
     nkey: int = tree.field(static=True)
 
@@ -156,6 +157,12 @@ class Model(tree.Tree):
     site_size: Tensor
     site_pos: Tensor
     site_quat: Tensor
+    mesh_vert: Tensor
+    mesh_normal: Tensor
+    mesh_pos: Tensor
+    mesh_quat: Tensor
+    hfield_size: Tensor
+    hfield_data: Tensor
     cam_pos: Tensor
     cam_quat: Tensor
     cam_poscom0: Tensor

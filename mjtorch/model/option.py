@@ -75,7 +75,7 @@ class Option(tree.Tree):
 
     timestep: () [s]
     impratio: () ratio of friction to normal contact impedance
-    tolerance, ls_tolerance: () main solver and line search tolerances
+    tolerance, ls_tolerance, noslip_tolerance: () tolerances of the main solver, the line search, the noslip solver
     gravity: (3,) [m/s^2]
     wind: (3,) [m/s]
     magnetic: (3,)
@@ -88,6 +88,7 @@ class Option(tree.Tree):
     impratio: Tensor
     tolerance: Tensor
     ls_tolerance: Tensor
+    noslip_tolerance: Tensor
     gravity: Tensor
     wind: Tensor
     magnetic: Tensor
@@ -102,6 +103,7 @@ class Option(tree.Tree):
     solver: Solver = tree.field(static=True)
     iterations: int = tree.field(static=True)
     ls_iterations: int = tree.field(static=True)
+    noslip_iterations: int = tree.field(static=True)
     disableflags: int = tree.field(static=True)
     enableflags: int = tree.field(static=True)
     disableactuator: int = tree.field(static=True)

@@ -60,6 +60,7 @@ def put_model(
         solver=Solver(int(mj_model.opt.solver)),
         iterations=int(mj_model.opt.iterations),
         ls_iterations=int(mj_model.opt.ls_iterations),
+        noslip_iterations=int(mj_model.opt.noslip_iterations),
         disableflags=int(mj_model.opt.disableflags),
         enableflags=int(mj_model.opt.enableflags),
         disableactuator=int(mj_model.opt.disableactuator),

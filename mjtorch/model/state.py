@@ -47,6 +47,7 @@ PARTS = {
     State.EQ_ACTIVE: "eq_active",
     State.MOCAP_POS: "mocap_pos",
     State.MOCAP_QUAT: "mocap_quat",
+    State.USERDATA: "userdata",
     State.PLASTIC: "plastic",
 }
 
@@ -54,8 +55,7 @@ PARTS = {
 def state_size(m: Model, sig: int) -> int:
     """Length of the vector of the parts in `sig`, a union of `State` (mj_stateSize).
 
-    History and plugin state are empty, as models that have them are refused; so is user data, which is left
-    behind when a model is put.
+    History and plugin state are empty, as models that have them are refused.
 
     Raises:
         ValueError: `sig` has bits that mean nothing.
@@ -73,6 +73,7 @@ def state_size(m: Model, sig: int) -> int:
         "mocap_pos": 3 * m.nmocap,
         "mocap_quat": 4 * m.nmocap,
         "plastic": m.nplastic,
+        "userdata": m.nuserdata,
     }
     return sum(sizes[name] for name in _names(sig, "state_size"))
 

@@ -13,6 +13,7 @@ from mjtorch.model.plan.geom_pairs import SUPPORTED as COLLIDED, unsupported_pai
 from mjtorch.model.plan.ray import unmet_geoms
 from mjtorch.model.plan.sensor import SUPPORTED as SENSORS
 from mjtorch.model.plan.servo import slots
+from mjtorch.model.plan.tactile import unfelt_geoms
 from mjtorch.model.plan.tendon import spatial_tendons
 
 Names = list[str]
@@ -175,17 +176,10 @@ def _collided(m: mujoco.MjModel) -> Names:
     return _named(m, "geom", np.flatnonzero(np.isin(m.geom_type, types) & (m.geom_contype | m.geom_conaffinity != 0)))
 
 
-def _mesh_volumes(m: mujoco.MjModel) -> Names:
-    """Sensors of what is in the volume of a site that is a mesh."""
-    site = np.where(m.sensor_type == mjtSensor.mjSENS_TOUCH, m.sensor_objid, m.sensor_refid)
-    senses = np.isin(m.sensor_type, [mjtSensor.mjSENS_TOUCH, mjtSensor.mjSENS_INSIDESITE])
-    return _named(m, "sensor", [int(i) for i in np.flatnonzero(senses) if m.site_type[site[i]] == mjtGeom.mjGEOM_MESH])
-
-
-def _beside_tendons(m: mujoco.MjModel) -> Names:
-    """Sensors of forces between bodies, to which spatial tendons contribute."""
-    senses = np.isin(m.sensor_type, [mjtSensor.mjSENS_FORCE, mjtSensor.mjSENS_TORQUE])
-    return _named(m, "sensor", np.flatnonzero(senses & spatial_tendons(m).any()))
+def _mesh_touch(m: mujoco.MjModel) -> Names:
+    """Sensors of the forces in the volume of a site that is a mesh."""
+    feels = np.flatnonzero(m.sensor_type == mjtSensor.mjSENS_TOUCH)
+    return _named(m, "sensor", feels[m.site_type[m.sensor_objid[feels]] == mjtGeom.mjGEOM_MESH])
 
 
 def _enclosed(m: mujoco.MjModel) -> Names:
@@ -194,20 +188,16 @@ def _enclosed(m: mujoco.MjModel) -> Names:
     return _named(m, "sensor", np.flatnonzero(chosen))
 
 
-def _rangefinders(m: mujoco.MjModel) -> np.ndarray:
-    """(nsensor,) sensors that cast rays."""
-    return m.sensor_type == mjtSensor.mjSENS_RANGEFINDER
+def _unfelt(m: mujoco.MjModel) -> Names:
+    """Geoms that tactile sensors would have to feel."""
+    sensors = np.flatnonzero(m.sensor_type == mjtSensor.mjSENS_TACTILE)
+    return _named(m, "geom", sorted({int(g) for i in sensors for g in unfelt_geoms(m, int(i))}))
 
 
-def _rich_rangefinders(m: mujoco.MjModel) -> Names:
-    """Sensors that cast rays through every pixel of a camera, or report more than distances."""
-    rich = (m.sensor_objtype != mjtObj.mjOBJ_SITE) | (m.sensor_dim != 1) | (m.sensor_intprm[:, 0] > 1)
-    return _named(m, "sensor", np.flatnonzero(_rangefinders(m) & rich))
-
-
-def _meshes_in_sight(m: mujoco.MjModel) -> Names:
+def _fields_in_sight(m: mujoco.MjModel) -> Names:
     """Geoms that rays of sensors would have to meet."""
-    return _named(m, "geom", np.flatnonzero(unmet_geoms(m))) if _rangefinders(m).any() else []
+    looks = (m.sensor_type == mjtSensor.mjSENS_RANGEFINDER).any()
+    return _named(m, "geom", np.flatnonzero(unmet_geoms(m))) if looks else []
 
 
 def _multiple(m: mujoco.MjModel) -> np.ndarray:
@@ -349,9 +339,8 @@ TABLE: tuple[Feature, ...] = (
     Feature(
         "solver",
         "noslip iterations",
-        NO,
+        YES,
         _option(lambda m: m.opt.noslip_iterations > 0, "noslip_iterations"),
-        "set noslip_iterations to 0 and raise impratio",
     ),
     Feature("solver", "diagexact", YES, _enabled(EnableBit.DIAGEXACT, "diagexact")),
     Feature("solver", "sleep", NO, _enabled(EnableBit.SLEEP, "sleep"), "disable the flag"),
@@ -368,17 +357,14 @@ TABLE: tuple[Feature, ...] = (
     Feature("integrator", "implicitfast", YES, _choice("integrator", Integrator.IMPLICITFAST)),
     Feature("integrator", "discrete", NO, _choice("integrator", 4), 'use integrator="implicitfast"'),
     *_rows("sensors", "", "sensor_type", _members(mjtSensor), SENSOR_NAMES, "remove it or compute it from Data"),
-    Feature("sensors", "volumes of sites of meshes", NO, _mesh_volumes, "give the site a primitive type"),
-    Feature("sensors", "rangefinders of cameras or of more than dist", NO, _rich_rangefinders, "use sites and dist"),
+    Feature("sensors", "touch in sites of meshes", NO, _mesh_touch, "give the site a primitive type"),
+    Feature("sensors", "tactile sensors on other than primitive geoms", NO, _unfelt, "use primitive geoms"),
     Feature(
         "sensors",
-        "rangefinders that see other than primitive geoms",
+        "rangefinders that see signed distance fields",
         NO,
-        _meshes_in_sight,
-        "make the geoms transparent or replace them by primitive geoms",
-    ),
-    Feature(
-        "sensors", "force and torque beside spatial tendons", NO, _beside_tendons, "remove the sensor or the tendon"
+        _fields_in_sight,
+        "make the geoms transparent or replace them by meshes",
     ),
     Feature("sensors", "enclosed objects", NO, _enclosed, 'remove enclosed="true": the origin is then tested'),
     Feature("sensors", "cutoff", YES, _set("sensor_cutoff")),

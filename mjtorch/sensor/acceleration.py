@@ -40,7 +40,7 @@ def touch(m: Model, d: Data, group: SensorGroup, frames: Frames) -> Tensor:
     c, normal = d.contact, contact_force(m, d)[:, 0]
     bodies = m.plan.constraint.contact.geom_body[c.geom.clamp(min=0)]
     first, second = (frames.plan.body[group.obj][:, None, None] == bodies).unbind(-1)
-    shape, mat = group.shape, frames.mat[group.obj][:, None]
+    shape, mat = group.volume[0].shape, frames.mat[group.obj][:, None]
     assert shape is not None
     point = to_local(mat, c.pos - frames.pos[group.obj][:, None])
     axis = to_local(mat, c.frame[:, 0])
@@ -85,12 +85,12 @@ TABLE: dict[SensorType, SensorFunction] = {
 def sensor_acc(m: Model, d: Data) -> Data:
     """The sensors that need accelerations and forces (mj_sensorAcc), into their part of sensordata.
 
-    Sensors of force and torque also set cacc, cfrc_int and cfrc_ext. Needs `qacc`, `actuator_force`, `qfrc_actuator`,
-    `efc_force`, and what `sensor_vel` needs.
+    Sensors of force and torque, and user sensors, also set cacc, cfrc_int and cfrc_ext. Needs `qacc`, `actuator_force`,
+    `qfrc_actuator`, `efc_force`, and what `sensor_vel` needs.
     """
     stage = m.plan.sensor.acc
     if skip(m, stage):
         return d
-    if SensorType.FORCE in stage.types or SensorType.TORQUE in stage.types:
+    if {SensorType.FORCE, SensorType.TORQUE, SensorType.USER} & set(stage.types):
         d = rne_postconstraint(m, d)
     return sense(m, d, stage, TABLE)

@@ -1,20 +1,18 @@
 """Sensors that need positions only (mj_sensorPos)."""
 
-import math
-
 import torch
 from torch import Tensor
 
 from mjtorch.math import quaternion
-from mjtorch.math.shape import inside
 from mjtorch.math.vector import MIN_VALUE
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.sensor import SensorGroup, SensorType
+from mjtorch.sensor.camera import focal_length
 from mjtorch.sensor.frame import Frames
 from mjtorch.sensor.stage import SensorFunction, first_active_row, sense, skip
+from mjtorch.sensor.volume import inside_volume
 from mjtorch.smooth.energy import energy_pos, energy_vel
 from mjtorch.smooth.object import to_local
-from mjtorch.smooth.ray import cast
 
 
 def magnetometer(m: Model, d: Data, group: SensorGroup, frames: Frames) -> Tensor:
@@ -33,27 +31,11 @@ def camera_projection(m: Model, d: Data, group: SensorGroup, frames: Frames) -> 
     return focal_length(m, group.element) * torch.stack([-x, y], dim=-1) / depth[:, None] + 0.5 * resolution
 
 
-def focal_length(m: Model, cam_id: Tensor) -> Tensor:
-    """Focal lengths (n, 2) [pixel] of cameras: `cam_intrinsic` if the camera has a sensor size, else by `cam_fovy`."""
-    resolution, sensor = m.cam_resolution[cam_id], m.cam_sensorsize[cam_id]
-    given = (sensor != 0).all(-1, keepdim=True)
-    by_size = m.cam_intrinsic[cam_id, :2] / torch.where(given, sensor, 1.0) * resolution
-    by_angle = 0.5 / torch.tan(m.cam_fovy[cam_id] * (math.pi / 360)) * resolution[:, 1]
-    return torch.where(given, by_size, by_angle[:, None])
-
-
-def range_finder(m: Model, d: Data, group: SensorGroup, frames: Frames) -> Tensor:
-    """How far (n,) [m] sites see along their z axes, up to a visible geom of another body; -1 if to infinity."""
-    seen = m.plan.ray.body != frames.plan.body[group.obj][:, None]
-    return cast(m, d, frames.pos[group.obj], frames.mat[group.obj][..., 2], seen)[0]
-
-
 def inside_site(m: Model, d: Data, group: SensorGroup, frames: Frames) -> Tensor:
     """1 where objects are in the volumes of sites, else 0 (n,). A body without mass is where its subtree's com is."""
-    shape, point = group.shape, d.subtree_com[group.com] if group.com.shape[0] else frames.pos[group.obj]
-    assert shape is not None
+    point = d.subtree_com[group.com] if group.com.shape[0] else frames.pos[group.obj]
     local = to_local(frames.mat[group.ref], point - frames.pos[group.ref])
-    return inside(shape, m.site_size[group.element], local).to(point.dtype)
+    return inside_volume(m, group.volume[0], group.element, local).to(point.dtype)
 
 
 def ball_quat(m: Model, d: Data, group: SensorGroup, frames: Frames) -> Tensor:
@@ -88,7 +70,6 @@ def frame_quat(m: Model, d: Data, group: SensorGroup, frames: Frames) -> Tensor:
 
 TABLE: dict[SensorType, SensorFunction] = {
     SensorType.MAGNETOMETER: magnetometer,
-    SensorType.RANGEFINDER: range_finder,
     SensorType.CAMPROJECTION: camera_projection,
     SensorType.INSIDESITE: inside_site,
     SensorType.BALLQUAT: ball_quat,

@@ -8,7 +8,10 @@ from torch import Tensor
 
 from mjtorch.model import Data, DisableBit, Model
 from mjtorch.model.plan.sensor import SensorGroup, SensorStage, SensorType
+from mjtorch.sensor.contact import contact
 from mjtorch.sensor.frame import Frames
+from mjtorch.sensor.range_finder import range_finder
+from mjtorch.sensor.tactile import tactile
 
 # (m, d, group, frames) -> the readings (n, dim) or (n,) of a group of n sensors of one type
 SensorFunction = Callable[[Model, Data, SensorGroup, Frames], Tensor]
@@ -24,6 +27,11 @@ def sense(m: Model, d: Data, stage: SensorStage, table: Mapping[SensorType, Sens
     frames = Frames(m, d, stage.frames)
     readings = [getattr(d, name) for name in stage.fields]
     readings += [table[group.type](m, d, group, frames) for group in stage.groups]
+    readings += [contact(m, d, group) for group in stage.contacts]
+    readings += [range_finder(m, d, group) for group in stage.ranges]
+    readings += [tactile(m, d, plan) for plan in stage.tactile]
+    if stage.silent:
+        readings.append(d.sensordata.new_zeros(stage.silent))
     sensordata = torch.cat([*(x.reshape(-1) for x in readings), d.sensordata])[stage.order]
     return d.replace(sensordata=cutoff(m, stage, sensordata) if stage.clipped else sensordata)
 

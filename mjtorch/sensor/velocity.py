@@ -56,12 +56,12 @@ TABLE: dict[SensorType, SensorFunction] = {
 def sensor_vel(m: Model, d: Data) -> Data:
     """The sensors that need velocities (mj_sensorVel), into their part of sensordata.
 
-    Subtree sensors also set subtree_linvel and subtree_angmom. Needs what `sensor_pos` needs, and `com_vel`,
+    Subtree and user sensors also set subtree_linvel and subtree_angmom. Needs what `sensor_pos` needs, and `com_vel`,
     `ten_velocity`, `actuator_velocity`, `reference_constraint`.
     """
     stage = m.plan.sensor.vel
     if skip(m, stage):
         return d
-    if SensorType.SUBTREELINVEL in stage.types or SensorType.SUBTREEANGMOM in stage.types:
+    if {SensorType.SUBTREELINVEL, SensorType.SUBTREEANGMOM, SensorType.USER} & set(stage.types):
         d = subtree_vel(m, d)
     return sense(m, d, stage, TABLE)

@@ -11,7 +11,7 @@ from mjtorch.smooth.fluid import fluid_wrench
 from mjtorch.smooth.plastic import rest_positions
 from mjtorch.smooth.polynomial import polynomial
 from mjtorch.smooth.reflected import dof_damping
-from mjtorch.smooth.tendon import tendon_damper_force, tendon_spring_force
+from mjtorch.smooth.tendon import tendon_damper, tendon_spring
 
 
 def stretch(m: Model, d: Data) -> tuple[Tensor, Tensor]:
@@ -95,11 +95,11 @@ def passive(m: Model, d: Data) -> Data:
     if springs:
         forces["qfrc_spring"] = spring_force(m, d)
         if tendons.springs:
-            forces["qfrc_spring"] = forces["qfrc_spring"] + tendon_spring_force(m, d)
+            forces["qfrc_spring"] = forces["qfrc_spring"] + tendon_spring(m, d) @ d.ten_J
     if dampers:
         forces["qfrc_damper"] = damper_force(m, d.qvel)
         if tendons.dampers:
-            forces["qfrc_damper"] = forces["qfrc_damper"] + tendon_damper_force(m, d)
+            forces["qfrc_damper"] = forces["qfrc_damper"] + tendon_damper(m, d) @ d.ten_J
     if others and p.gravcomp and not opt.disabled(DisableBit.GRAVITY):
         forces["qfrc_gravcomp"] = apply_at_com(m, d, gravcomp_wrench(m))
     if others and p.fluid:

@@ -85,7 +85,12 @@ def line_jacobian(m: Model, d: Data, path: Lines) -> Tensor:
 
 
 def tendon_bias(m: Model, d: Data) -> Tensor:
-    """Generalised force (nv,) of accelerated armature at zero qacc, `J^T armature (dJ/dt qvel)` (mj_tendonBias).
+    """Generalised force (nv,) of accelerated armature at zero qacc, `J^T armature (dJ/dt qvel)` (mj_tendonBias)."""
+    return (tendon_armature(m) * tendon_swing(m, d)) @ d.ten_J
+
+
+def tendon_swing(m: Model, d: Data) -> Tensor:
+    """Acceleration (ntendon,) [m/s^2] of the lengths of spatial tendons at zero qacc, `dJ/dt qvel`.
 
     A line grows by the velocity `v` of its end less that of its beginning, along it, so it accelerates at the rate
     `u . a + (v . v - (u . v)^2) / length`, `a` the acceleration at zero qacc; without length by the first term only.
@@ -100,8 +105,7 @@ def tendon_bias(m: Model, d: Data) -> Tensor:
     along = dot(path.along, velocity)
     short = path.length < MIN_VALUE
     swing = torch.where(short, 0.0, (dot(velocity, velocity) - along * along) / torch.where(short, 1.0, path.length))
-    growth = path.share @ (dot(path.along, acceleration) + swing)
-    return (tendon_armature(m) * growth) @ d.ten_J
+    return path.share @ (dot(path.along, acceleration) + swing)
 
 
 def tendon_stretch(m: Model, d: Data) -> Tensor:
@@ -113,20 +117,20 @@ def tendon_stretch(m: Model, d: Data) -> Tensor:
     return d.ten_length - d.ten_length.clamp(low, high)
 
 
-def tendon_spring_force(m: Model, d: Data) -> Tensor:
-    """Generalised force (nv,) of the tendon springs, `-J^T k(x) x` at stretch `x` (mj_springdamper)."""
+def tendon_spring(m: Model, d: Data) -> Tensor:
+    """Force (ntendon,) along tendons of their springs, `-k(x) x` at stretch `x` (mj_springdamper)."""
     x, k = tendon_stretch(m, d), m.tendon_stiffness
     if m.plan.tendon.stiffness_poly:
         k = polynomial(k, m.tendon_stiffnesspoly, x)
-    return -(k * x) @ d.ten_J
+    return -k * x
 
 
-def tendon_damper_force(m: Model, d: Data) -> Tensor:
-    """Generalised force (nv,) of the tendon dampers, `-J^T b(|v|) v` (mj_springdamper)."""
+def tendon_damper(m: Model, d: Data) -> Tensor:
+    """Force (ntendon,) along tendons of their dampers, `-b(|v|) v` (mj_springdamper)."""
     v, (b, higher) = d.ten_velocity, tendon_damping(m)
     if m.plan.tendon.damping_poly:
         b = polynomial(b, higher, v.abs())
-    return -(b * v) @ d.ten_J
+    return -b * v
 
 
 def tendon_damping_derivative(m: Model, d: Data) -> Tensor:

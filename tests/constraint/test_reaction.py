@@ -4,7 +4,7 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from reference import case, load, random_state
+from reference import case, converged, load, random_state
 
 import mjtorch
 from mjtorch.constraint import contact_force, rne_postconstraint
@@ -31,6 +31,28 @@ def test_contact_force(model: str) -> None:
             np.testing.assert_allclose(mine, wanted[mj_data.contact.dim == dim], rtol=1e-12, atol=1e-12)
         found += mj_data.ncon
     assert found
+
+
+@pytest.mark.parametrize("flags", ["SPRING", "DAMPER", "SPRING DAMPER", "FRICTIONLOSS LIMIT", "EQUALITY", "ACTUATION"])
+def test_spatial_tendons(flags: str) -> None:
+    """What each of their forces does to bodies, by leaving it out."""
+    mj_model = converged(load("feature/tendon_spatial"))
+    mj_model.eq_obj1id[0], mj_model.eq_obj2id[0] = mj_model.eq_obj2id[0], mj_model.eq_obj1id[0]
+    for flag in flags.split():
+        mj_model.opt.disableflags |= getattr(mujoco.mjtDisableBit, f"mjDSBL_{flag}")
+    m = mjtorch.put_model(mj_model, dtype=torch.float64)
+    for seed in range(2):
+        mj_data = random_state(mj_model, seed)
+        d = rne_postconstraint(m, mjtorch.put_data(mj_model, mj_data, model=m))
+        for name in ("cfrc_ext", "cfrc_int"):
+            wanted = getattr(mj_data, name)
+            np.testing.assert_allclose(getattr(d, name), wanted, rtol=0, atol=1e-9 * np.abs(wanted).max())
+        assert mj_data.cfrc_ext.any()
+
+    def total(qvel: torch.Tensor) -> torch.Tensor:
+        return rne_postconstraint(m, mjtorch.forward(m, d.replace(qvel=qvel))).cfrc_ext.sum()
+
+    assert torch.func.grad(total)(d.qvel).isfinite().all()
 
 
 def test_no_contacts() -> None:

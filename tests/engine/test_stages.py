@@ -72,10 +72,6 @@ NOT_OURS = ("efc_type", "efc_id")  # static here, but compared
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.run.__name__)
 def test_stage_matches_c(stage: Stage, model: str, device: str) -> None:
     this = case(model, converge=True, device=device)
-    if stage.run is rne_postconstraint and len(this.m.plan.tendon.first):
-        with pytest.raises(NotImplementedError, match="spatial tendons"):
-            stage.run(this.m, this.datas[0])
-        return
     fields = stage.fields.split()
     for seed, (mj_data, d) in enumerate(zip(this.mj_datas, this.datas, strict=True)):
         d = stage.run(this.m, poison(d, [name for name in fields if name not in NOT_OURS]))

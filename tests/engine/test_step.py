@@ -11,7 +11,8 @@ from mjtorch import tree
 from mjtorch.model import Data
 
 STATE = "time qpos qvel act plastic qacc_warmstart"
-INPUTS = {"ctrl", "qfrc_applied", "xfrc_applied", "eq_active", "mocap_pos", "mocap_quat", "warning", *STATE.split()}
+INPUTS = {"ctrl", "qfrc_applied", "xfrc_applied", "eq_active", "mocap_pos", "mocap_quat", "userdata", "warning"}
+INPUTS |= set(STATE.split())
 COMPUTED = tuple(name for name in tree.tensor_fields(Data) if name not in INPUTS)
 # Not by C's mj_forward, or only at need.
 NOT_BY_FORWARD = {"qfrc_inverse", "subtree_linvel", "subtree_angmom", "solver_niter", "efc_state"}

@@ -14,13 +14,14 @@ from mjtorch.model import get_data, make_data, put_data, put_model
 from mjtorch.model.put_data import contact_slots
 
 FIELDS = (
-    "time qpos qvel act qacc_warmstart ctrl qfrc_applied xfrc_applied eq_active mocap_pos mocap_quat xpos xquat xmat "
-    "xipos ximat xanchor xaxis geom_xpos geom_xmat site_xpos site_xmat cam_xpos cam_xmat light_xpos light_xdir "
-    "subtree_com cdof cinert crb ten_length ten_J actuator_length actuator_moment moment_rownnz moment_colind M qLD "
-    "qLDiagInv ten_velocity actuator_velocity cvel cdof_dot qfrc_bias qfrc_spring qfrc_damper qfrc_gravcomp qfrc_fluid "
-    "qfrc_passive subtree_linvel subtree_angmom act_dot actuator_force qfrc_actuator qfrc_smooth qacc_smooth "
-    "qfrc_constraint qacc qfrc_inverse cacc cfrc_int cfrc_ext energy sensordata ncon ne nf nl nefc efc_type "
-    "efc_id efc_pos efc_margin efc_frictionloss efc_KBIP efc_D efc_R efc_vel efc_aref efc_b efc_force efc_state"
+    "time qpos qvel act qacc_warmstart ctrl qfrc_applied xfrc_applied eq_active mocap_pos mocap_quat userdata xpos "
+    "xquat xmat xipos ximat xanchor xaxis geom_xpos geom_xmat site_xpos site_xmat cam_xpos cam_xmat light_xpos "
+    "light_xdir subtree_com cdof cinert crb ten_length ten_J actuator_length actuator_moment moment_rownnz "
+    "moment_colind M qLD qLDiagInv ten_velocity actuator_velocity cvel cdof_dot qfrc_bias qfrc_spring qfrc_damper "
+    "qfrc_gravcomp qfrc_fluid qfrc_passive subtree_linvel subtree_angmom act_dot actuator_force qfrc_actuator "
+    "qfrc_smooth qacc_smooth qfrc_constraint qacc qfrc_inverse cacc cfrc_int cfrc_ext energy sensordata ncon ne nf nl "
+    "nefc efc_type efc_id efc_pos efc_margin efc_frictionloss efc_KBIP efc_D efc_R efc_vel efc_aref efc_b efc_force "
+    "efc_state"
 )
 CONTACT = (
     "dist pos frame includemargin friction solref solreffriction solimp geom geom1 dim exclude efc_address mu flex"

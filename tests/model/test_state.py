@@ -48,6 +48,8 @@ KEYS = """
 
 
 def test_bits_are_those_of_c() -> None:
+    bits = (name.removeprefix("mjSTATE_") for name in mujoco.mjtState.__members__ if name != "mjNSTATE")
+    assert set(bits) <= set(State.__members__)
     for bit in State:
         theirs = getattr(mujoco.mjtState, f"mjSTATE_{bit.name}", None)
         assert theirs is None or int(theirs) == int(bit)

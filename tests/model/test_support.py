@@ -49,7 +49,6 @@ REFUSED = (
         "adhesion of pairs",
         'pair "p"',
     ),
-    refused("option", 'noslip_iterations="3"', "noslip iterations", "option noslip_iterations"),
     refused("option", 'integrator="discrete"', "integrator: discrete", "option integrator"),
     refused("flag", 'sleep="enable"', "solver: sleep", "flag sleep"),
     refused(
@@ -61,28 +60,23 @@ REFUSED = (
     refused(
         "sections",
         '<sensor><touch name="feel" site="lump"/></sensor>',
-        "sensors: volumes of sites of meshes",
+        "sensors: touch in sites of meshes",
         'sensor "feel"',
+    ),
+    (
+        {
+            "sections": '<sensor><tactile geom="ball" mesh="lump"/></sensor>',
+            "asset": '<hfield name="hills" nrow="2" ncol="2" size="1 1 1 1"/>',
+            "world": '<geom name="hills" type="hfield" hfield="hills"/>',
+        },
+        "sensors: tactile sensors on other",
+        'geom "hills"',
     ),
     refused(
         "sections",
         '<sensor><insidesite name="in" site="tip" objtype="geom" objname="far" enclosed="true"/></sensor>',
         "sensors: enclosed objects",
         'sensor "in"',
-    ),
-    refused(
-        "sections",
-        '<sensor><rangefinder name="far" site="tip" data="dist normal"/></sensor>',
-        "sensors: rangefinders of cameras",
-        'sensor "far"',
-    ),
-    (
-        {
-            "sections": '<sensor><rangefinder site="tip"/></sensor>',
-            "world": '<geom name="rock" type="mesh" mesh="lump" contype="0" conaffinity="0"/>',
-        },
-        "sensors: rangefinders that see",
-        'geom "rock"',
     ),
     refused(
         "sections",
@@ -113,7 +107,7 @@ def test_refusal_names_feature_element_and_way_out(parts: dict[str, str], featur
 
 
 def test_all_refusals_come_in_one_error() -> None:
-    mj_model = build(geom='adhesion="1"', option='noslip_iterations="3"', flag='sleep="enable"')
+    mj_model = build(geom='adhesion="1"', option='integrator="discrete"', flag='sleep="enable"')
     with pytest.raises(NotImplementedError) as error:
         put_model(mj_model)
     assert len(str(error.value).splitlines()) == 4

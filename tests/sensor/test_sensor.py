@@ -13,6 +13,7 @@ from mjtorch.sensor import sensor_acc, sensor_pos, sensor_vel
 
 BODIES = """
   <option gravity=".3 .2 -9" magnetic=".2 -.5 .1"/>
+  <asset><mesh name="plate" builtin="plate" params="3 3" scale=".1 .1 .02"/></asset>
   <worldbody>
     <geom name="ground" type="plane" size="1 1 1" pos="0 0 -1"/>
     <site name="ground" pos=".3 .2 .1" euler="10 20 30"/>
@@ -94,6 +95,9 @@ def sensors(cutoff: str = "") -> str:
     for sensor, (kind, name) in itertools.product(("framelinacc", "frameangacc"), felt):
         lines.append(f'<{sensor} objtype="{kind}" objname="{name}" {cutoff}/>')
     lines += [f'<camprojection site="{site}" camera="{cam}"/>' for site in "ab" for cam in NAMES["camera"]]
+    lines += [f'<user dim="2" needstage="{stage}" {cutoff}/>' for stage in ("pos", "vel", "acc")]
+    lines += [f'<tactile geom="{geom}" mesh="plate" {cutoff}/>' for geom in ("b", "c")]
+    lines += [f'<contact {what} data="found dist" num="2"/>' for what in ("", 'subtree1="a"', 'site="zone"')]
     for site, (kind, names) in itertools.product(("zone", "ground", "b"), NAMES.items()):
         lines += [f'<insidesite site="{site}" objtype="{kind}" objname="{name}"/>' for name in names]
     mixed = [line for k in range(3) for line in lines[k::3]]

@@ -7,16 +7,11 @@ import torch
 from reference import case, load
 
 import mjtorch
-from mjtorch import ray, tree
+from mjtorch import multi_ray, ray, tree
+from mjtorch.smooth import triangles
 
 N = 200
 GROUPS = (None, [1, 0, 1, 1, 1, 1], [0, 1, 0, 0, 0, 0])
-MESH = """
-<mujoco>
-  <asset><mesh name="lump" vertex="0 0 0 1 0 0 0 1 0 0 0 1"/></asset>
-  <worldbody><geom type="mesh" mesh="lump" {}/><geom size="1"/></worldbody>
-</mujoco>
-"""
 
 
 def rays(seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -28,7 +23,7 @@ def rays(seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("exclude", [-1, 0, 1])
 @pytest.mark.parametrize("static", [True, False])
-@pytest.mark.parametrize("model", ["feature/rays", "feature/contacts"])
+@pytest.mark.parametrize("model", ["feature/rays", "feature/surfaces", "feature/contacts"])
 def test_matches_c(model: str, static: bool, exclude: int) -> None:
     this = case(model)
     for group, (seed, mj_data) in zip((*GROUPS, None, None), enumerate(this.mj_datas), strict=True):
@@ -90,15 +85,98 @@ def test_vmap_jit_and_gradient() -> None:
     torch.testing.assert_close(slope[2], (total(d.qpos + h) - total(d.qpos - h)) / 2e-6, rtol=1e-4, atol=1e-4)
 
 
-def test_meshes_are_refused_unless_transparent() -> None:
-    origin, up = torch.zeros(1, 3), torch.tensor([[0.0, 0.0, 1.0]])
-    for colour in ("", 'rgba="1 1 1 0"'):
-        m = mjtorch.put_model(load(MESH.format(f'contype="0" conaffinity="0" {colour}')))
-        d = mjtorch.forward(m, mjtorch.make_data(m))
-        if colour:
-            assert ray(m, d, origin, up)[0].item() == 1.0
+@pytest.mark.parametrize("model", ["feature/rays", "feature/surfaces"])
+def test_normals_match_c(model: str) -> None:
+    """Also of meshes, which are not convex, and of height fields, their walls and their base."""
+    this = case(model)
+    seen = set()
+    for seed, mj_data in enumerate(this.mj_datas):
+        start, direction = rays(seed)
+        start[:] = 0.7 * start + np.array([0, 0, -0.3])
+        found = multi_ray(this.m, this.datas[seed], torch.tensor(start), torch.tensor(direction))
+        geom, normal = np.zeros(1, dtype=np.int32), np.zeros(3)
+        for i in range(N):
+            dist = mujoco.mj_ray(this.mj_model, mj_data, start[i], direction[i], None, True, -1, geom, normal)
+            assert int(found[1][i]) == geom[0]
+            np.testing.assert_allclose(found[0][i], dist, rtol=1e-9, atol=1e-9)
+            np.testing.assert_allclose(found[2][i], normal, rtol=0, atol=1e-9)
+            seen.add(int(geom[0]))
+    assert seen == {-1, *this.m.plan.ray.all_geoms.tolist()}
+
+
+def test_many_rays_from_one_point() -> None:
+    this = case("feature/surfaces")
+    point, direction = (torch.tensor(x) for x in rays(2))
+    options = {"geomgroup": [True] * 6, "flg_static": False, "bodyexclude": 2}
+    found = multi_ray(this.m, this.datas[0], point[0], direction, **options)
+    wanted = ray(this.m, this.datas[0], point[:1].expand_as(direction), direction, **options)
+    assert torch.equal(found[0], wanted[0]) and torch.equal(found[1], wanted[1])
+    assert set(found[1].tolist()) == {-1, 5}
+
+
+def test_large_meshes_are_met_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    this = case("feature/surfaces")
+    start, direction = (torch.tensor(x) for x in rays(3))
+    wanted = multi_ray(this.m, this.datas[1], start, direction)
+    monkeypatch.setattr(triangles, "BLOCK", 16)
+    assert this.m.plan.ray.triangles.face.shape[0] > 5 * 16
+    for found, whole in zip(multi_ray(this.m, this.datas[1], start, direction), wanted, strict=True):
+        torch.testing.assert_close(found, whole)
+
+    def look(m: mjtorch.Model, d: mjtorch.Data) -> tuple[torch.Tensor, ...]:
+        return multi_ray(m, mjtorch.kinematics(m, d), start, direction)
+
+    worlds = tree.stack(this.datas)
+    for transform in (torch.vmap(look, (None, 0)), mjtorch.jit(look, in_dims=(None, 0), strict=True)):
+        for found, whole in zip(transform(this.m, worlds), wanted, strict=True):
+            torch.testing.assert_close(found[1], whole)
+
+
+def test_gradient_of_surfaces() -> None:
+    """With respect to the state, to vertices and to heights; finite for rays along triangles and from vertices."""
+    this = case("feature/surfaces")
+    start, direction = (torch.tensor(x) for x in rays(4))
+    d = this.datas[0]
+    start[0], direction[:3] = d.geom_xpos[2], torch.eye(3, dtype=torch.float64)
+
+    def total(qpos: torch.Tensor, vert: torch.Tensor, height: torch.Tensor) -> torch.Tensor:
+        m = this.m.replace(mesh_vert=vert, hfield_data=height)
+        dist, _, normal = multi_ray(m, mjtorch.kinematics(m, d.replace(qpos=qpos)), start, direction)
+        return dist.sum() + normal[:, 0].sum()
+
+    values = [d.qpos, this.m.mesh_vert, this.m.hfield_data]
+    for k, slope in enumerate(torch.func.grad(total, (0, 1, 2))(*values)):
+        assert slope.isfinite().all() and slope.any()
+        change = torch.randn(slope.shape, generator=torch.Generator().manual_seed(k), dtype=torch.float64)
+
+        def moved(h: float, k: int = k, change: torch.Tensor = change) -> torch.Tensor:
+            return total(*values[:k], values[k] + h * change, *values[k + 1 :])
+
+        wanted = (moved(1e-7) - moved(-1e-7)) / 2e-7
+        torch.testing.assert_close((slope * change).sum(), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_wrong_groups_are_an_error() -> None:
+    this = case("feature/rays")
+    origin = torch.zeros(1, 3, dtype=torch.float64)
+    for cast in (ray, multi_ray):
+        with pytest.raises(ValueError, match="geomgroup must have 6 elements, got 2"):
+            cast(this.m, this.datas[0], origin, origin + 1, geomgroup=(True, False))
+
+
+def test_signed_distance_fields_are_refused_unless_transparent() -> None:
+    mj_model = load("feature/rays")
+    box = mj_model.geom("box").id
+    mj_model.geom_type[box] = mujoco.mjtGeom.mjGEOM_SDF
+    with pytest.raises(NotImplementedError, match='rangefinders that see signed distance fields, used by geom "box"'):
+        mjtorch.put_model(mj_model)
+    mj_model.sensor_type[:] = mujoco.mjtSensor.mjSENS_CLOCK
+    origin = torch.zeros(1, 3)
+    for alpha in (0.0, 1.0):
+        mj_model.geom_rgba[box, 3] = alpha
+        m = mjtorch.put_model(mj_model)
+        if alpha:
+            with pytest.raises(NotImplementedError, match=f"signed distance fields: {box}; make them transparent"):
+                ray(m, mjtorch.make_data(m), origin, origin + 1)
         else:
-            with pytest.raises(NotImplementedError, match="without a primitive shape: 0; make them transparent"):
-                ray(m, d, origin, up)
-    with pytest.raises(ValueError, match="geomgroup must have 6 elements, got 2"):
-        ray(m, d, origin, up, geomgroup=(True, False))
+            ray(m, mjtorch.make_data(m), origin, origin + 1)

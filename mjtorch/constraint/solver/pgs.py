@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.constraint.solver.problem import CONE, QUADRATIC, SATISFIED, Problem, merge
-from mjtorch.constraint.solver.qcqp import qcqp
+from mjtorch.constraint.solver.qcqp import friction_force
 from mjtorch.control_flow import fori_loop, while_loop
 from mjtorch.math import linalg
 from mjtorch.math.vector import MIN_VALUE, norm
@@ -122,18 +122,21 @@ def _dual(plan: SolverPlan, p: Problem, frictionloss: Tensor, efc_b: Tensor) -> 
     bound = torch.where(p.active, frictionloss, 0.0)
     low, high = plan.force_low - bound, plan.force_high + bound
     diagonal = torch.where(p.active, (W * W).sum(1) + p.R, 1.0)
-    block_active = p.active[plan.block_rows[:, 0]]
-    nblock = block_active.shape[0]
-    nactive = block_active.sum()
-    # Each active block goes to the place after the active ones before it, the others to one that is cut off.
-    place = torch.where(block_active, block_active.cumsum(0) - 1, nblock)
-    blocks = torch.arange(nblock, device=place.device)
-    order = place.new_zeros(nblock + 1).scatter(0, place, blocks)[:nblock]
+    order, nactive = active_first(p.active[plan.block_rows[:, 0]])
     friction = torch.ones_like(plan.block_mask[:1, 1:])
     for c in p.cones:
         friction = torch.cat([torch.where(plan.cone_mask[:, 1:] > 0, c.scale[:, 1:], 1.0), friction])
     table = torch.stack([efc_b, p.R, diagonal, 1 / diagonal, low, high], dim=1)
     return Dual(W=W, table=table, order=order, nactive=nactive, friction=friction)
+
+
+def active_first(active: Tensor) -> tuple[Tensor, Tensor]:
+    """The numbers (n,) of those that are `active (n,)`, in order and followed by zeros, and how many they are ()."""
+    n = active.shape[0]
+    # Each active one goes to the place after the active ones before it, the others to one that is cut off.
+    place = torch.where(active, active.cumsum(0) - 1, n)
+    numbers = torch.arange(n, device=active.device)
+    return place.new_zeros(n + 1).scatter(0, place, numbers)[:n], active.sum()
 
 
 def _active_rows(plan: SolverPlan, dual: Dual) -> Tensor:
@@ -275,10 +278,7 @@ def _update_cone(
     friction = dual.friction.index_select(0, cone[None])[0]
     A = AR[1:, 1:]
     b = residual[1:] - A @ old[1:] + AR[1:, 0] * (normal - old[0])
-    x, on_cone = qcqp(A * friction[:, None] * friction, b * friction, normal, mask.sum() < 5)
-    length = torch.clamp(norm(x), min=MIN_VALUE**0.5)
-    x = friction * torch.where(on_cone, x * (normal / length), x)
-    return torch.cat([normal[None], torch.where(normal < MIN_VALUE, 0.0, x)])
+    return torch.cat([normal[None], friction_force(A, b, friction, normal, mask.sum() < 5)])
 
 
 def dual_state(m: Model, p: Problem, frictionloss: Tensor, force: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.control_flow.while_loop import while_loop
 from mjtorch.math import linalg
+from mjtorch.math.vector import MIN_VALUE, norm
 
 TOLERANCE = 1e-10
 ITERATIONS = 20
@@ -58,3 +59,14 @@ def qcqp(A: Tensor, b: Tensor, radius: Tensor, by_determinant: Tensor) -> tuple[
     init = Multiplier(x=torch.zeros_like(b), shift=torch.zeros_like(radius), niter=count, done=count > 0)
     last = while_loop(go_on, body, init)
     return last.x, last.shift != 0
+
+
+def friction_force(A: Tensor, b: Tensor, friction: Tensor, normal: Tensor, by_determinant: Tensor) -> Tensor:
+    """Friction (n,) that minimises `x' A x / 2 + b' x` in the elliptic cone at the force `normal ()`, zero without it.
+
+    friction: (n,) coefficients. A, b, by_determinant: as in `qcqp`.
+    """
+    x, on_cone = qcqp(A * friction[:, None] * friction, b * friction, normal, by_determinant)
+    length = torch.clamp(norm(x), min=MIN_VALUE**0.5)
+    x = friction * torch.where(on_cone, x * (normal / length), x)
+    return torch.where(normal < MIN_VALUE, 0.0, x)

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.constraint.solver.implicit import attach, value_of
+from mjtorch.constraint.solver.noslip import solve_noslip
 from mjtorch.constraint.solver.pgs import dual_state, solve_pgs
 from mjtorch.constraint.solver.primal import solve_cg, solve_newton, warmstart
 from mjtorch.constraint.solver.problem import Problem, build, force, residuals, state
@@ -16,7 +17,8 @@ def solve(m: Model, d: Data) -> Data:
     """Solve for `qacc`, `qfrc_constraint`, `efc_force` and `efc_state`; sets `efc_b` and `solver_niter` too.
 
     The islands of C are not formed: all rows are solved together, which gives the same solution. Everything can be
-    differentiated, by the implicit function theorem: derivatives are those of the exact minimiser.
+    differentiated, by the implicit function theorem: derivatives are those of the exact minimiser. Noslip iterations
+    change forces but have no derivatives of their own.
     """
     if not d.efc_J.numel():
         return d.replace(
@@ -30,7 +32,8 @@ def solve(m: Model, d: Data) -> Data:
     fixed, fixed_b = tree.map(torch.Tensor.detach, (problem, efc_b))
     previous = d.qacc_warmstart.detach()
     finish = _dual if m.opt.solver == Solver.PGS else _primal
-    return finish(m, d.replace(efc_b=efc_b), problem, fixed, fixed_b, previous)
+    d = finish(m, d.replace(efc_b=efc_b), problem, fixed, fixed_b, previous)
+    return _noslip(m, d, problem, fixed, fixed_b) if m.opt.noslip_iterations > 0 else d
 
 
 def inv_constraint(m: Model, d: Data) -> Data:
@@ -76,4 +79,19 @@ def _dual(m: Model, d: Data, problem: Problem, p: Problem, efc_b: Tensor, previo
         efc_state=dual_state(m, p, frictionloss, found),
         qfrc_constraint=efc_force @ problem.J,
         solver_niter=niter,
+    )
+
+
+def _noslip(m: Model, d: Data, problem: Problem, p: Problem, efc_b: Tensor) -> Data:
+    """Friction without slip, from the forces of the main solver."""
+    frictionloss, friction = d.efc_frictionloss.detach(), d.contact.friction.detach()
+    found, niter = solve_noslip(m, p, friction, frictionloss, efc_b, d.efc_force.detach())
+    efc_force = value_of(found, d.efc_force)
+    qfrc_constraint = efc_force @ problem.J
+    return d.replace(
+        qacc=problem.qacc_smooth + linalg.cholesky_solve(problem.qLD, qfrc_constraint),
+        efc_force=efc_force,
+        efc_state=dual_state(m, p, frictionloss, found),
+        qfrc_constraint=qfrc_constraint,
+        solver_niter=d.solver_niter + niter,
     )

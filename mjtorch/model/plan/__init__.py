@@ -14,6 +14,7 @@ from mjtorch.model.plan import (
     constraint,
     integration,
     kinematics,
+    noslip,
     passive,
     plastic,
     ray,
@@ -28,6 +29,7 @@ from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.constraint import ConstraintPlan
 from mjtorch.model.plan.integration import IntegrationPlan
 from mjtorch.model.plan.kinematics import KinematicsPlan
+from mjtorch.model.plan.noslip import NoslipPlan
 from mjtorch.model.plan.passive import PassivePlan
 from mjtorch.model.plan.plastic import PlasticPlan
 from mjtorch.model.plan.ray import RayPlan
@@ -54,6 +56,7 @@ class Plan(tree.Tree):
     collision: CollisionPlan
     constraint: ConstraintPlan
     solver: SolverPlan
+    noslip: NoslipPlan
     sensor: SensorPlan
     ray: RayPlan
 
@@ -61,7 +64,7 @@ class Plan(tree.Tree):
 def build(
     mj_model: mujoco.MjModel, *, device: torch.device, dtype: torch.dtype, contact_capacity: int | None = None
 ) -> Plan:
-    """All plans of `mj_model`. Constraints need the contact slots of collision, sensors the constraint rows."""
+    """All plans of `mj_model`. Constraints need the contact slots of collision, sensors both slots and rows."""
     collisions = collision.build(mj_model, device, dtype, contact_capacity)
     constraints = constraint.build(mj_model, device, dtype, collisions)
     masks = kinematics.build(mj_model, device, dtype)
@@ -79,6 +82,7 @@ def build(
         collision=collisions,
         constraint=constraints,
         solver=solver.build(mj_model, device, dtype, constraints, collisions),
-        sensor=sensor.build(mj_model, device, constraints),
-        ray=ray.build(mj_model, device),
+        noslip=noslip.build(mj_model, device, dtype, constraints),
+        sensor=sensor.build(mj_model, device, dtype, collisions, constraints),
+        ray=ray.build(mj_model, device, dtype),
     )

@@ -7,6 +7,8 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.math.shape import Shape
+from mjtorch.model.plan import triangles
+from mjtorch.model.plan.triangles import HFIELD, MESH, TrianglePlan
 
 NGROUP = int(mujoco.mjNGROUP)
 SHAPES = tuple(int(shape) for shape in Shape)
@@ -14,11 +16,13 @@ SHAPES = tuple(int(shape) for shape in Shape)
 
 @tree.dataclass(kw_only=True)
 class RayPlan(tree.Tree):
-    """The n visible geoms of primitive shapes, shape by shape. A geom is invisible if its colour is transparent.
+    """The n visible geoms, shape by shape, meshes and height fields last. Transparent geoms are invisible.
 
-    shapes: static; geoms: one index tensor for each shape; all_geoms: (n,) all of them
+    shapes: static, primitive ones; geoms: one index tensor for each of them; all_geoms: (n,) all that rays can meet
     body: (n,) body of each, fixed: (n,) bool, whether that cannot move
     group: (n,) of each, from 0 to 5
+    kind: (ngeom,) mjtGeom of every geom
+    triangles: of meshes and height fields
     others: static, the visible geoms of other shapes
     """
 
@@ -28,6 +32,8 @@ class RayPlan(tree.Tree):
     body: Tensor
     fixed: Tensor
     group: Tensor
+    kind: Tensor
+    triangles: TrianglePlan
     others: tuple[int, ...] = tree.field(static=True)
 
 
@@ -39,16 +45,17 @@ def visible_geoms(m: mujoco.MjModel) -> np.ndarray:
 
 
 def unmet_geoms(m: mujoco.MjModel) -> np.ndarray:
-    """(ngeom,) bool: visible geoms of other than primitive shapes."""
-    return visible_geoms(m) & ~np.isin(m.geom_type, SHAPES)
+    """(ngeom,) bool: visible geoms that are neither of primitive shapes nor meshes or height fields."""
+    return visible_geoms(m) & ~np.isin(m.geom_type, (*SHAPES, MESH, HFIELD))
 
 
-def build(mj_model: mujoco.MjModel, device: torch.device) -> RayPlan:
+def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype) -> RayPlan:
     """The plan for `mj_model`."""
     m, visible = mj_model, visible_geoms(mj_model)
     by_shape = {shape: np.flatnonzero(visible & (m.geom_type == int(shape))) for shape in Shape}
     by_shape = {shape: geoms for shape, geoms in by_shape.items() if len(geoms)}
-    order = np.concatenate([np.zeros(0, int), *by_shape.values()]).astype(np.int64)
+    surfaces = [*np.flatnonzero(visible & (m.geom_type == MESH)), *np.flatnonzero(visible & (m.geom_type == HFIELD))]
+    order = np.concatenate([np.zeros(0, int), *by_shape.values(), surfaces]).astype(np.int64)
     body = m.geom_bodyid[order]
 
     def index(x: np.ndarray) -> Tensor:
@@ -61,5 +68,7 @@ def build(mj_model: mujoco.MjModel, device: torch.device) -> RayPlan:
         body=index(body),
         fixed=torch.tensor(m.body_weldid[body] == 0, device=device),
         group=index(m.geom_group[order].clip(0, NGROUP - 1)),
+        kind=index(m.geom_type),
+        triangles=triangles.build(m, device, dtype, len(order) - len(surfaces), [int(g) for g in surfaces]),
         others=tuple(int(i) for i in np.flatnonzero(unmet_geoms(m))),
     )

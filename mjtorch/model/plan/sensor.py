@@ -8,9 +8,14 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.math.shape import Shape
 from mjtorch.math.vector import MIN_VALUE
+from mjtorch.model.plan import contact_sensor, range_finder, tactile, volume
+from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.constraint import ConstraintPlan
+from mjtorch.model.plan.contact_sensor import ContactGroup
+from mjtorch.model.plan.range_finder import RangeGroup
+from mjtorch.model.plan.tactile import TactilePlan
+from mjtorch.model.plan.volume import Volume, VolumeKey, volume_key
 
 
 class SensorType(enum.IntEnum):
@@ -55,9 +60,12 @@ class SensorType(enum.IntEnum):
     SUBTREELINVEL = 36
     SUBTREEANGMOM = 37
     INSIDESITE = 38
+    CONTACT = 42
     E_POTENTIAL = 43
     E_KINETIC = 44
     CLOCK = 45
+    TACTILE = 46
+    USER = 48
 
 
 class ObjType(enum.IntEnum):
@@ -112,6 +120,8 @@ _READ_WORLD = {
     SensorType.E_POTENTIAL: ("energy", 0),
     SensorType.E_KINETIC: ("energy", 1),
 }
+# Sensors with plans of their own, and those that nobody computes.
+_APART = (SensorType.CONTACT, SensorType.RANGEFINDER, SensorType.TACTILE, SensorType.USER)
 _AXES = (SensorType.FRAMEXAXIS, SensorType.FRAMEYAXIS, SensorType.FRAMEZAXIS)
 _VOLUMES = (SensorType.TOUCH, SensorType.INSIDESITE)
 # The type of the constraint rows that sensors of limits read.
@@ -149,14 +159,14 @@ class SensorGroup(tree.Tree):
     obj: (n,) or (n, w) what is measured: rows of the stage's frames, addresses in qpos, constraint rows, or
         actuators
     ref: (n,) rows of the stage's frames if `referenced`, else (0,)
-    shape: static, of the site that is the sensor's volume, if it has one
+    volume: one, of the sites that are the sensors' volumes, if they have such
     element: (n,) that site, or the camera of a projection, else (0,)
     com: (n,) bodies whose subtree's centre of mass is measured instead of `obj`, else (0,)
     """
 
     type: SensorType = tree.field(static=True)
     referenced: bool = tree.field(static=True)
-    shape: Shape | None = tree.field(static=True)
+    volume: tuple[Volume, ...]
     obj: Tensor
     ref: Tensor
     element: Tensor
@@ -170,7 +180,10 @@ class SensorStage(tree.Tree):
     types: static, every type of sensor in the stage
     fields: static, fields of `Data` that sensors copy numbers from
     groups: sensors that are computed
-    order: (nsensordata,) where each number lies in [fields, groups, sensordata before], all flat
+    contacts: sensors that report contacts; ranges: sensors that cast rays;
+    tactile: tactile sensors; silent: static, how many numbers user sensors have, zero without a callback
+    order: (nsensordata,) where each number lies in [fields, groups, contacts, ranges, tactile, silent,
+        sensordata before], all flat
     clipped: static, whether a sensor has a cutoff
     sensor: (nsensordata,) the sensor that each number belongs to
     above, below: (nsensordata,) bool, whether a cutoff applies to large positive and large negative values
@@ -179,6 +192,10 @@ class SensorStage(tree.Tree):
     types: tuple[SensorType, ...] = tree.field(static=True)
     fields: tuple[str, ...] = tree.field(static=True)
     groups: tuple[SensorGroup, ...]
+    contacts: tuple[ContactGroup, ...]
+    ranges: tuple[RangeGroup, ...]
+    tactile: tuple[TactilePlan, ...]
+    silent: int = tree.field(static=True)
     frames: FramePlan
     order: Tensor
     clipped: bool = tree.field(static=True)
@@ -196,22 +213,40 @@ class SensorPlan(tree.Tree):
     acc: SensorStage
 
 
-def build(mj_model: mujoco.MjModel, device: torch.device, constraint: ConstraintPlan) -> SensorPlan:
-    """The plan for `mj_model`, whose limits have the rows of `constraint`."""
+def build(
+    mj_model: mujoco.MjModel,
+    device: torch.device,
+    dtype: torch.dtype,
+    collision: CollisionPlan,
+    constraint: ConstraintPlan,
+) -> SensorPlan:
+    """The plan for `mj_model`, whose contacts lie in the slots of `collision`, whose limits in rows of `constraint`."""
     stage = mujoco.mjtStage
     stages = {"pos": stage.mjSTAGE_POS, "vel": stage.mjSTAGE_VEL, "acc": stage.mjSTAGE_ACC}
-    return SensorPlan(**{k: _StageBuilder(mj_model, device, constraint, int(v)).build() for k, v in stages.items()})
+
+    def part(number: int) -> SensorStage:
+        return _StageBuilder(mj_model, device, dtype, collision, constraint, number).build()
+
+    return SensorPlan(**{name: part(int(number)) for name, number in stages.items()})
 
 
 class _StageBuilder:
     """Sorts the sensors of one stage into those that are copied and those that are computed."""
 
-    def __init__(self, m: mujoco.MjModel, device: torch.device, constraint: ConstraintPlan, stage: int) -> None:
-        self.m, self.device, self.constraint = m, device, constraint
+    def __init__(
+        self,
+        m: mujoco.MjModel,
+        device: torch.device,
+        dtype: torch.dtype,
+        collision: CollisionPlan,
+        constraint: ConstraintPlan,
+        stage: int,
+    ) -> None:
+        self.m, self.device, self.dtype, self.collision, self.constraint = m, device, dtype, collision, constraint
         self.sensors = [i for i in range(m.nsensor) if m.sensor_needstage[i] == stage]
         self.sensors = [i for i in self.sensors if m.sensor_type[i] in SUPPORTED]
         self.copied: dict[int, tuple[str, list[int]]] = {}
-        self.computed: dict[tuple[SensorType, bool, Shape | None, bool], list[int]] = {}
+        self.computed: dict[tuple[SensorType, bool, VolumeKey | None, bool], list[int]] = {}
         self.frames: dict[ObjType, list[int]] = {}
 
     def index(self, x: object, *shape: int) -> Tensor:
@@ -221,32 +256,48 @@ class _StageBuilder:
         m = self.m
         for i in self.sensors:
             kind = SensorType(int(m.sensor_type[i]))
+            if kind in _APART:
+                continue
             source = self.source(i, kind)
             if source is not None:
                 self.copied[i] = source
                 continue
-            shape = Shape(int(m.site_type[self.element(i, kind)])) if kind in _VOLUMES else None
-            key = (kind, bool(m.sensor_refid[i] >= 0), shape, self.is_hollow(i, kind))
+            where = volume_key(m, self.element(i, kind)) if kind in _VOLUMES else None
+            key = (kind, bool(m.sensor_refid[i] >= 0), where, self.is_hollow(i, kind))
             self.computed.setdefault(key, []).append(i)
             if kind not in (SensorType.BALLQUAT, SensorType.TENDONACTFRC, *_LIMITS):
                 self.add_frame(m.sensor_objtype[i], m.sensor_objid[i])
                 self.add_frame(m.sensor_reftype[i], m.sensor_refid[i])
         fields = tuple(dict.fromkeys(name for name, _ in self.copied.values()))
         owner = np.repeat(np.arange(m.nsensor), m.sensor_dim)
-        here = np.isin(owner, [i for i in self.sensors if m.sensor_cutoff[i] > 0])
+        cut = [i for i in self.sensors if m.sensor_cutoff[i] > 0 and m.sensor_type[i] != SensorType.CONTACT]
+        here = np.isin(owner, cut)
         real = m.sensor_datatype[owner] == mujoco.mjtDataType.mjDATATYPE_REAL
         positive = m.sensor_datatype[owner] == mujoco.mjtDataType.mjDATATYPE_POSITIVE
+        contacts = contact_sensor.build(m, self.device, self.collision, self.of_type(SensorType.CONTACT))
+        ranges = range_finder.build(m, self.device, self.dtype, self.of_type(SensorType.RANGEFINDER))
+        pads = tactile.build(m, self.device, self.of_type(SensorType.TACTILE))
+        further = [group.sensors for groups in (contacts, ranges, pads) for group in groups]
+        silent = self.of_type(SensorType.USER)
         return SensorStage(
             types=tuple(dict.fromkeys(SensorType(int(m.sensor_type[i])) for i in self.sensors)),
             fields=fields,
             groups=tuple(self.group(*key, sensors) for key, sensors in self.computed.items()),
+            contacts=contacts,
+            ranges=ranges,
+            tactile=pads,
+            silent=int(m.sensor_dim[silent].sum()),
             frames=self.frame_plan(),
-            order=self.index(self.order(fields)),
+            order=self.index(self.order(fields, [*further, tuple(silent)])),
             clipped=bool((here & (real | positive)).any()),
             sensor=self.index(owner),
             above=torch.tensor(here & (real | positive), device=self.device),
             below=torch.tensor(here & real, device=self.device),
         )
+
+    def of_type(self, kind: SensorType) -> list[int]:
+        """The sensors of the stage that are of one type."""
+        return [i for i in self.sensors if self.m.sensor_type[i] == kind]
 
     def source(self, i: int, kind: SensorType) -> tuple[str, list[int]] | None:
         """The field that sensor `i` copies from and the flat elements it copies; None if it must be computed."""
@@ -320,7 +371,7 @@ class _StageBuilder:
         )
 
     def group(
-        self, kind: SensorType, referenced: bool, shape: Shape | None, hollow: bool, sensors: list[int]
+        self, kind: SensorType, referenced: bool, where: VolumeKey | None, hollow: bool, sensors: list[int]
     ) -> SensorGroup:
         m = self.m
         ref: list[int] = []
@@ -338,11 +389,11 @@ class _StageBuilder:
             obj = self.index([self.frame_row(m.sensor_objtype[i], m.sensor_objid[i]) for i in sensors])
             if referenced:
                 ref = [self.frame_row(m.sensor_reftype[i], m.sensor_refid[i]) for i in sensors]
-        has_element = shape is not None or kind is SensorType.CAMPROJECTION
+        has_element = where is not None or kind is SensorType.CAMPROJECTION
         return SensorGroup(
             type=kind,
             referenced=referenced,
-            shape=shape,
+            volume=() if where is None else (volume.build(m, self.device, where),),
             obj=obj,
             ref=self.index(ref),
             element=self.index([self.element(i, kind) for i in sensors] if has_element else []),
@@ -359,8 +410,8 @@ class _StageBuilder:
         pairs = zip(self.constraint.efc_type, self.constraint.efc_id, strict=True)
         return [row for row, (kind, obj) in enumerate(pairs) if kind == limit and obj == owner]
 
-    def order(self, fields: tuple[str, ...]) -> np.ndarray:
-        """Where each number of sensordata lies in [fields, groups, sensordata before]."""
+    def order(self, fields: tuple[str, ...], further: list[tuple[int, ...]]) -> np.ndarray:
+        """Where each number of sensordata lies in [fields, groups, groups of `further` sensors, sensordata before]."""
         m = self.m
         start, total = {}, 0
         for name in fields:
@@ -376,7 +427,7 @@ class _StageBuilder:
 
         for i, (name, elements) in self.copied.items():
             put(i, [start[name] + e for e in elements])
-        for sensors in self.computed.values():
+        for sensors in [*self.computed.values(), *further]:
             for i in sensors:
                 put(i, [total + k for k in range(m.sensor_dim[i])])
                 total += int(m.sensor_dim[i])

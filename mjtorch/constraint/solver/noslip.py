@@ -1,0 +1,139 @@
+"""Sweeps after the main solver that take the slip out of friction (mj_solNoSlip).
+
+Regularised friction creeps. So the forces of friction are updated once more, with the other forces as they are, to
+minimise the dual cost without the regulariser: `f' A f / 2 + f' b`, `A = J M^-1 J'`. As in the PGS solver A is not
+formed: with `M = L L'` and `W = J L^-T` it is `W W'`, and the velocity `v = W' f` is kept up to date.
+"""
+
+import torch
+from torch import Tensor
+
+from mjtorch import tree
+from mjtorch.constraint.solver.pgs import MAX_INCREASE, active_first
+from mjtorch.constraint.solver.problem import Problem
+from mjtorch.constraint.solver.qcqp import friction_force
+from mjtorch.control_flow import fori_loop, while_loop
+from mjtorch.math import linalg
+from mjtorch.math.vector import MIN_VALUE
+from mjtorch.model import Cone, Model
+
+# The least diagonal of A in a block.
+MIN_DIAGONAL = 1e-10
+
+# forces (nefc,), velocity (nv,), by how much the cost is less ()
+Carry = tuple[Tensor, Tensor, Tensor]
+
+
+@tree.dataclass(kw_only=True)
+class Sliding(tree.Tree):
+    """What a sweep reads, all constant.
+
+    W: (nefc, nv) J L^-T
+    b: (nefc,), frictionloss: (nefc,)
+    friction: (nblock, 5) of each block's contact
+    order: (nblock,) the active blocks, then filling; nactive: () how many they are
+    """
+
+    W: Tensor
+    b: Tensor
+    frictionloss: Tensor
+    friction: Tensor
+    order: Tensor
+    nactive: Tensor
+
+
+@tree.dataclass(kw_only=True)
+class Progress(tree.Tree):
+    """Where the sweeps are: force (nefc,), velocity (nv,), niter (), done () bool."""
+
+    force: Tensor
+    velocity: Tensor
+    niter: Tensor
+    done: Tensor
+
+
+def solve_noslip(
+    m: Model, p: Problem, friction: Tensor, frictionloss: Tensor, efc_b: Tensor, force: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Forces (nefc,) and the number of sweeps (), from what the main solver found, `force (nefc,)`.
+
+    friction: (ncon, 5) of the contact slots, frictionloss: (nefc,)
+    """
+    plan, iterations = m.plan.noslip, m.opt.noslip_iterations
+    order, nactive = active_first(p.active[plan.normal])
+    W = linalg.triangular_solve(p.qLD, p.J.mT).mT
+    s = Sliding(W=W, b=efc_b, frictionloss=frictionloss, friction=friction[plan.slot], order=order, nactive=nactive)
+    # The regulariser is left out from the first sweep on, which counts as a gain.
+    regular = 0.5 * (p.R * force) @ force
+
+    def go_on(at: Progress) -> Tensor:
+        return ~at.done & (at.niter < iterations)
+
+    def body(at: Progress) -> Progress:
+        gain = torch.where(at.niter == 0, regular, 0.0)
+        force, velocity, gain = sweep(m, s, (at.force, at.velocity, gain))
+        return Progress(
+            force=force, velocity=velocity, niter=at.niter + 1, done=p.scale * gain < m.opt.noslip_tolerance
+        )
+
+    zero = torch.zeros_like(nactive)
+    last = while_loop(go_on, body, Progress(force=force, velocity=force @ W, niter=zero, done=zero > 0))
+    return last.force, last.niter
+
+
+def sweep(m: Model, s: Sliding, carry: Carry) -> Carry:
+    """Update dry friction, row by row, then the friction of contacts, block by block."""
+    p = m.plan.constraint
+    if p.nf:
+        carry = fori_loop(0, p.nf, lambda k, c: rub(s, (p.ne + k)[None], c), carry)
+    if m.plan.noslip.rows.shape[0]:
+        carry = fori_loop(0, s.nactive, lambda k, c: slide(m, s, s.order.index_select(0, k[None]), c), carry)
+    return carry
+
+
+def rub(s: Sliding, row: Tensor, carry: Carry) -> Carry:
+    """Minimise over one force of dry friction, of the row `row (1,)`."""
+    force, velocity, gain = carry
+    W, old, bound = (x.index_select(0, row) for x in (s.W, force, s.frictionloss))
+    diagonal = (W * W).sum().clamp(min=MIN_VALUE)
+    residual = s.b.index_select(0, row) + W @ velocity
+    new = torch.clamp(old - residual / diagonal, -bound, bound)
+    delta = new - old
+    change = (delta * (0.5 * delta * diagonal + residual))[0]
+    return force.scatter(0, row, new), velocity + delta @ W, gain - change
+
+
+def slide(m: Model, s: Sliding, block: Tensor, carry: Carry) -> Carry:
+    """Minimise over the friction of a contact, as far as it belongs to the block `block (1,)`."""
+    p = m.plan.noslip
+    force, velocity, gain = carry
+    rows, mask = p.rows.index_select(0, block)[0], p.mask.index_select(0, block)[0]
+    W, old = s.W.index_select(0, rows), force.index_select(0, rows) * mask
+    residual = (s.b.index_select(0, rows) + W @ velocity) * mask
+    # The filling is a separate problem with the solution zero.
+    A = torch.where(mask[:, None] * mask > 0, W @ W.mT, 0.0)
+    A = A + torch.diag(torch.where(mask > 0, A.diagonal().clamp(min=MIN_DIAGONAL), 1.0) - A.diagonal())
+    b = residual - A @ old
+    if m.opt.cone == Cone.PYRAMIDAL:
+        new = along_edges(A, b, old)
+    else:
+        normal = force.index_select(0, p.normal.index_select(0, block))[0]
+        friction = torch.where(mask > 0, s.friction.index_select(0, block)[0, : mask.shape[0]], 1.0)
+        new = friction_force(A, b, friction, normal, mask.sum() < 4) * mask
+    delta = new - old
+    change = 0.5 * (delta @ A @ delta) + delta @ residual
+    worse = change > MAX_INCREASE
+    new, change = torch.where(worse, old, new), torch.where(worse, 0.0, change)
+    # Filling repeats the first row: it must write the same.
+    written = torch.where(mask > 0, new, new[:1])
+    return force.scatter(0, rows, written), velocity + (new - old) @ W, gain - change
+
+
+def along_edges(A: Tensor, b: Tensor, old: Tensor) -> Tensor:
+    """The forces (2,) along opposite edges that cost least, with the sum of `old (2,)`: it is the normal force."""
+    mid = 0.5 * old.sum()
+    curvature = A[0, 0] + A[1, 1] - A[0, 1] - A[1, 0]
+    slope = mid * (A[0, 0] - A[1, 1]) + b[0] - b[1]
+    flat = curvature < MIN_VALUE
+    y = torch.where(flat, 0.0, -slope / torch.where(flat, 1.0, curvature)).clamp(-mid, mid)
+    return torch.stack([mid + y, mid - y])

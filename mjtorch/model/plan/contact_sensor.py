@@ -1,0 +1,116 @@
+"""Index plan of contact sensors: which contacts each looks for, and what it reports of them."""
+
+import enum
+
+import mujoco
+import numpy as np
+import torch
+from torch import Tensor
+
+from mjtorch import tree
+from mjtorch.model.plan import volume
+from mjtorch.model.plan.collision import CollisionPlan
+from mjtorch.model.plan.geom_pairs import tried_pairs
+from mjtorch.model.plan.volume import Volume, VolumeKey, volume_key
+
+BODY, XBODY, GEOM, SITE = (int(getattr(mujoco.mjtObj, f"mjOBJ_{kind}")) for kind in ("BODY", "XBODY", "GEOM", "SITE"))
+
+
+class ContactField(enum.IntEnum):
+    """mjtConDataField: what can be reported of a contact, in the order of the report."""
+
+    FOUND = 0
+    FORCE = 1
+    TORQUE = 2
+    DIST = 3
+    POS = 4
+    NORMAL = 5
+    TANGENT = 6
+    LINVEL = 7
+    ANGVEL = 8
+
+
+class Reduce(enum.IntEnum):
+    """How contacts are chosen if there are more than slots, or what is made of them."""
+
+    NONE = 0
+    MINDIST = 1
+    MAXFORCE = 2
+    NETFORCE = 3
+
+
+@tree.dataclass(kw_only=True)
+class ContactGroup(tree.Tree):
+    """n contact sensors that differ only in what they look for.
+
+    fields, reduce: static; num: static, how many contacts each reports
+    sensors: static, their ids
+    volume: one, of the sites that contacts must be in, if there are sites
+    matches: (ngeom, 2, n) bool, whether a geom is of what is first, and second, in each sensor
+    site: (n,) or, without sites, (0,)
+    rank: (ngeom, ngeom) where C lists the contacts of two geoms; (0, 0) if the slots of the contacts lie in C's order
+    """
+
+    fields: tuple[ContactField, ...] = tree.field(static=True)
+    reduce: Reduce = tree.field(static=True)
+    num: int = tree.field(static=True)
+    sensors: tuple[int, ...] = tree.field(static=True)
+    volume: tuple[Volume, ...]
+    matches: Tensor
+    site: Tensor
+    rank: Tensor
+
+
+def build(
+    mj_model: mujoco.MjModel, device: torch.device, collision: CollisionPlan, sensors: list[int]
+) -> tuple[ContactGroup, ...]:
+    """The groups of `sensors`, which are contact sensors."""
+    m = mj_model
+    groups: dict[tuple[int, int, int, VolumeKey | None], list[int]] = {}
+    for i in sensors:
+        spec, reduce, num = (int(x) for x in m.sensor_intprm[i])
+        in_site = m.sensor_objtype[i] == SITE
+        where = volume_key(m, m.sensor_objid[i]) if in_site else None
+        groups.setdefault((spec, reduce, num, where), []).append(i)
+    rank = _rank(m) if len(set(collision.contact_dim)) > 1 else np.zeros((0, 0), dtype=np.int64)
+    return tuple(
+        ContactGroup(
+            fields=tuple(field for field in ContactField if spec & (1 << field)),
+            reduce=Reduce(reduce),
+            num=num,
+            sensors=tuple(mine),
+            volume=() if where is None else (volume.build(m, device, where),),
+            matches=torch.tensor(np.stack([_matches(m, i) for i in mine], axis=-1), device=device),
+            site=torch.tensor(m.sensor_objid[mine].astype(np.int64) if where is not None else [], device=device).long(),
+            rank=torch.tensor(rank, device=device),
+        )
+        for (spec, reduce, num, where), mine in groups.items()
+    )
+
+
+def _matches(m: mujoco.MjModel, i: int) -> np.ndarray:
+    """(ngeom, 2) bool: which geoms belong to the first and to the second object of sensor `i`."""
+    return np.stack(
+        [_belongs(m, m.sensor_objtype[i], m.sensor_objid[i]), _belongs(m, m.sensor_reftype[i], m.sensor_refid[i])],
+        axis=-1,
+    )
+
+
+def _belongs(m: mujoco.MjModel, objtype: int, obj: int) -> np.ndarray:
+    """(ngeom,) bool: the geom itself, those of a body or of a subtree; all if contacts are not chosen by geoms."""
+    if objtype == GEOM:
+        return np.arange(m.ngeom) == obj
+    if objtype not in (BODY, XBODY):
+        return np.ones(m.ngeom, dtype=bool)
+    below = np.arange(m.nbody) == obj
+    for body in range(1, m.nbody if objtype == XBODY else 0):
+        below[body] |= below[m.body_parentid[body]]
+    return below[m.geom_bodyid]
+
+
+def _rank(m: mujoco.MjModel) -> np.ndarray:
+    """(ngeom, ngeom) the place of each pair of geoms in C's list of contacts."""
+    rank = np.zeros((m.ngeom, m.ngeom), dtype=np.int64)
+    for place, pair in reversed(list(enumerate(tried_pairs(m)))):
+        rank[pair.geom1, pair.geom2] = place
+    return rank

@@ -1,0 +1,63 @@
+"""Index plan of the noslip solver: the rows of friction, in the blocks that it updates together."""
+
+import mujoco
+import numpy as np
+import torch
+from torch import Tensor
+
+from mjtorch import tree
+from mjtorch.model.plan.constraint import ConstraintPlan
+
+PYRAMIDAL = int(mujoco.mjtConstraint.mjCNSTR_CONTACT_PYRAMIDAL)
+ELLIPTIC = int(mujoco.mjtConstraint.mjCNSTR_CONTACT_ELLIPTIC)
+
+
+@tree.dataclass(kw_only=True)
+class NoslipPlan(tree.Tree):
+    """The blocks of contact friction; there are none if the model that was put has no noslip iterations.
+
+    Pyramidal cones: a block is a pair of opposite edges. Elliptic ones: all friction rows of a contact. Blocks of less
+    than `w` rows are filled up with their first row.
+
+    rows: (nblock, w) constraint rows, mask: (nblock, w) 1, or 0 for filling
+    normal: (nblock,) the first row of the contact, slot: (nblock,) its slot
+    """
+
+    rows: Tensor
+    mask: Tensor
+    normal: Tensor
+    slot: Tensor
+
+
+def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype, constraint: ConstraintPlan) -> NoslipPlan:
+    """The plan for `mj_model`, whose rows are those of `constraint`."""
+    blocks = _blocks(constraint) if mj_model.opt.noslip_iterations > 0 else []
+    width = max((len(rows) for _, rows in blocks), default=1)
+    filled = [rows + [rows[0]] * (width - len(rows)) for _, rows in blocks]
+    mask = [[float(k < len(rows)) for k in range(width)] for _, rows in blocks]
+    normal = [first for first, _ in blocks]
+
+    def index(x: object, *shape: int) -> Tensor:
+        return torch.tensor(np.array(x, dtype=np.int64).reshape(shape or -1), device=device)
+
+    return NoslipPlan(
+        rows=index(filled, len(blocks), width),
+        mask=torch.tensor(np.array(mask).reshape(len(blocks), width), dtype=dtype, device=device),
+        normal=index(normal),
+        slot=index([constraint.efc_id[row] for row in normal]),
+    )
+
+
+def _blocks(constraint: ConstraintPlan) -> list[tuple[int, list[int]]]:
+    """The first row of the contact, and the rows, of each block."""
+    contacts: dict[int, list[int]] = {}
+    for row in range(constraint.nefc - constraint.nc, constraint.nefc):
+        if constraint.efc_type[row] in (PYRAMIDAL, ELLIPTIC):
+            contacts.setdefault(constraint.efc_id[row], []).append(row)
+    blocks = []
+    for rows in contacts.values():
+        if constraint.efc_type[rows[0]] == ELLIPTIC:
+            blocks.append((rows[0], rows[1:]))
+        else:
+            blocks += [(rows[0], list(pair)) for pair in zip(rows[::2], rows[1::2], strict=True)]
+    return blocks

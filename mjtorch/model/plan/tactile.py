@@ -1,0 +1,86 @@
+"""Index plan of tactile sensors: their taxels, and the geoms that may press on them."""
+
+import mujoco
+import numpy as np
+import torch
+from torch import Tensor
+
+from mjtorch import tree
+from mjtorch.math.shape import Shape
+from mjtorch.model.plan.geom_pairs import tried_pairs
+
+MESH = int(mujoco.mjtGeom.mjGEOM_MESH)
+SHAPES = tuple(int(shape) for shape in Shape)
+
+
+@tree.dataclass(kw_only=True)
+class TactilePlan(tree.Tree):
+    """A tactile sensor with n taxels, the vertices of a mesh.
+
+    sensors: static, its id alone
+    geom: (1,) that carries the mesh, body: (1,) the body that this is welded to, mine: (ngeom,) bool, its geoms
+    vert: (n,) rows of `mesh_vert`; tangent: (2, n) rows of `mesh_normal`, or (2, 0) if the mesh has normals only
+    shapes: static, geoms: an index tensor for each: geoms that may touch those of the body; others: (k,) all of them
+    """
+
+    sensors: tuple[int, ...] = tree.field(static=True)
+    geom: Tensor
+    body: Tensor
+    mine: Tensor
+    vert: Tensor
+    tangent: Tensor
+    shapes: tuple[Shape, ...] = tree.field(static=True)
+    geoms: tuple[Tensor, ...]
+    others: Tensor
+
+
+def build(mj_model: mujoco.MjModel, device: torch.device, sensors: list[int]) -> tuple[TactilePlan, ...]:
+    """The plans of `sensors`, which are tactile sensors."""
+    m = mj_model
+
+    def index(x: np.ndarray) -> Tensor:
+        return torch.tensor(np.ascontiguousarray(x, dtype=np.int64), device=device)
+
+    plans = []
+    for i in sensors:
+        mesh, geom = int(m.sensor_objid[i]), int(m.sensor_refid[i])
+        taxel = np.arange(m.mesh_vertnum[mesh])
+        has_frames = m.mesh_normalnum[mesh] == 3 * m.mesh_vertnum[mesh]
+        tangent = m.mesh_normaladr[mesh] + 3 * taxel + np.array([[1], [2]])
+        others = touching_geoms(m, i)
+        by_shape = {shape: others[m.geom_type[others] == int(shape)] for shape in Shape}
+        by_shape = {shape: geoms for shape, geoms in by_shape.items() if len(geoms)}
+        plans.append(
+            TactilePlan(
+                sensors=(i,),
+                geom=index(np.array([geom])),
+                body=index(m.body_weldid[m.geom_bodyid[[geom]]]),
+                mine=torch.tensor(welded_geoms(m, i), device=device),
+                vert=index(m.mesh_vertadr[mesh] + taxel),
+                tangent=index(tangent if has_frames else tangent[:, :0]),
+                shapes=tuple(by_shape),
+                geoms=tuple(index(geoms) for geoms in by_shape.values()),
+                others=index(np.concatenate([np.zeros(0), *by_shape.values()])),
+            )
+        )
+    return tuple(plans)
+
+
+def welded_geoms(m: mujoco.MjModel, sensor: int) -> np.ndarray:
+    """(ngeom,) bool: the geoms that move with a tactile sensor."""
+    weld = m.body_weldid[m.geom_bodyid]
+    return weld == weld[m.sensor_refid[sensor]]
+
+
+def touching_geoms(m: mujoco.MjModel, sensor: int) -> np.ndarray:
+    """The geoms that may touch those that move with a tactile sensor."""
+    mine = welded_geoms(m, sensor)
+    pairs = np.array([(p.geom1, p.geom2) for p in tried_pairs(m)], dtype=int).reshape(-1, 2)
+    return np.unique(np.concatenate([pairs[mine[pairs[:, 0]], 1], pairs[mine[pairs[:, 1]], 0]]))
+
+
+def unfelt_geoms(m: mujoco.MjModel, sensor: int) -> np.ndarray:
+    """The geoms that may touch a tactile sensor and whose depth is unknown; meshes that C ignores are none of them."""
+    others = touching_geoms(m, sensor)
+    ignored = [m.geom_type[g] == MESH and m.mesh_octadr[m.geom_dataid[g]] < 0 for g in others]
+    return others[~np.isin(m.geom_type[others], SHAPES) & ~np.array(ignored, dtype=bool)]

@@ -1,0 +1,113 @@
+"""The triangles of meshes and height fields, which rays meet."""
+
+from typing import NamedTuple
+
+import mujoco
+import numpy as np
+import torch
+from torch import Tensor
+
+from mjtorch import tree
+
+MESH, HFIELD = int(mujoco.mjtGeom.mjGEOM_MESH), int(mujoco.mjtGeom.mjGEOM_HFIELD)
+
+
+@tree.dataclass(kw_only=True)
+class TrianglePlan(tree.Tree):
+    """n triangles between the vertices of some geoms: first the v vertices of meshes, then the w of height fields.
+
+    A height field is its surface, four walls under it, and a box below. Its vertices lie at `grid` times its half
+    lengths, as high as `height` says in [hfield_data, 0] of `size[2]`, or `size[3]` deep where `below` is 1.
+
+    face: (n, 3) vertices, counterclockwise from outside; owner: (n,) the place of its geom in the plan of rays
+    vert_geom: (v + w,) geom of each vertex
+    mesh_vert: (v,) rows of `mesh_vert`
+    hfield: (w,), grid: (w, 2), height: (w,), below: (w, 1)
+    """
+
+    face: Tensor
+    owner: Tensor
+    vert_geom: Tensor
+    mesh_vert: Tensor
+    hfield: Tensor
+    grid: Tensor
+    height: Tensor
+    below: Tensor
+
+
+class Surface(NamedTuple):
+    """Triangles of a height field: faces (n, 3) between vertices, and for each vertex what `TrianglePlan` says."""
+
+    face: np.ndarray
+    grid: np.ndarray
+    height: np.ndarray
+    below: np.ndarray
+
+
+def build(
+    mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype, first: int, geoms: list[int]
+) -> TrianglePlan:
+    """The triangles of `geoms`, meshes before height fields; `first` is the place of the first of them."""
+    m = mj_model
+    faces, owners, vert_geoms = [np.zeros((0, 3), int)], [np.zeros(0, int)], [np.zeros(0, int)]
+    mesh_verts, fields = [np.zeros(0, int)], [np.zeros(0, int)]
+    surfaces: list[Surface] = []
+    count = 0
+    for place, g in enumerate(geoms, first):
+        data = int(m.geom_dataid[g])
+        if m.geom_type[g] == MESH:
+            start, verts = m.mesh_faceadr[data], int(m.mesh_vertnum[data])
+            face = m.mesh_face[start : start + m.mesh_facenum[data]]
+            mesh_verts.append(np.arange(verts) + m.mesh_vertadr[data])
+        else:
+            surfaces.append(_surface(m, data))
+            face, verts = surfaces[-1].face, len(surfaces[-1].grid)
+            fields.append(np.full(verts, data))
+        faces.append(face + count)
+        owners.append(np.full(len(face), place))
+        vert_geoms.append(np.full(verts, g))
+        count += verts
+
+    def index(parts: list[np.ndarray]) -> Tensor:
+        return torch.tensor(np.concatenate(parts).astype(np.int64), device=device)
+
+    def number(x: np.ndarray) -> Tensor:
+        return torch.tensor(x.astype(np.float64), dtype=dtype, device=device)
+
+    return TrianglePlan(
+        face=index(faces),
+        owner=index(owners),
+        vert_geom=index(vert_geoms),
+        mesh_vert=index(mesh_verts),
+        hfield=index(fields),
+        grid=number(np.concatenate([np.zeros((0, 2)), *(s.grid for s in surfaces)])),
+        height=index([np.zeros(0, int), *(s.height for s in surfaces)]),
+        below=number(np.concatenate([np.zeros(0), *(s.below for s in surfaces)])[:, None]),
+    )
+
+
+def _surface(m: mujoco.MjModel, field: int) -> Surface:
+    """The triangles of a height field."""
+    nrow, ncol, adr, nothing = m.hfield_nrow[field], m.hfield_ncol[field], m.hfield_adr[field], m.nhfielddata
+    row, col = (x.ravel() for x in np.indices((nrow, ncol)))
+    lattice = np.stack([2 * col / (ncol - 1) - 1, 2 * row / (nrow - 1) - 1], axis=-1)
+    number = np.arange(nrow * ncol).reshape(nrow, ncol)
+    a, b, c, d = number[:-1, :-1], number[:-1, 1:], number[1:, 1:], number[1:, :-1]
+    top = [np.stack(x, axis=-1).reshape(-1, 3) for x in ((a, b, c), (a, c, d))]
+    # Around the field, counterclockwise from above; the walls stand on copies of these vertices at height zero.
+    rim = np.concatenate([number[0, :-1], number[:-1, -1], number[-1, :0:-1], number[:0:-1, 0]])
+    n = nrow * ncol
+    foot, after = n + np.arange(len(rim)), n + (np.arange(len(rim)) + 1) % len(rim)
+    walls = [np.stack(x, axis=-1) for x in ((foot, after, np.roll(rim, -1)), (foot, np.roll(rim, -1), rim))]
+    corner = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]])
+    up, down = n + len(rim) + np.arange(4), n + len(rim) + 4 + np.arange(4)
+    box = [[up[[0, 1, 2]], up[[0, 2, 3]]], [down[[0, 2, 1]], down[[0, 3, 2]]]]
+    for i in range(4):
+        j = (i + 1) % 4
+        box.append([np.array([down[i], down[j], up[j]]), np.array([down[i], up[j], up[i]])])
+    return Surface(
+        face=np.concatenate([*top, *walls, np.array(box).reshape(-1, 3)]),
+        grid=np.concatenate([lattice, lattice[rim], corner, corner]),
+        height=np.concatenate([adr + np.arange(n), np.full(len(rim) + 8, nothing)]),
+        below=np.repeat([0.0, 1.0], [n + len(rim) + 4, 4]),
+    )
