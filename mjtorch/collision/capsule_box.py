@@ -23,6 +23,7 @@ EDGES = (
 )
 # The second contact is no further along the axis than this: all of it.
 WHOLE = 2.0
+# Further than any place on an axis.
 FAR = 1e9
 
 
@@ -191,7 +192,7 @@ def from_face(
     nearest: Nearest, center: Tensor, half_axis: Tensor, size: Tensor, level: Tensor
 ) -> tuple[Tensor, Tensor]:
     """`second_step` from an end over a face: to the other end, or to where the axis passes an edge of the face."""
-    way = torch.where(nearest.place < 0, 1.0, -1.0)
+    way = torch.where(nearest.place < 0, 1.0, -1.0).to(size.dtype)
     tip = center + nearest.place * half_axis
     speed = torch.where(level, 1.0, way * half_axis)
     passes = torch.stack([size - tip, -size - tip], dim=1) / speed[:, None]

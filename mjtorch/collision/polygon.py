@@ -30,7 +30,8 @@ def clip(corner: Tensor, count: Tensor, half: Tensor, axis: int) -> tuple[Tensor
     side = torch.where(last, corner[:, :1], torch.cat([corner[:, 1:], corner[:, :1]], dim=1)) - corner
     start, way, half = corner[..., axis], side[..., axis], half[:, axis : axis + 1]
     # Each corner begins a side, which may enter through one line and then leave through the other.
-    lines = torch.stack([-half, half], dim=-1) * torch.where(way < 0, -1.0, 1.0)[..., None]
+    lines = torch.stack([-half, half], dim=-1)
+    lines = torch.where(way[..., None] < 0, -lines, lines)
     ahead, left = lines - start[..., None], lines - (start + way)[..., None]
     crosses = ahead * left < 0
     share = ahead / way[..., None].masked_fill(~crosses, 1.0)

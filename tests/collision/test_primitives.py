@@ -46,6 +46,8 @@ PAIRS = {
     ("capsule", "box"): {1, 2},
     ("box", "box"): {1, 2, 3, 4, 5, 6, 7, 8},
 }
+# The same, whichever comes first in the model; a plane cannot be what moves.
+ORDERED = PAIRS | {(b, a): counts for (a, b), counts in PAIRS.items() if a != "plane"}
 FIELDS = {"pos": 3, "dist": 1, "frame": 9, "includemargin": 1}
 POSES = 300
 UPRIGHT, SKEW = (1.0, 0.0, 0.0, 0.0), (0.3, -0.7, 0.2, 0.38**0.5)
@@ -163,13 +165,13 @@ def test_table_is_complete():
 
 
 @pytest.mark.parametrize("margin", [0.0, 0.06])
-@pytest.mark.parametrize(("first", "second"), PAIRS)
+@pytest.mark.parametrize(("first", "second"), ORDERED)
 def test_random_poses(first, second, margin):
     mj_model = two_geoms(first, second, margin)
     datas = random_poses(mj_model, 0.35)
     errors = [differences(c, d) for c, d in zip(batched(double(mj_model), datas), datas, strict=True)]
     assert max(errors) < 1e-8
-    assert {d.ncon for d in datas} == PAIRS[first, second] | {0}
+    assert {d.ncon for d in datas} == ORDERED[first, second] | {0}
     if margin:
         assert any((d.contact.dist >= margin).any() for d in datas)
 

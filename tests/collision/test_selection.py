@@ -14,7 +14,8 @@ from mjtorch.collision import collision
 from mjtorch.model import put_model
 from mjtorch.model.plan.geom_pairs import tried_pairs, unsupported_pairs
 
-MODELS = (*TRAINED, "feature/contacts", "feature/pairs", "collection/humanoid", "collection/pile")
+ROUND = (*TRAINED, "feature/contacts", "feature/pairs", "collection/humanoid", "collection/pile")
+MODELS = (*ROUND, "feature/boxes", "feature/cylinders", "feature/meshes")
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -94,7 +94,9 @@ def test_nan_stays_in_its_world():
     assert d.tolist() == [int(collision(m, good).ncon), 0]
 
 
-@pytest.mark.parametrize(("name", "most"), [("collection/humanoid", 320), ("gym/half_cheetah", 150)])
+@pytest.mark.parametrize(
+    ("name", "most"), [("collection/humanoid", 320), ("gym/half_cheetah", 150), ("feature/boxes", 1300)]
+)
 def test_traced_graph_is_small(name, most):
     m = double(load(name))
     graph = make_fx(collision, tracing_mode="fake")(m, make_data(m)).graph

@@ -152,17 +152,11 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype, ca
     order = [row[c.tried, c.nth] for c in candidates]
     plane, sphere, capsule = (rows.pop(part) for part in ("plane", "sphere", "capsule"))
     ends = [(1, -1)[c.nth] if c.types[1] == CAPSULE else 0 for c in plane]
-    first = {c.tried: k for k, c in reversed(list(enumerate(candidates)))}
 
     def geoms(those: list[Candidate]) -> Tensor:
         return ints([c.geom for c in those], -1, 2).T.contiguous()
 
-    families = []
-    for name, members in rows.items():
-        pairs = [c for c in members if c.nth == 0]
-        start = ints([first[c.tried] for c in pairs], -1)
-        one, two = (_meshes(mj_model, [c.geom[k] for c in pairs], ints, floats) for k in (0, 1))
-        families.append(Family(name=name, geom=geoms(pairs), candidate=start, meshes=(one, two)))
+    families = [_family(mj_model, name, members, candidates, ints, floats) for name, members in rows.items()]
     return CollisionPlan(
         contact_dim=tuple(dim for dim, n in slots.items() for _ in range(n)),
         groups=tuple((first, counts[dim], slots[dim]) for first, dim in zip(firsts, counts, strict=False)),
@@ -184,6 +178,26 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype, ca
         aligned=torch.tensor(aligned, dtype=torch.bool, device=device)[:, None],
         extent=floats(np.stack([(geom_type == SPHERE) | (geom_type == CAPSULE), geom_type == CAPSULE], axis=-1)),
         geom_body=ints(mj_model.geom_bodyid, -1),
+    )
+
+
+def _family(
+    mj_model: mujoco.MjModel,
+    name: str,
+    members: list[Candidate],
+    candidates: list[Candidate],
+    ints: Callable[..., Tensor],
+    floats: Callable[..., Tensor],
+) -> Family:
+    """A family with the candidates `members`."""
+    pairs = [c for c in members if c.nth == 0]
+    first = {(c.tried, c.nth): k for k, c in enumerate(candidates)}
+    one, two = (_meshes(mj_model, [c.geom[k] for c in pairs], ints, floats) for k in (0, 1))
+    return Family(
+        name=name,
+        geom=ints([c.geom for c in pairs], -1, 2).T.contiguous(),
+        candidate=ints([first[c.tried, 0] for c in pairs], -1),
+        meshes=(one, two),
     )
 
 
