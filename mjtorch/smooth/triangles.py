@@ -57,9 +57,9 @@ def nearest_triangle(
 
     vertex: (v, 3), face: (n, 3), owner: (n,) of each triangle among the geoms of `seen`
     """
-    n, k = face.shape[0], pnt.shape[0]
+    n, k, sees = face.shape[0], pnt.shape[0], seen.transpose(0, 1)
     if n <= BLOCK:
-        way = _ways(vertex[face], pnt, vec, seen.mT[owner])
+        way = _ways(vertex[face], pnt, vec, sees[owner])
         return way.min(0)
     blocks = -(-n // BLOCK)
     # Filled up with triangles without area, which no ray meets.
@@ -68,7 +68,7 @@ def nearest_triangle(
 
     def body(i: Tensor, best: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         mine, whose = faces.index_select(0, i[None])[0], owners.index_select(0, i[None])[0]
-        way, which = _ways(vertex[mine], pnt, vec, seen.mT[whose]).min(0)
+        way, which = _ways(vertex[mine], pnt, vec, sees[whose]).min(0)
         nearer = way < best[0]
         return torch.where(nearer, way, best[0]), torch.where(nearer, which + i * BLOCK, best[1])
 

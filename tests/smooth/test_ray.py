@@ -118,8 +118,8 @@ def test_large_meshes_are_met_block_by_block(monkeypatch: pytest.MonkeyPatch) ->
     this = case("feature/surfaces")
     start, direction = (torch.tensor(x) for x in rays(3))
     wanted = multi_ray(this.m, this.datas[1], start, direction)
-    monkeypatch.setattr(triangles, "BLOCK", 16)
-    assert this.m.plan.ray.triangles.face.shape[0] > 5 * 16
+    monkeypatch.setattr(triangles, "BLOCK", 4)
+    assert this.m.plan.ray.triangles.face.shape[0] > 20 * 4
     for found, whole in zip(multi_ray(this.m, this.datas[1], start, direction), wanted, strict=True):
         torch.testing.assert_close(found, whole)
 
