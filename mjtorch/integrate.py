@@ -12,6 +12,7 @@ from mjtorch.math.vector import cross, dot
 from mjtorch.model import Data, DisableBit, Integrator, Model
 from mjtorch.smooth.actuation import disabled_actuators, next_activation
 from mjtorch.smooth.derivative import damping_derivative, free_bias_vel, smooth_vel
+from mjtorch.smooth.history import recorded
 from mjtorch.smooth.inertia import full_m, solve_m
 from mjtorch.smooth.plastic import yielded
 from mjtorch.smooth.servo import anchored, wrapped
@@ -50,7 +51,7 @@ def differentiate_pos(m: Model, qpos1: Tensor, qpos2: Tensor, dt: Tensor) -> Ten
 def advance(m: Model, d: Data, qacc: Tensor, *, qvel: Tensor | None = None, act_dot: Tensor | None = None) -> Data:
     """The state one time step later (mj_advance).
 
-    Sets act, qvel, qpos, plastic, time, and keeps `d.qacc` in `qacc_warmstart`.
+    Sets act, qvel, qpos, plastic, history, time, and keeps `d.qacc` in `qacc_warmstart`.
 
     Args:
         m: the model.
@@ -65,6 +66,8 @@ def advance(m: Model, d: Data, qacc: Tensor, *, qvel: Tensor | None = None, act_
     new_qpos = integrate_pos(m, d.qpos, mean_qvel, h)
     if m.nplastic and not m.opt.disabled(DisableBit.SPRING):
         d = d.replace(plastic=yielded(m, d, new_qpos, mean_qvel))
+    if m.nhistory:
+        d = d.replace(history=recorded(m, d))
     return d.replace(
         act=advance_act(m, d, d.act_dot if act_dot is None else act_dot),
         qvel=new_qvel,

@@ -23,7 +23,7 @@ UNSUPPORTED = """
   <worldbody>
     <body><joint type="slide"/><geom type="sphere" size="0.1"/><site name="site"/></body>
   </worldbody>
-  <actuator><motor name="string" site="site"/></actuator>
+  <actuator><general name="string" site="site" dyntype="user"/></actuator>
 </mujoco>
 """
 

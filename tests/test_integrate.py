@@ -19,7 +19,7 @@ from mjtorch.integrate import (
 from mjtorch.math import quaternion as quat
 from mjtorch.model import Data, Integrator, Model, put_data, put_model
 
-STATE = ("qpos", "qvel", "act", "plastic", "time", "qacc_warmstart")
+STATE = ("qpos", "qvel", "act", "plastic", "history", "time", "qacc_warmstart")
 MODELS = (
     "feature/actuators",
     "feature/muscles",
@@ -32,6 +32,7 @@ MODELS = (
     "feature/fluid",
     "feature/ellipsoids",
     "feature/gears",
+    "feature/delays",
     *(["feature/plastic"] if VERSION >= 4 else []),
     "feature/contacts",
     "gym/humanoid",

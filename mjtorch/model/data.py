@@ -15,6 +15,7 @@ class Data(tree.Tree):
 
     State and inputs
         time () [s], qpos (nq,), qvel (nv,), act (na,), plastic (nplastic,) where plastic springs rest,
+        history (nhistory,) past controls,
         qacc_warmstart (nv,), ctrl (nu,), qfrc_applied (nv,), xfrc_applied (nbody, 6) force then torque,
         eq_active (neq,) bool, mocap_pos (nmocap, 3), mocap_quat (nmocap, 4),
         userdata (nuserdata,), which nothing here reads or changes
@@ -48,6 +49,7 @@ class Data(tree.Tree):
     qvel: Tensor
     act: Tensor
     plastic: Tensor
+    history: Tensor
     qacc_warmstart: Tensor
     ctrl: Tensor
     qfrc_applied: Tensor

@@ -26,6 +26,7 @@ class Model(tree.Tree):
     nout: int = tree.field(static=True)
     na: int = tree.field(static=True)
     nplastic: int = tree.field(static=True)
+    nhistory: int = tree.field(static=True)
     nbody: int = tree.field(static=True)
     njnt: int = tree.field(static=True)
     ngeom: int = tree.field(static=True)
@@ -212,6 +213,7 @@ class Model(tree.Tree):
     actuator_actrange: Tensor
     actuator_gear: Tensor
     actuator_cranklength: Tensor
+    actuator_delay: Tensor
     actuator_damping: Tensor
     actuator_dampingpoly: Tensor
     actuator_armature: Tensor

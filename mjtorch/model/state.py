@@ -40,6 +40,7 @@ PARTS = {
     State.QPOS: "qpos",
     State.QVEL: "qvel",
     State.ACT: "act",
+    State.HISTORY: "history",
     State.WARMSTART: "qacc_warmstart",
     State.CTRL: "ctrl",
     State.QFRC_APPLIED: "qfrc_applied",
@@ -55,7 +56,7 @@ PARTS = {
 def state_size(m: Model, sig: int) -> int:
     """Length of the vector of the parts in `sig`, a union of `State` (mj_stateSize).
 
-    History and plugin state are empty, as models that have them are refused.
+    Plugin state is empty, as models that have it are refused.
 
     Raises:
         ValueError: `sig` has bits that mean nothing.
@@ -74,6 +75,7 @@ def state_size(m: Model, sig: int) -> int:
         "mocap_quat": 4 * m.nmocap,
         "plastic": m.nplastic,
         "userdata": m.nuserdata,
+        "history": m.nhistory,
     }
     return sum(sizes[name] for name in _names(sig, "state_size"))
 

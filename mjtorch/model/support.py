@@ -299,13 +299,7 @@ TABLE: tuple[Feature, ...] = (
     Feature("actuators", "several controls, outputs and activations", YES, _where("actuator", _multiple)),
     Feature("actuators", "dcmotor, pid or so3 beside other types", NO, _where("actuator", _mixed), "use the shortcuts"),
     Feature("actuators", "actdim above what the dynamics needs", NO, _where("actuator", _surplus), "leave it out"),
-    Feature(
-        "actuators",
-        "delay and history",
-        NO,
-        _set("actuator_delay", "actuator_history"),
-        "remove delay and nsample, and keep past controls outside",
-    ),
+    Feature("actuators", "delay and history", YES, _set("actuator_delay", "actuator_history")),
     Feature(
         "actuators",
         "damping and armature",

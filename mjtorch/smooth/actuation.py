@@ -7,6 +7,7 @@ from mjtorch.math.vector import MIN_VALUE
 from mjtorch.model import Data, DisableBit, Model
 from mjtorch.model.plan.subset import Subset
 from mjtorch.smooth import motor, muscle, servo
+from mjtorch.smooth.history import delayed_controls
 
 # mjMAXVAL: a larger control counts as bad.
 MAX_VALUE = 1e10
@@ -91,7 +92,7 @@ def disabled_actuators(m: Model) -> Tensor:
 
 def controls(m: Model, d: Data) -> tuple[Tensor, Tensor]:
     """Controls (nu,) within their ranges, all zero if any is NaN or huge, and whether that is so () bool."""
-    p, ctrl = m.plan.actuation, d.ctrl
+    p, ctrl = m.plan.actuation, delayed_controls(m, d) if m.plan.history.delayed.some else d.ctrl
     if p.ctrllimited.some and not m.opt.disabled(DisableBit.CLAMPCTRL):
         ctrl = clamp(ctrl, m.actuator_ctrlrange, p.ctrllimited)
     bad = ~(ctrl.abs() <= MAX_VALUE).all()

@@ -134,8 +134,8 @@ def export_step(
         raise ValueError(f"name must be a C identifier, got {name!r}")
     if lanes not in LANES:
         raise ValueError(f"lanes must be one of {', '.join(map(str, LANES))}, got {lanes!r}")
-    if m.nplastic:
-        raise NotImplementedError("the step cannot be exported: plastic springs have no place in its state")
+    if m.nplastic or m.nhistory:
+        raise NotImplementedError("the step cannot be exported: plastic springs and delays have no place in its state")
     if d.qpos.device.type != "cpu":
         raise ValueError(f"the model must be on the CPU, it is on {d.qpos.device}")
     given = [_field(d, x, "state") for x in STATE] + [_field(d, x, "input") for x in INPUTS]

@@ -10,7 +10,7 @@ import mjtorch
 from mjtorch import tree
 from mjtorch.model import Data
 
-STATE = "time qpos qvel act plastic qacc_warmstart"
+STATE = "time qpos qvel act plastic history qacc_warmstart"
 INPUTS = {"ctrl", "qfrc_applied", "xfrc_applied", "eq_active", "mocap_pos", "mocap_quat", "userdata", "warning"}
 INPUTS |= set(STATE.split())
 COMPUTED = tuple(name for name in tree.tensor_fields(Data) if name not in INPUTS)
@@ -36,7 +36,7 @@ def assert_steps_match(this: Case, rtol: float) -> None:
     for seed, (mj_data, d) in enumerate(zip(this.mj_datas, this.datas, strict=True)):
         stepped = mjtorch.step(this.m, poison(d, COMPUTED))
         wanted = mj_stepped(this.mj_model, mj_data)
-        assert_fields_close(stepped, wanted, STATE.split()[:5], rtol, m=this.m, context=f"seed {seed}")
+        assert_fields_close(stepped, wanted, STATE.split()[:6], rtol, m=this.m, context=f"seed {seed}")
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -14,7 +14,7 @@ from mjtorch import tree
 from mjtorch.model import Data
 
 EXACT = 1e-12
-STATE = ("time", "qpos", "qvel", "act", "plastic", "qacc_warmstart")
+STATE = ("time", "qpos", "qvel", "act", "plastic", "history", "qacc_warmstart")
 many = torch.vmap(mjtorch.step, in_dims=(None, 0))
 
 

@@ -39,7 +39,6 @@ REFUSED = (
     refused("sections", GENERAL.format('biastype="user"'), "bias user", 'actuator "engine"'),
     refused("sections", GENERAL.format('dyntype="user" actdim="3"'), "actdim above", 'actuator "engine"'),
     refused("sections", GENERAL.format('biastype="dcmotor"'), "beside other types", 'actuator "engine"'),
-    refused("sections", GENERAL.format('delay=".02" nsample="2"'), "delay and history", 'actuator "engine"'),
     refused("world", '<geom name="rock" type="mesh" mesh="lump"/>', "pairs of other geoms", 'geom "rock"'),
     refused("geom", 'adhesion="1"', "adhesion of geoms", 'geom "ball"'),
     refused("geom", 'surfacevel="1 0 0 0 0 0"', "surface velocity", 'geom "ball"'),

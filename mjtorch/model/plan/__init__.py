@@ -12,6 +12,7 @@ from mjtorch.model.plan import (
     actuation,
     collision,
     constraint,
+    history,
     integration,
     kinematics,
     noslip,
@@ -27,6 +28,7 @@ from mjtorch.model.plan import (
 from mjtorch.model.plan.actuation import ActuationPlan
 from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.constraint import ConstraintPlan
+from mjtorch.model.plan.history import HistoryPlan
 from mjtorch.model.plan.integration import IntegrationPlan
 from mjtorch.model.plan.kinematics import KinematicsPlan
 from mjtorch.model.plan.noslip import NoslipPlan
@@ -48,6 +50,7 @@ class Plan(tree.Tree):
     tendon: TendonPlan
     passive: PassivePlan
     plastic: PlasticPlan
+    history: HistoryPlan
     transmission: TransmissionPlan
     servo: ServoPlan
     motor: MotorPlan
@@ -77,6 +80,7 @@ def build(
         passive=passive.build(mj_model, device, dtype),
         transmission=transmission.build(mj_model, device, dtype, masks.body_dof),
         plastic=plastic.build(mj_model, device, dtype),
+        history=history.build(mj_model, device, dtype),
         actuation=actuation.build(mj_model, device, dtype),
         integration=integration.build(mj_model, device, dtype, masks),
         collision=collisions,

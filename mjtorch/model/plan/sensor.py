@@ -15,6 +15,7 @@ from mjtorch.model.plan.constraint import ConstraintPlan
 from mjtorch.model.plan.contact_sensor import ContactGroup
 from mjtorch.model.plan.range_finder import RangeGroup
 from mjtorch.model.plan.tactile import TactilePlan
+from mjtorch.model.plan.transmission import tendon
 from mjtorch.model.plan.volume import Volume, VolumeKey, volume_key
 
 
@@ -382,9 +383,8 @@ class _StageBuilder:
             rows = [self.limit_rows(_LIMITS[kind], int(m.sensor_objid[i])) for i in sensors]
             obj = self.padded(rows, self.constraint.nefc)
         elif kind is SensorType.TENDONACTFRC:
-            on_tendon = m.actuator_trntype == mujoco.mjtTrn.mjTRN_TENDON
-            pulling = [on_tendon & (m.actuator_trnid[:, 0] == m.sensor_objid[i]) for i in sensors]
-            obj = self.padded([np.flatnonzero(p).tolist() for p in pulling], m.nu)
+            pulling = [tendon(m) == m.sensor_objid[i] for i in sensors]
+            obj = self.padded([np.flatnonzero(p).tolist() for p in pulling], m.nout)
         else:
             obj = self.index([self.frame_row(m.sensor_objtype[i], m.sensor_objid[i]) for i in sensors])
             if referenced:
@@ -438,7 +438,7 @@ def _size(m: mujoco.MjModel, name: str) -> int:
     """Number of elements of a field of `Data` that sensors copy from."""
     sizes = {"qpos": m.nq, "qvel": m.nv, "qfrc_actuator": m.nv, "time": 1, "energy": 2}
     sizes |= dict.fromkeys(_READ_TENDON.values(), m.ntendon)
-    sizes |= dict.fromkeys(_READ_ACTUATOR.values(), m.nu)
+    sizes |= dict.fromkeys(_READ_ACTUATOR.values(), m.nout)
     sizes |= dict.fromkeys([*_READ_BODY.values(), "xpos", "xipos"], 3 * m.nbody)
     sizes |= dict.fromkeys(["xmat", "ximat"], 9 * m.nbody) | {"xquat": 4 * m.nbody, "cvel": 6 * m.nbody}
     sizes |= {"geom_xpos": 3 * m.ngeom, "site_xpos": 3 * m.nsite, "cam_xpos": 3 * m.ncam}
