@@ -7,6 +7,7 @@ from torch import Tensor
 
 from mjtorch.collision.epa import epa
 from mjtorch.collision.gjk import gjk
+from mjtorch.collision.multicontact import features, may_touch_along_faces, multicontact
 from mjtorch.collision.support import Convex, detach, radius, support
 from mjtorch.collision.witness import Nearest, witness
 from mjtorch.math.shape import Shape
@@ -17,7 +18,7 @@ class Contacts(NamedTuple):
     """Contacts of n pairs of geoms, k for each.
 
     dist: (n, k) [m], pos: (n, k, 3) [m] halfway between the surfaces, normal: (n, 3) from 1 to 2
-    exists: (n, k) bool, whatever the distance
+    exists: (n, k) bool; the first always does, whatever its distance
     """
 
     dist: Tensor
@@ -26,18 +27,49 @@ class Contacts(NamedTuple):
     exists: Tensor
 
 
-def convex(shape1: Convex, shape2: Convex, iterations: int = 35, tolerance: float = 1e-6) -> Contacts:
-    """The contact of each of n pairs of shapes (mjc_Convex).
+class Closest(NamedTuple):
+    """Where n pairs of shapes are nearest, and the corners (n, 3, 3) [m] on either core that this was found from."""
 
-    iterations, tolerance [m]: mjOption.ccd_iterations, ccd_tolerance
+    nearest: Nearest
+    corner1: Tensor
+    corner2: Tensor
+
+
+def convex(
+    shape1: Convex,
+    shape2: Convex,
+    margin: Tensor,
+    *,
+    multiccd: bool = True,
+    iterations: int = 35,
+    tolerance: float = 1e-6,
+) -> Contacts:
+    """The contacts of n pairs of shapes: one for each or, of shapes with faces or edges, up to four (mjc_Convex).
+
+    margin: (n,) [m] the distance up to which there are several; one further apart there always is
+    multiccd: whether more than one is looked for, static; iterations, tolerance [m]: mjOption.ccd_iterations,
+        ccd_tolerance
     """
-    found = nearest(shape1, shape2, iterations, tolerance)
-    pos = 0.5 * (found.point1 + found.point2)
-    exists = torch.ones_like(found.dist, dtype=torch.bool)
-    return Contacts(found.dist[:, None], pos[:, None], found.normal, exists[:, None])
+    found = closest(shape1, shape2, iterations, tolerance)
+    near = found.nearest
+    dist, pos = near.dist[:, None], 0.5 * (near.point1 + near.point2)[:, None]
+    exists = torch.ones_like(dist, dtype=torch.bool)
+    if not (multiccd and may_touch_along_faces(shape1.type, shape2.type)):
+        return Contacts(dist, pos, near.normal, exists)
+    around1 = features(shape1, near.normal, found.corner1)
+    around2 = features(shape2, -near.normal, found.corner2)
+    patch = multicontact(around1, around2, margin)
+    several = patch.exists[:, :1]
+    only = torch.arange(patch.exists.shape[1], device=dist.device) == 0
+    return Contacts(
+        torch.where(several, patch.dist, dist),
+        torch.where(several[..., None], patch.pos, pos),
+        torch.where(several, patch.normal, near.normal),
+        torch.where(several, patch.exists, only),
+    )
 
 
-def nearest(shape1: Convex, shape2: Convex, iterations: int, tolerance: float) -> Nearest:
+def closest(shape1: Convex, shape2: Convex, iterations: int, tolerance: float) -> Closest:
     """The points of n pairs of shapes that are nearest to each other, or deepest in each other."""
     fixed1, fixed2 = detach(shape1), detach(shape2)
 
@@ -50,12 +82,14 @@ def nearest(shape1: Convex, shape2: Convex, iterations: int, tolerance: float) -
     touch = distance <= tolerance
     deep = epa(furthest, start, touch[:, 0], iterations, tolerance)
 
-    normal = torch.where(touch, -deep.normal, apart.nearest / torch.where(touch, 1.0, distance))
-    corner = touch[..., None]
-    corner1 = torch.where(corner, torch.nn.functional.pad(deep.point1, (0, 0, 0, 1)), apart.point1)
-    corner2 = torch.where(corner, torch.nn.functional.pad(deep.point2, (0, 0, 0, 1)), apart.point2)
-    weight = torch.where(touch, torch.nn.functional.pad(deep.weight, (0, 1)), apart.weight)
+    # At most three corners of shapes that are apart have a weight; one that has none is left out.
+    weight, used = apart.weight.topk(3, -1)
+    used = torch.where(weight > 0, used, used[:, :1])[..., None].expand(-1, -1, 3)
+    weight = torch.where(touch, deep.weight, weight)
+    corner1 = torch.where(touch[..., None], deep.point1, apart.point1.gather(1, used))
+    corner2 = torch.where(touch[..., None], deep.point2, apart.point2.gather(1, used))
     point1, point2 = (weight[..., None] * corner1).sum(1), (weight[..., None] * corner2).sum(1)
+    normal = torch.where(touch, -deep.normal, apart.nearest / torch.where(touch, 1.0, distance))
     if {Shape.ELLIPSOID, Shape.CYLINDER} & {shape1.type, shape2.type}:
         # Not converged: what is known best is a direction, not a face.
         coarse = touch & (deep.reach[:, 3:] > deep.depth[:, None] + tolerance)
@@ -63,9 +97,10 @@ def nearest(shape1: Convex, shape2: Convex, iterations: int, tolerance: float) -
     cores = Nearest(normal, dot(normal, point2 - point1), point1, point2)
     cores = witness(shape1, shape2, cores, corner1, corner2, weight)
     radius1, radius2 = radius(shape1), radius(shape2)
-    return Nearest(
+    nearest = Nearest(
         cores.normal,
         cores.dist - radius1 - radius2,
         cores.point1 + radius1[:, None] * cores.normal,
         cores.point2 - radius2[:, None] * cores.normal,
     )
+    return Closest(nearest, corner1, corner2)

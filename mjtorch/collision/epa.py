@@ -201,7 +201,8 @@ def nearest_face(p: Polytope) -> Depth:
     position = point2 - point1 - (normal * depth[:, None])[:, None]
     # Areas of the triangles that the nearest point makes with the edges.
     opposite = cross(position.roll(-1, 1), position.roll(1, 1))
-    area = dot(opposite, normal[:, None]).clamp(min=0)
+    # Negative where a face in the same plane is the one that the point is in, which does as well.
+    area = dot(opposite, normal[:, None])
     total = area.sum(-1, keepdim=True)
     weight = torch.where(total > 0, area / torch.where(total > 0, total, 1.0), 1.0 / 3.0)
     return Depth(normal, depth, point1, point2, weight, p.reach)

@@ -23,6 +23,8 @@ class Convex(tree.Tree):
     pos: (n, 3) [m], mat: (n, 3, 3), size: (n, 3) [m] as in MuJoCo
     vert: (n, nvert, 3) [m] vertices of meshes in the frame of the geom, a vertex repeated where there are fewer;
         (n, 0, 3) for other types
+    face: (n, nface, k) vertices of the polygons of meshes, counterclockwise from outside, the last one repeated where
+        there are fewer, and a polygon where there are fewer; normal: (n, nface, 3) unit, outward; both empty likewise
     type: mjtGeom; sphere, capsule, ellipsoid, cylinder, box or mesh
     """
 
@@ -30,7 +32,15 @@ class Convex(tree.Tree):
     mat: Tensor
     size: Tensor
     vert: Tensor
+    face: Tensor
+    normal: Tensor
     type: int = tree.field(static=True)
+
+
+def primitive(type: int, pos: Tensor, mat: Tensor, size: Tensor) -> Convex:
+    """Geoms that are no meshes; the shapes are those of the fields of `Convex`."""
+    empty = pos.new_zeros((pos.shape[0], 0, 3))
+    return Convex(pos, mat, size, empty, empty.long(), empty, type)
 
 
 def detach(shape: Convex) -> Convex:
