@@ -95,7 +95,7 @@ def closest(shape1: Convex, shape2: Convex, iterations: int, tolerance: float) -
         coarse = touch & (deep.reach[:, 3:] > deep.depth[:, None] + tolerance)
         normal = torch.where(coarse, -deep.reach[:, :3], normal)
     cores = Nearest(normal, dot(normal, point2 - point1), point1, point2)
-    cores = witness(shape1, shape2, cores, corner1, corner2, weight)
+    cores = witness(shape1, shape2, cores, corner1, corner2)
     radius1, radius2 = radius(shape1), radius(shape2)
     nearest = Nearest(
         cores.normal,

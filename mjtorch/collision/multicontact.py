@@ -25,6 +25,10 @@ CONTACTS = 4
 # Vertices of a box by the signs of x, y, z (bits 0, 1, 2); its faces +x, -x, +y, -y, +z, -z, counterclockwise.
 BOX_FACES = ((1, 3, 7, 5), (0, 4, 6, 2), (2, 6, 7, 3), (0, 1, 5, 4), (4, 5, 7, 6), (0, 2, 3, 1))
 ROUNDING = 1e-12
+# Cosine, with the axis or across it, above which a normal of a cylinder is not on its side, or not on its end.
+RIM = 1e-2
+# Sine of the angle to the axis below which a normal of a capsule is on its end.
+ON_END = 0.9
 
 
 class Features(NamedTuple):
@@ -91,14 +95,15 @@ def _round(shape: Convex, normal: Tensor) -> Features:
     ring = torch.stack([angle.cos().expand(n, END), up * angle.sin()], dim=-1) * radius[..., None]
     point = torch.cat([ring, (up * length)[:, None].expand(n, END, 1)], dim=-1)
     is_cylinder = torch.full((n, 1), shape.type == Shape.CYLINDER, device=normal.device)
+    on_end, on_side = local[:, 2:].abs() > RIM, out > (RIM if shape.type == Shape.CYLINDER else ON_END)
     return Features(
         face=(point @ shape.mat.mT + shape.pos[:, None])[:, None],
         normal=(up * shape.mat[:, :, 2])[:, None],
-        has_face=is_cylinder,
+        has_face=is_cylinder & on_end,
         start=start[:, None],
         end=end[:, None],
-        has_edge=torch.ones_like(is_cylinder),
-        size=torch.full_like(local[:, 0], 2, dtype=torch.long),
+        has_edge=on_side,
+        size=torch.where(on_side[:, 0], 2, 3),
     )
 
 
@@ -116,10 +121,10 @@ def _polytope(shape: Convex, vert: Tensor, face: Tensor, normal: Tensor, corner:
 
     has = torch.stack([(face == v[:, None, None]).any(-1) for v in (one, two, three)])
     around = _first(has.all(0), min(face.shape[1], DEGREE))
-    chosen = face.gather(1, around.index[..., None].expand(-1, -1, count))
+    chosen = face.gather(1, around.element[..., None].expand(-1, -1, count))
     world = vert @ shape.mat.mT + shape.pos[:, None]
     polygon = world.gather(1, chosen.flatten(1)[..., None].expand(-1, -1, 3)).unflatten(1, chosen.shape[1:])
-    normals = normal.gather(1, around.index[..., None].expand(-1, -1, 3)) @ shape.mat.mT
+    normals = normal.gather(1, around.element[..., None].expand(-1, -1, 3)) @ shape.mat.mT
 
     if shape.type == Shape.BOX:
         before = one[:, None] ^ torch.tensor([1, 2, 4], device=one.device)
@@ -143,7 +148,7 @@ DEGREE = 12
 class Chosen(NamedTuple):
     """Which elements were chosen (n, k), and which of these exist."""
 
-    index: Tensor
+    element: Tensor
     exists: Tensor
 
 
@@ -161,7 +166,7 @@ def multicontact(one: Features, two: Features, margin: Tensor) -> Patch:
     opposite = (one.normal[:, :, None] * two.normal[:, None]).sum(-1)
     opposite = opposite.masked_fill(~(one.has_face[:, :, None] & two.has_face[:, None]), torch.inf)
     facing, face1, face2 = _first_below(opposite, OPPOSITE)
-    edge1_first = (one.size < 3) & (one.size <= two.size)
+    edge1_first = one.size < 3
     lies1, under1, edge1 = _first_below(_tilt(one, two), WITHIN)
     lies2, under2, edge2 = _first_below(_tilt(two, one), WITHIN)
     by_edge1 = ~facing & edge1_first & lies1
@@ -231,7 +236,7 @@ def clipped(ground: Tensor, up: Tensor, subject: Tensor, normal: Tensor, is_edge
     ground: (n, k, 3) [m] with normal `up (n, 3)`, subject: (n, k, 3) with `normal (n, 3)`; is_edge: (n,) bool, only
     the first two corners of the subject count
     """
-    n, count, _ = ground.shape
+    count = ground.shape[1]
     inward = cross(up[:, None], ground.roll(-1, 1) - ground)
     inward = inward / norm(inward, keepdim=True).clamp(min=1e-12)
     # Of subject corner i inside of ground edge j.
@@ -270,7 +275,7 @@ def _largest(point: Tensor, inside: Tensor, up: Tensor, most: int) -> tuple[Tens
     """All of up to four points, or the four that span most area, (n, 4, 3), and which of these exist."""
     n = point.shape[0]
     some = _first(inside, most)
-    point = point.gather(1, some.index[..., None].expand(-1, -1, 3))
+    point = point.gather(1, some.element[..., None].expand(-1, -1, 3))
     fixed = torch.where(some.exists[..., None], point, point[:, :1]).detach()
     first, second = torch.triu_indices(most, most, 1, device=point.device)
     diagonal = cross(up.detach()[:, None], fixed[:, second] - fixed[:, first])

@@ -47,10 +47,10 @@ class Surface(NamedTuple):
     bend: Tensor
 
 
-def surface(shape: Convex, point: Tensor, normal: Tensor, corner: Tensor, weight: Tensor) -> Surface:
+def surface(shape: Convex, point: Tensor, normal: Tensor, corner: Tensor) -> Surface:
     """The surface of a core around `point (n, 3)` with outward `normal (n, 3)`, constants.
 
-    corner, weight: (n, k, 3), (n, k) the corners of a polytope that the point was found from
+    corner: (n, k, 3) [m] what spans the face, or edge, that the point is on, some of them equal
     """
     q, m = to_local(shape, point - shape.pos).detach(), to_local(shape, normal).detach()
     size = shape.size
@@ -79,8 +79,7 @@ def surface(shape: Convex, point: Tensor, normal: Tensor, corner: Tensor, weight
         case _:
             local = q
             edge = (corner[:, :, None] - corner[:, None]).flatten(1, 2)
-            used = ((weight[:, :, None] > AT_END) & (weight[:, None] > AT_END)).flatten(1)
-            unit = edge / norm(edge, keepdim=True).clamp(min=1e-12) * used[..., None]
+            unit = edge / norm(edge, keepdim=True).clamp(min=1e-12)
             bend = to_local_both(shape, flat_radius[..., None] * (unit.mT @ unit)).detach()
     bend = bend.detach()
     # What is a constant in the frame of the geom turns with it: s(m) for the fixed normal of the world.
@@ -128,18 +127,16 @@ def turn(surface1: Surface, surface2: Surface, normal: Tensor) -> tuple[Tensor, 
     return (across.mT @ torch.where(small[:, None], b, 0.0)[..., None])[..., 0], dist
 
 
-def witness(
-    shape1: Convex, shape2: Convex, found: Nearest, corner1: Tensor, corner2: Tensor, weight: Tensor
-) -> Nearest:
+def witness(shape1: Convex, shape2: Convex, found: Nearest, corner1: Tensor, corner2: Tensor) -> Nearest:
     """What was found as a function of the shapes: all values and first derivatives.
 
-    corner1, corner2: (n, k, 3) [m], weight: (n, k) the corners of the polytope that the points were found from
+    corner1, corner2: (n, k, 3) [m] what spans the faces, or edges, that the points are on
     """
     if {Shape.ELLIPSOID, Shape.CYLINDER} & {shape1.type, shape2.type}:
-        found = closer(detach(shape1), detach(shape2), found, corner1, corner2, weight)
+        found = closer(detach(shape1), detach(shape2), found, corner1, corner2)
     normal = found.normal
-    surface1 = surface(shape1, found.point1, normal, corner1, weight)
-    surface2 = surface(shape2, found.point2, -normal, corner2, weight)
+    surface1 = surface(shape1, found.point1, normal, corner1)
+    surface2 = surface(shape2, found.point2, -normal, corner2)
     step, dist = turn(surface1, surface2, normal)
     return Nearest(
         normal + (step - step.detach()),
@@ -149,7 +146,7 @@ def witness(
     )
 
 
-def closer(shape1: Convex, shape2: Convex, found: Nearest, corner1: Tensor, corner2: Tensor, weight: Tensor) -> Nearest:
+def closer(shape1: Convex, shape2: Convex, found: Nearest, corner1: Tensor, corner2: Tensor) -> Nearest:
     """Nearest points of curved shapes, refined by Newton's method.
 
     The gap between two shapes along any direction is at most their distance, so a step is good if the gap gets larger.
@@ -159,8 +156,8 @@ def closer(shape1: Convex, shape2: Convex, found: Nearest, corner1: Tensor, corn
         return dot(normal, support(shape2, -normal) - support(shape1, normal))
 
     def step(_: Tensor, now: Nearest) -> Nearest:
-        surface1 = surface(shape1, now.point1, now.normal, corner1, weight)
-        surface2 = surface(shape2, now.point2, -now.normal, corner2, weight)
+        surface1 = surface(shape1, now.point1, now.normal, corner1)
+        surface2 = surface(shape2, now.point2, -now.normal, corner2)
         change, _ = turn(surface1, surface2, now.normal)
         normal = now.normal + change
         normal = normal / norm(normal, keepdim=True)
