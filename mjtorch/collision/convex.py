@@ -54,7 +54,7 @@ def convex(
     near = found.nearest
     dist, pos = near.dist[:, None], 0.5 * (near.point1 + near.point2)[:, None]
     exists = torch.ones_like(dist, dtype=torch.bool)
-    if not (multiccd and may_touch_along_faces(shape1.type, shape2.type)):
+    if not (multiccd and may_touch_along_faces(shape1, shape2)):
         return Contacts(dist, pos, near.normal, exists)
     around1 = features(shape1, near.normal, found.corner1)
     around2 = features(shape2, -near.normal, found.corner2)

@@ -120,7 +120,7 @@ def _polytope(shape: Convex, vert: Tensor, face: Tensor, normal: Tensor, corner:
     size = 1 + (~is_vertex).long() + is_face.long()
 
     has = torch.stack([(face == v[:, None, None]).any(-1) for v in (one, two, three)])
-    around = _first(has.all(0), min(face.shape[1], DEGREE))
+    around = _first(has.all(0), 3 if shape.type == Shape.BOX else shape.degree)
     chosen = face.gather(1, around.element[..., None].expand(-1, -1, count))
     world = vert @ shape.mat.mT + shape.pos[:, None]
     polygon = world.gather(1, chosen.flatten(1)[..., None].expand(-1, -1, 3)).unflatten(1, chosen.shape[1:])
@@ -139,10 +139,6 @@ def _polytope(shape: Convex, vert: Tensor, face: Tensor, normal: Tensor, corner:
     start = world.gather(1, one[:, None, None].expand(n, other.shape[1], 3))
     end = world.gather(1, other.clamp(min=0)[..., None].expand(-1, -1, 3))
     return Features(polygon, normals, around.exists, start, end, edge, size)
-
-
-# More faces than this at a vertex are not looked at.
-DEGREE = 12
 
 
 class Chosen(NamedTuple):
@@ -290,8 +286,8 @@ def _largest(point: Tensor, inside: Tensor, up: Tensor, most: int) -> tuple[Tens
     return point.gather(1, index[..., None].expand(n, CONTACTS, 3)), plain < count
 
 
-def may_touch_along_faces(type1: int, type2: int) -> bool:
-    """Whether C looks for several contacts of shapes of these types."""
+def may_touch_along_faces(shape1: Convex, shape2: Convex) -> bool:
+    """Whether several contacts are looked for; static."""
     flat = (Shape.CAPSULE, Shape.CYLINDER, Shape.BOX, MESH)
-    both_edges = type1 == Shape.CAPSULE and type2 == Shape.CAPSULE
-    return type1 in flat and type2 in flat and not both_edges
+    without_faces = any(shape.type == MESH and not shape.face.shape[1] for shape in (shape1, shape2))
+    return shape1.type in flat and shape2.type in flat and not without_faces

@@ -24,7 +24,9 @@ class Convex(tree.Tree):
     vert: (n, nvert, 3) [m] vertices of meshes in the frame of the geom, a vertex repeated where there are fewer;
         (n, 0, 3) for other types
     face: (n, nface, k) vertices of the polygons of meshes, counterclockwise from outside, the last one repeated where
-        there are fewer, and a polygon where there are fewer; normal: (n, nface, 3) unit, outward; both empty likewise
+        there are fewer, and a polygon where there are fewer; normal: (n, nface, 3) unit, outward; both empty likewise,
+        or if the meshes have no polygons
+    degree: the most polygons at a vertex of a mesh
     type: mjtGeom; sphere, capsule, ellipsoid, cylinder, box or mesh
     """
 
@@ -35,6 +37,7 @@ class Convex(tree.Tree):
     face: Tensor
     normal: Tensor
     type: int = tree.field(static=True)
+    degree: int = tree.field(static=True, default=0)
 
 
 def primitive(type: int, pos: Tensor, mat: Tensor, size: Tensor) -> Convex:
