@@ -14,6 +14,10 @@ from mjtorch.math.shape import Shape
 from mjtorch.math.vector import dot, norm
 
 
+# How far, relative to the size of a face, its points may be from the furthest along its normal.
+LAG = 0.02
+
+
 class Contacts(NamedTuple):
     """Contacts of n pairs of geoms, k for each.
 
@@ -94,6 +98,9 @@ def closest(shape1: Convex, shape2: Convex, iterations: int, tolerance: float) -
         # Not converged: what is known best is a direction, not a face.
         coarse = touch & (deep.reach[:, 3:] > deep.depth[:, None] + tolerance)
         normal = torch.where(coarse, -deep.reach[:, :3], normal)
+        corner1 = spanned(corner1, point1, support(fixed1, normal), normal)
+        corner2 = spanned(corner2, point2, support(fixed2, -normal), -normal)
+        point1, point2 = (weight[..., None] * corner1).sum(1), (weight[..., None] * corner2).sum(1)
     cores = Nearest(normal, dot(normal, point2 - point1), point1, point2)
     cores = witness(shape1, shape2, cores, corner1, corner2)
     radius1, radius2 = radius(shape1), radius(shape2)
@@ -104,3 +111,10 @@ def closest(shape1: Convex, shape2: Convex, iterations: int, tolerance: float) -
         cores.point2 - radius2[:, None] * cores.normal,
     )
     return Closest(nearest, corner1, corner2)
+
+
+def spanned(corner: Tensor, point: Tensor, furthest: Tensor, normal: Tensor) -> Tensor:
+    """`corner (n, 3, 3)` [m], or `furthest (n, 3)` thrice where that is much further along the normal than `point`."""
+    size = norm(corner[:, 1:] - corner[:, :1]).amax(-1)
+    off = dot(normal, furthest - point) > LAG * size
+    return torch.where(off[:, None, None], furthest[:, None], corner)

@@ -143,9 +143,10 @@ def expanded(support: Support, p: Polytope, corner: Tensor, rounding: Tensor, to
     beyond = dot(p.plane[..., :3], new[:, None]) - p.plane[..., 3]
     visible = p.alive & (beyond >= -rounding[:, None])
     on_rim, follower = rim(p.face, visible, size, new.dtype)
-    # By Euler, if what is visible has no hole; otherwise rounding has spoilt the polytope.
+    # By Euler: two more than are removed, less two for each corner inside of the rim. Else rounding spoilt the polytope.
     added, removed = on_rim.sum(-1), visible.sum(-1)
-    done = done | (added != removed + 2)
+    inner = removed + 2 - added
+    done = done | (inner < 0) | (inner % 2 != 0) | (added < 3)
 
     position = p.point2 - p.point1
     ahead = position.gather(1, follower[..., None].expand(n, size, 3))

@@ -23,7 +23,7 @@ from mjtorch.math.vector import dot, norm
 # Steps of Newton's method by which curved surfaces are met more closely than by polytopes.
 STEPS = 4
 # The cosine of the angle between a normal and a flat side under which it is taken as perpendicular.
-ALIGNED = 1e-3
+ALIGNED = 2e-2
 # How much of a size a point may be short of a corner and still be the corner.
 AT_END = 1e-6
 
@@ -41,9 +41,14 @@ class Nearest(NamedTuple):
 
 
 class Surface(NamedTuple):
-    """A surface around a point: in the world the point (n, 3) [m] and H (n, 3, 3) [m]; see above."""
+    """A surface around a point, in the world.
+
+    point: (n, 3) [m] where the normal is the given one, fixed: (n, 3) [m] the point of the geom that is there now
+    bend: (n, 3, 3) [m] H, see above
+    """
 
     point: Tensor
+    fixed: Tensor
     bend: Tensor
 
 
@@ -85,7 +90,8 @@ def surface(shape: Convex, point: Tensor, normal: Tensor, corner: Tensor) -> Sur
     # What is a constant in the frame of the geom turns with it: s(m) for the fixed normal of the world.
     turned = (bend @ (to_local(shape, normal.detach()) - m)[..., None])[..., 0]
     mat = shape.mat.detach()
-    return Surface(to_world(shape, local + turned) + shape.pos, mat @ bend @ mat.mT)
+    fixed = to_world(shape, local) + shape.pos
+    return Surface(fixed + to_world(shape, turned), fixed, mat @ bend @ mat.mT)
 
 
 def to_local_both(shape: Convex, matrix: Tensor) -> Tensor:
@@ -114,7 +120,8 @@ def turn(surface1: Surface, surface2: Surface, normal: Tensor) -> tuple[Tensor, 
     """The step (n, 3) by which the normal turns, and the distance (n,) along `normal (n, 3)`."""
     across = make_frame(normal)[:, 1:]
     between = surface2.point - surface1.point
-    dist = dot(normal, between)
+    # To first order points move across the normal only: rounding must not be multiplied by what is large in H.
+    dist = dot(normal, surface2.fixed - surface1.fixed)
     a = (across @ (surface1.bend + surface2.bend) @ across.mT).detach()
     rest = (across @ between[..., None])[..., 0]
     a11, a22, a12 = a[:, 0, 0] + dist.detach(), a[:, 1, 1] + dist.detach(), 0.5 * (a[:, 0, 1] + a[:, 1, 0])
@@ -138,9 +145,11 @@ def witness(shape1: Convex, shape2: Convex, found: Nearest, corner1: Tensor, cor
     surface1 = surface(shape1, found.point1, normal, corner1)
     surface2 = surface(shape2, found.point2, -normal, corner2)
     step, dist = turn(surface1, surface2, normal)
+    # Never less than the gap between the shapes, and much more only if the points are off.
+    off = (dist - found.dist).detach()
     return Nearest(
         normal + (step - step.detach()),
-        dist,
+        dist - torch.where(off > 1e-3 * found.dist.abs(), off, 0.0),
         surface1.point + (surface1.bend @ step[..., None])[..., 0],
         surface2.point - (surface2.bend @ step[..., None])[..., 0],
     )
@@ -155,6 +164,8 @@ def closer(shape1: Convex, shape2: Convex, found: Nearest, corner1: Tensor, corn
     def gap(normal: Tensor) -> Tensor:
         return dot(normal, support(shape2, -normal) - support(shape1, normal))
 
+    scale = norm(shape1.size) + norm(shape2.size)
+
     def step(_: Tensor, now: Nearest) -> Nearest:
         surface1 = surface(shape1, now.point1, now.normal, corner1)
         surface2 = surface(shape2, now.point2, -now.normal, corner2)
@@ -162,7 +173,8 @@ def closer(shape1: Convex, shape2: Convex, found: Nearest, corner1: Tensor, corn
         normal = now.normal + change
         normal = normal / norm(normal, keepdim=True)
         dist = gap(normal)
-        better = (dist > now.dist)[:, None]
+        # A point on a flat side may have to move where the normal cannot get better.
+        better = (dist >= now.dist - 16 * torch.finfo(dist.dtype).eps * scale)[:, None]
         point1 = surface1.point + (surface1.bend @ change[..., None])[..., 0]
         point2 = surface2.point - (surface2.bend @ change[..., None])[..., 0]
         return Nearest(
