@@ -13,7 +13,6 @@ from mjtorch.collision.witness import Nearest, witness
 from mjtorch.math.shape import Shape
 from mjtorch.math.vector import dot, norm
 
-
 # How far, relative to the size of a face, its points may be from the furthest along its normal.
 LAG = 0.02
 

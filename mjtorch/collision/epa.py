@@ -143,7 +143,7 @@ def expanded(support: Support, p: Polytope, corner: Tensor, rounding: Tensor, to
     beyond = dot(p.plane[..., :3], new[:, None]) - p.plane[..., 3]
     visible = p.alive & (beyond >= -rounding[:, None])
     on_rim, follower = rim(p.face, visible, size, new.dtype)
-    # By Euler: two more than are removed, less two for each corner inside of the rim. Else rounding spoilt the polytope.
+    # By Euler two more than are removed, less two for each corner inside of the rim; else rounding spoilt the polytope.
     added, removed = on_rim.sum(-1), visible.sum(-1)
     inner = removed + 2 - added
     done = done | (inner < 0) | (inner % 2 != 0) | (added < 3)
@@ -196,7 +196,10 @@ def nearest_face(p: Polytope) -> Depth:
     n = p.face.shape[0]
     nearest = p.plane[..., 3].masked_fill(~p.alive, torch.inf).argmin(-1)[:, None, None]
     plane = p.plane.gather(1, nearest.expand(n, 1, 4))[:, 0]
-    normal, depth = plane[:, :3], plane[:, 3]
+    # Cores on one line have no face: they touch in any direction across.
+    flat = torch.isinf(plane[:, 3:])
+    normal = torch.where(flat, p.reach[:, :3], plane[:, :3])
+    depth = plane[:, 3].masked_fill(flat[:, 0], 0.0)
     corner = p.face.gather(1, nearest.expand(n, 1, 3))[:, 0, :, None].expand(n, 3, 3)
     point1, point2 = p.point1.gather(1, corner), p.point2.gather(1, corner)
     position = point2 - point1 - (normal * depth[:, None])[:, None]
