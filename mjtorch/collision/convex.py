@@ -15,6 +15,8 @@ from mjtorch.math.vector import dot, norm
 
 # How far, relative to the size of a face, its points may be from the furthest along its normal.
 LAG = 0.02
+# How closely, relative to their size, a polytope is fitted to shapes with a normal everywhere, before Newton's method.
+SMOOTH = 2e-3
 
 
 class Contacts(NamedTuple):
@@ -83,7 +85,8 @@ def closest(shape1: Convex, shape2: Convex, iterations: int, tolerance: float) -
     apart = gjk(furthest, start, iterations, tolerance)
     distance = norm(apart.nearest, keepdim=True)
     touch = distance <= tolerance
-    deep = epa(furthest, start, touch[:, 0], iterations, tolerance)
+    is_smooth = {shape1.type, shape2.type} <= {Shape.SPHERE, Shape.ELLIPSOID}
+    deep = epa(furthest, start, touch[:, 0], iterations, tolerance, SMOOTH if is_smooth else 0.0)
 
     # At most three corners of shapes that are apart have a weight; one that has none is left out.
     weight, used = apart.weight.topk(3, -1)

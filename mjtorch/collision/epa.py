@@ -57,15 +57,19 @@ class Depth(NamedTuple):
     reach: Tensor
 
 
-def epa(support: Support, start: Tensor, active: Tensor, iterations: int, tolerance: float) -> Depth:
+def epa(
+    support: Support, start: Tensor, active: Tensor, iterations: int, tolerance: float, relative: float = 0.0
+) -> Depth:
     """The depth of n pairs of convex shapes, reached within `tolerance` [m] if it can be in so many `iterations`.
 
+    relative: a tolerance as a part of the size of the difference; the larger one counts
     start: (n, 3) a direction that the first tetrahedron extends in; active: (n,) bool, pairs that are of interest
     """
     polytope = tetrahedron(support, start, 4 + iterations)
     polytope = polytope._replace(done=~active)
     scale = norm(polytope.point2[:, :4] - polytope.point1[:, :4]).amax(-1)
     rounding = 64 * torch.finfo(scale.dtype).eps * scale
+    enough = torch.maximum(2 * rounding, relative * scale).clamp(min=tolerance)
     count = torch.full((), 4, dtype=torch.long, device=start.device)
 
     def unfinished(carry: tuple[Polytope, Tensor]) -> Tensor:
@@ -73,7 +77,7 @@ def epa(support: Support, start: Tensor, active: Tensor, iterations: int, tolera
 
     def body(carry: tuple[Polytope, Tensor]) -> tuple[Polytope, Tensor]:
         p, corner = carry
-        return expanded(support, p, corner, rounding, tolerance), corner + 1
+        return expanded(support, p, corner, rounding, enough), corner + 1
 
     return nearest_face(while_loop(unfinished, body, (polytope, count))[0])
 
@@ -127,8 +131,11 @@ def plane_of(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     return torch.cat([normal, torch.where(flat, torch.inf, dot(normal, a, keepdim=True))], dim=-1)
 
 
-def expanded(support: Support, p: Polytope, corner: Tensor, rounding: Tensor, tolerance: float) -> Polytope:
-    """Move the nearest face out to the furthest point beyond it, which becomes `corner`; `done` if there is none."""
+def expanded(support: Support, p: Polytope, corner: Tensor, rounding: Tensor, enough: Tensor) -> Polytope:
+    """Move the nearest face out to the furthest point beyond it, which becomes `corner`.
+
+    rounding: (n,) [m] under which a point is on a plane, enough: (n,) [m] under which the face is `done`
+    """
     n, size = p.face.shape[0], p.point1.shape[1]
     nearest = p.plane[..., 3].masked_fill(~p.alive, torch.inf).argmin(-1)
     plane = p.plane.gather(1, nearest[:, None, None].expand(n, 1, 4))[:, 0]
@@ -137,7 +144,7 @@ def expanded(support: Support, p: Polytope, corner: Tensor, rounding: Tensor, to
     extent = dot(plane[:, :3], new, keepdim=True)
     gain = extent[:, 0] - plane[:, 3]
     less = ~p.done[:, None] & (extent < p.reach[:, 3:])
-    done = p.done | ~(gain > torch.maximum(2 * rounding, torch.full_like(rounding, tolerance)))
+    done = p.done | ~(gain > enough)
 
     # A face whose plane passes through the new corner is replaced, too: so no sliver arises between the two.
     beyond = dot(p.plane[..., :3], new[:, None]) - p.plane[..., 3]

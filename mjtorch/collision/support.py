@@ -13,7 +13,6 @@ from mjtorch.math.vector import MIN_VALUE, basis, norm, normalize
 
 # mjGEOM_MESH
 MESH = 7
-POLYTOPES = (Shape.BOX, MESH)
 
 
 @tree.dataclass

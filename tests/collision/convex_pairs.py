@@ -25,6 +25,8 @@ SHAPES = {
     "brick": 'type="mesh" mesh="brick"',
     "wedge": 'type="mesh" mesh="wedge"',
 }
+# Older ones converge less closely, and find fewer contacts of edges.
+IS_RECENT = int(mujoco.__version__.split(".")[0]) >= 4
 Pose = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # pos1, quat1, pos2, quat2
 
 

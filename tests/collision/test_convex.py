@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 import torch
-from collision.convex_pairs import EIGHTH, TURNS, aligned_poses, geom_distances, posed, random_poses, two_geoms
+from collision.convex_pairs import (
+    EIGHTH,
+    IS_RECENT,
+    TURNS,
+    aligned_poses,
+    geom_distances,
+    posed,
+    random_poses,
+    two_geoms,
+)
 
 import mjtorch
 from mjtorch import tree
@@ -61,9 +70,9 @@ def test_distance_in_random_poses(first, second):
     assert_distances(found.dist, dist, "ellipsoid" in (first, second))
     # Directions and points converge with the root of the tolerance; where two are as near, C may take the other.
     along = (fromto[:, 1] - fromto[:, 0]) / dist[:, None]
-    assert ((found.normal - along).norm(dim=-1) < 5e-3).float().mean() > 0.97
+    assert ((found.normal - along).norm(dim=-1) < 5e-3).float().mean() > (0.97 if IS_RECENT else 0.9)
     points = torch.stack([found.point1, found.point2], dim=1)
-    assert ((points - fromto).norm(dim=-1).amax(-1) < 2e-3).float().mean() > 0.95
+    assert ((points - fromto).norm(dim=-1).amax(-1) < 2e-3).float().mean() > (0.95 if IS_RECENT else 0.9)
     between = (found.normal * (found.point2 - found.point1)).sum(-1)
     torch.testing.assert_close(between, found.dist, rtol=0, atol=1e-6)
 
@@ -104,6 +113,7 @@ def matches(poses, found, margin, exact):
     return np.array(numbers), np.array(same)
 
 
+@pytest.mark.skipif(not IS_RECENT, reason="contacts as MuJoCo 4 finds them")
 @pytest.mark.parametrize(("first", "second"), SEVERAL)
 @pytest.mark.parametrize("margin", [0.0, 0.02])
 def test_contacts(first, second, margin):

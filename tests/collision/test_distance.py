@@ -4,7 +4,7 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from collision.convex_pairs import posed, random_poses, two_geoms
+from collision.convex_pairs import IS_RECENT, posed, random_poses, two_geoms
 
 import mjtorch
 from mjtorch.collision.distance import geom_distance
@@ -45,6 +45,7 @@ def test_is_that_of_mujoco(first, second):
     torch.testing.assert_close(fromto[apart], points[apart], rtol=0, atol=1e-4)
 
 
+@pytest.mark.skipif(not IS_RECENT, reason="a distance that MuJoCo 4 finds")
 @pytest.mark.parametrize(("first", "second"), PAIRS)
 def test_same_place(first, second):
     here, upright = np.zeros(3), np.array([1.0, 0.0, 0.0, 0.0])
