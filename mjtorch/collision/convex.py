@@ -8,7 +8,7 @@ from torch import Tensor
 from mjtorch.collision.epa import epa
 from mjtorch.collision.gjk import gjk
 from mjtorch.collision.multicontact import features, may_touch_along_faces, multicontact
-from mjtorch.collision.support import Convex, detach, radius, support
+from mjtorch.collision.support import Convex, detach, from_first, radius, support
 from mjtorch.collision.witness import Nearest, witness
 from mjtorch.math.shape import Shape
 from mjtorch.math.vector import dot, norm
@@ -55,12 +55,13 @@ def convex(
     multiccd: whether more than one is looked for, static; iterations, tolerance [m]: mjOption.ccd_iterations,
         ccd_tolerance
     """
+    shape1, shape2, origin = from_first(shape1, shape2)
     found = closest(shape1, shape2, iterations, tolerance)
     near = found.nearest
     dist, pos = near.dist[:, None], 0.5 * (near.point1 + near.point2)[:, None]
     exists = torch.ones_like(dist, dtype=torch.bool)
     if not (multiccd and may_touch_along_faces(shape1, shape2)):
-        return Contacts(dist, pos, near.normal, exists)
+        return Contacts(dist, pos + origin[:, None], near.normal, exists)
     around1 = features(shape1, near.normal, found.corner1)
     around2 = features(shape2, -near.normal, found.corner2)
     patch = multicontact(around1, around2, margin)
@@ -68,7 +69,7 @@ def convex(
     only = torch.arange(patch.exists.shape[1], device=dist.device) == 0
     return Contacts(
         torch.where(several, patch.dist, dist),
-        torch.where(several[..., None], patch.pos, pos),
+        torch.where(several[..., None], patch.pos, pos) + origin[:, None],
         torch.where(several, patch.normal, near.normal),
         torch.where(several, patch.exists, only),
     )

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from mjtorch.collision.convex import closest
-from mjtorch.collision.support import Convex
+from mjtorch.collision.support import Convex, from_first
 
 
 def geom_distance(
@@ -17,7 +17,8 @@ def geom_distance(
     Returns dist (n,) [m], negative in penetration, and fromto (n, 2, 3) [m], a point on geom 1 and one on geom 2; zero
     where the geoms are further apart than `distmax`.
     """
+    shape1, shape2, origin = from_first(shape1, shape2)
     found = closest(shape1, shape2, iterations, tolerance).nearest
     near = found.dist < distmax
-    fromto = torch.stack([found.point1, found.point2], dim=1)
+    fromto = torch.stack([found.point1, found.point2], dim=1) + origin[:, None]
     return torch.where(near, found.dist, distmax), torch.where(near[:, None, None], fromto, 0.0)

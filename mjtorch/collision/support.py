@@ -50,6 +50,12 @@ def detach(shape: Convex) -> Convex:
     return tree.map(torch.Tensor.detach, shape)
 
 
+def from_first(shape1: Convex, shape2: Convex) -> tuple[Convex, Convex, Tensor]:
+    """Both shapes as seen from the centres (n, 3) [m] of the first, and these: far out, digits would be lost."""
+    origin = shape1.pos
+    return shape1.replace(pos=torch.zeros_like(origin)), shape2.replace(pos=shape2.pos - origin), origin
+
+
 def to_local(shape: Convex, vector: Tensor) -> Tensor:
     """Vectors (n, 3) of the world in the frames of the geoms."""
     return (vector[:, None, :] @ shape.mat)[:, 0]

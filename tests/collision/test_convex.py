@@ -222,6 +222,20 @@ def test_single_precision(first, second):
     torch.testing.assert_close(found.dist[:, 0].double(), dist, rtol=0, atol=1e-3)
 
 
+def test_single_precision_far_out():
+    poses = posed(two_geoms("box", "brick"), aligned_poses(100, 0.02))
+    here = torch.vmap(contacts())(poses.shape1, poses.shape2)
+    shapes = [
+        tree.map(lambda x: x.float() if x.is_floating_point() else x, s.replace(pos=s.pos + 512.0))
+        for s in (poses.shape1, poses.shape2)
+    ]
+    there = torch.vmap(contacts())(*shapes)
+    # Of positions so far out the seventh digit is 3e-5.
+    off = (there.dist[:, 0, 0].double() - here.dist[:, 0, 0]).abs()
+    assert ((off < 2e-4) | (here.exists[:, 0].sum(-1) > 1)).all()
+    assert (here.exists == there.exists).all(-1).float().mean() > 0.9
+
+
 def test_nan_stays_in_its_world():
     poses = posed(two_geoms("cylinder", "box"), random_poses(4, 0.2))
     bad = poses.shape1.replace(pos=torch.cat([poses.shape1.pos[:1] * torch.nan, poses.shape1.pos[1:]]))
