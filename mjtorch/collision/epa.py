@@ -1,0 +1,219 @@
+"""How deep convex shapes are in each other (the expanding polytope algorithm), for n pairs at once.
+
+The difference of two shapes, the set of all p2 - p1, contains the origin if they intersect; the depth is the distance
+of the origin from its surface. A polytope with corners on the surface is grown: each trip takes the face whose plane is
+nearest to the origin, and adds the furthest point of the difference beyond it, until there is none.
+
+Planes have signed distances, so that the polytope need not contain the origin at first: it starts as a tetrahedron as
+large as a few furthest points make it, which for bodies with a volume is never flat, and which costs no special case.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mjtorch.collision.gjk import Support
+from mjtorch.collision.support import is_at
+from mjtorch.control_flow import while_loop
+from mjtorch.math.vector import MIN_VALUE, basis, cross, dot, norm, normalize
+
+# Corners of the faces of the first tetrahedron, counterclockwise from outside if its volume is positive.
+TETRAHEDRON = ((0, 2, 1), (0, 1, 3), (1, 2, 3), (0, 3, 2))
+
+
+class Polytope(NamedTuple):
+    """n polytopes with triangular faces; V corners at most, and F = 2 V - 4 faces (Euler).
+
+    point1, point2: (n, V, 3) [m] corners, on shape 1 and on shape 2
+    face: (n, F, 3) corners, plane: (n, F, 4) outward normals and distances [m] from the origin; alive: (n, F) bool
+    reach: (n, 4) the normal along which the difference was found to reach least far, and how far [m] that is
+    done: (n,) bool, no face can be moved further out
+    """
+
+    point1: Tensor
+    point2: Tensor
+    face: Tensor
+    plane: Tensor
+    alive: Tensor
+    reach: Tensor
+    done: Tensor
+
+
+class Depth(NamedTuple):
+    """The face of the difference nearest to the origin.
+
+    normal: (n, 3) outward, depth: (n,) [m], negative if the shapes are apart (and then not their distance)
+    point1, point2: (n, 3, 3) [m] its corners, on shape 1 and on shape 2
+    weight: (n, 3) of the corners in the point of the face nearest to the origin
+    reach: (n, 4) as in `Polytope`: a normal and an upper bound of the depth; both agree if the iteration converged
+    """
+
+    normal: Tensor
+    depth: Tensor
+    point1: Tensor
+    point2: Tensor
+    weight: Tensor
+    reach: Tensor
+
+
+def epa(
+    support: Support, start: Tensor, active: Tensor, iterations: int, tolerance: float, relative: float = 0.0
+) -> Depth:
+    """The depth of n pairs of convex shapes, reached within `tolerance` [m] if it can be in so many `iterations`.
+
+    relative: a tolerance as a part of the size of the difference; the larger one counts
+    start: (n, 3) a direction that the first tetrahedron extends in; active: (n,) bool, pairs that are of interest
+    """
+    polytope = tetrahedron(support, start, 4 + iterations)
+    polytope = polytope._replace(done=~active)
+    scale = norm(polytope.point2[:, :4] - polytope.point1[:, :4]).amax(-1)
+    rounding = 64 * torch.finfo(scale.dtype).eps * scale
+    enough = torch.maximum(2 * rounding, relative * scale).clamp(min=tolerance)
+    count = torch.full((), 4, dtype=torch.long, device=start.device)
+
+    def unfinished(carry: tuple[Polytope, Tensor]) -> Tensor:
+        return ~carry[0].done.all() & (carry[1] < 4 + iterations)
+
+    def body(carry: tuple[Polytope, Tensor]) -> tuple[Polytope, Tensor]:
+        p, corner = carry
+        return expanded(support, p, corner, rounding, enough), corner + 1
+
+    return nearest_face(while_loop(unfinished, body, (polytope, count))[0])
+
+
+def tetrahedron(support: Support, start: Tensor, corners: int) -> Polytope:
+    """A tetrahedron with corners on the difference, in a polytope with room for `corners`."""
+    n, dtype, device = start.shape[0], start.dtype, start.device
+    first = normalize(start, basis(start, 1, 0, 0))[0]
+    points = [torch.cat(support(first), dim=-1), torch.cat(support(-first), dim=-1)]
+    edge = _difference(points[1]) - _difference(points[0])
+    across = cross(edge, is_at(edge.abs().argmin(-1), 3).to(dtype))
+    points.append(_further(support, points[0], across))
+    normal = cross(edge, _difference(points[2]) - _difference(points[0]))
+    points.append(_further(support, points[0], normal))
+    volume = dot(normal, _difference(points[3]) - _difference(points[0]))
+
+    point = torch.stack(points, dim=1)
+    faces = torch.tensor(TETRAHEDRON, device=device).expand(n, 4, 3)
+    faces = torch.where((volume > 0)[:, None, None], faces, faces.flip(-1))
+    corner = _difference(point).gather(1, faces.flatten(1)[..., None].expand(n, 12, 3)).unflatten(1, (4, 3))
+    spare = 2 * corners - 8
+    return Polytope(
+        point1=torch.nn.functional.pad(point[..., :3], (0, 0, 0, corners - 4)),
+        point2=torch.nn.functional.pad(point[..., 3:], (0, 0, 0, corners - 4)),
+        face=torch.nn.functional.pad(faces, (0, 0, 0, spare)),
+        plane=torch.nn.functional.pad(plane_of(*corner.unbind(2)), (0, 0, 0, spare)),
+        alive=(torch.arange(4 + spare, device=device) < 4).expand(n, 4 + spare).clone(),
+        reach=torch.nn.functional.pad(first, (0, 1), value=torch.inf),
+        done=torch.zeros_like(volume, dtype=torch.bool),
+    )
+
+
+def _difference(points: Tensor) -> Tensor:
+    return points[..., 3:] - points[..., :3]
+
+
+def _further(support: Support, origin: Tensor, direction: Tensor) -> Tensor:
+    """Of the furthest points along `direction` and against it, the one that is further from `origin` in that."""
+    unit = direction / norm(direction, keepdim=True).clamp(min=MIN_VALUE)
+    forth, back = torch.cat(support(unit), dim=-1), torch.cat(support(-unit), dim=-1)
+    reach = dot(unit, _difference(forth) + _difference(back) - 2 * _difference(origin), keepdim=True)
+    return torch.where(reach >= 0, forth, back)
+
+
+def plane_of(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """Unit normals and distances (..., 4) of planes through points (..., 3); infinitely far if they are on a line."""
+    normal = cross(b - a, c - a)
+    length = norm(normal, keepdim=True)
+    flat = length < MIN_VALUE**2
+    normal = normal / torch.where(flat, 1.0, length)
+    return torch.cat([normal, torch.where(flat, torch.inf, dot(normal, a, keepdim=True))], dim=-1)
+
+
+def expanded(support: Support, p: Polytope, corner: Tensor, rounding: Tensor, enough: Tensor) -> Polytope:
+    """Move the nearest face out to the furthest point beyond it, which becomes `corner`.
+
+    rounding: (n,) [m] under which a point is on a plane, enough: (n,) [m] under which the face is `done`
+    """
+    n, size = p.face.shape[0], p.point1.shape[1]
+    nearest = p.plane[..., 3].masked_fill(~p.alive, torch.inf).argmin(-1)
+    plane = p.plane.gather(1, nearest[:, None, None].expand(n, 1, 4))[:, 0]
+    new1, new2 = support(plane[:, :3])
+    new = new2 - new1
+    extent = dot(plane[:, :3], new, keepdim=True)
+    gain = extent[:, 0] - plane[:, 3]
+    less = ~p.done[:, None] & (extent < p.reach[:, 3:])
+    done = p.done | ~(gain > enough)
+
+    # A face whose plane passes through the new corner is replaced, too: so no sliver arises between the two.
+    beyond = dot(p.plane[..., :3], new[:, None]) - p.plane[..., 3]
+    visible = p.alive & (beyond >= -rounding[:, None])
+    on_rim, follower = rim(p.face, visible, size, new.dtype)
+    # By Euler two more than are removed, less two for each corner inside of the rim; else rounding spoilt the polytope.
+    added, removed = on_rim.sum(-1), visible.sum(-1)
+    inner = removed + 2 - added
+    done = done | (inner < 0) | (inner % 2 != 0) | (added < 3)
+
+    position = p.point2 - p.point1
+    ahead = position.gather(1, follower[..., None].expand(n, size, 3))
+    fan = plane_of(position, ahead, new[:, None].expand(n, size, 3))
+    start = torch.arange(size, device=follower.device).expand(n, size)
+    triangle = torch.stack([start, follower, corner.expand(n, size)], dim=-1)
+
+    # The k-th corner of the rim gets the k-th slot that is free.
+    free = visible | ~p.alive
+    rank = free.cumsum(-1) - 1
+    taken = free & (rank < added[:, None])
+    order = torch.where(on_rim, on_rim.cumsum(-1) - 1, size)
+    kth = torch.zeros((n, size + 1), dtype=torch.long, device=order.device).scatter(1, order, start)
+    source = kth.gather(1, rank.clamp(0, size - 1))[..., None]
+    write = (taken & ~done[:, None])[..., None]
+    slot = (is_at(corner, size) & ~done[:, None])[..., None]
+    return Polytope(
+        point1=torch.where(slot, new1[:, None], p.point1),
+        point2=torch.where(slot, new2[:, None], p.point2),
+        face=torch.where(write, triangle.gather(1, source.expand(-1, -1, 3)), p.face),
+        plane=torch.where(write, fan.gather(1, source.expand(-1, -1, 4)), p.plane),
+        alive=torch.where(done[:, None], p.alive, taken | (p.alive & ~visible)),
+        reach=torch.where(less, torch.cat([plane[:, :3], extent], dim=-1), p.reach),
+        done=done,
+    )
+
+
+def rim(face: Tensor, visible: Tensor, corners: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The closed line around the visible faces: whether each corner is on it, and which one follows, (n, corners).
+
+    Of all visible faces around a corner, what comes after it in each, less what comes before it, adds up to its
+    follower on the line less its predecessor, as the rest cancels. So do the squares, to the difference of the squares.
+    """
+    after, before = face.roll(-1, -1).to(dtype), face.roll(1, -1).to(dtype)
+    change = torch.stack([after - before, after * after - before * before], dim=-1)
+    change = torch.where(visible[..., None, None], change, 0.0).flatten(1, 2)
+    index = face.flatten(1)[..., None].expand(change.shape)
+    total = torch.zeros((face.shape[0], corners, 2), dtype=dtype, device=face.device).scatter_add(1, index, change)
+    difference, squares = total.unbind(-1)
+    on_rim = difference != 0
+    follower = 0.5 * (squares / torch.where(on_rim, difference, 1.0) + difference)
+    return on_rim, follower.round().clamp(0, corners - 1).long()
+
+
+def nearest_face(p: Polytope) -> Depth:
+    """What there is to know of the face nearest to the origin."""
+    n = p.face.shape[0]
+    nearest = p.plane[..., 3].masked_fill(~p.alive, torch.inf).argmin(-1)[:, None, None]
+    plane = p.plane.gather(1, nearest.expand(n, 1, 4))[:, 0]
+    # Cores on one line have no face: they touch in any direction across.
+    flat = torch.isinf(plane[:, 3:])
+    normal = torch.where(flat, p.reach[:, :3], plane[:, :3])
+    depth = plane[:, 3].masked_fill(flat[:, 0], 0.0)
+    corner = p.face.gather(1, nearest.expand(n, 1, 3))[:, 0, :, None].expand(n, 3, 3)
+    point1, point2 = p.point1.gather(1, corner), p.point2.gather(1, corner)
+    position = point2 - point1 - (normal * depth[:, None])[:, None]
+    # Areas of the triangles that the nearest point makes with the edges.
+    opposite = cross(position.roll(-1, 1), position.roll(1, 1))
+    # Negative where a face in the same plane is the one that the point is in, which does as well.
+    area = dot(opposite, normal[:, None])
+    total = area.sum(-1, keepdim=True)
+    weight = torch.where(total > 0, area / torch.where(total > 0, total, 1.0), 1.0 / 3.0)
+    return Depth(normal, depth, point1, point2, weight, p.reach)

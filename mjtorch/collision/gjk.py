@@ -1,0 +1,147 @@
+"""The distance between convex shapes that are apart (Gilbert, Johnson and Keerthi), for n pairs at once.
+
+The difference of two shapes is the set of all p2 - p1. Its point x nearest to the origin goes from the nearest point of
+shape 1 to that of shape 2. It is approached by simplices with corners on the difference: each trip replaces a corner
+that x does not need by the furthest point towards the origin.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mjtorch.collision.support import is_at
+from mjtorch.control_flow import while_loop
+from mjtorch.math.vector import basis, cross, dot, norm, normalize
+
+# The corners that span the edges and the faces of a tetrahedron.
+EDGES = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
+FACES = ((0, 1, 2), (0, 1, 3), (0, 2, 3), (1, 2, 3))
+# The three that are opposite to each corner, with the parity that makes their volumes add up.
+OPPOSITE = ((1, 3, 2), (0, 2, 3), (0, 3, 1), (0, 1, 2))
+
+# Furthest points (n, 3) of both shapes, of the first against and of the second along directions (n, 3).
+Support = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+class Simplex(NamedTuple):
+    """Corners of n simplices on the difference of two shapes, and their points nearest to the origin.
+
+    point1, point2: (n, 4, 3) [m] corners, on shape 1 and on shape 2; weight: (n, 4) of the corners in the nearest point
+    nearest: (n, 3) [m] the nearest point; done: (n,) bool, no corner comes closer
+    """
+
+    point1: Tensor
+    point2: Tensor
+    weight: Tensor
+    nearest: Tensor
+    done: Tensor
+
+
+def gjk(support: Support, start: Tensor, iterations: int, tolerance: float) -> Simplex:
+    """The nearest points of n pairs of convex shapes; `nearest` is zero where they intersect.
+
+    start: (n, 3) the direction in which the difference is entered first, such as from centre to centre
+    tolerance: [m] on the distance, reached if it can be in so many `iterations`
+    """
+    point1, point2 = support(-normalize(start, basis(start, 1, 0, 0))[0])
+    first = Simplex(
+        point1=point1[:, None].expand(-1, 4, -1).contiguous(),
+        point2=point2[:, None].expand(-1, 4, -1).contiguous(),
+        weight=basis(start, 1, 0, 0, 0).expand(start.shape[0], 4).contiguous(),
+        nearest=point2 - point1,
+        done=torch.zeros_like(start[:, 0], dtype=torch.bool),
+    )
+    count = torch.zeros((), dtype=torch.long, device=start.device)
+
+    def unfinished(carry: tuple[Simplex, Tensor]) -> Tensor:
+        return ~carry[0].done.all() & (carry[1] < iterations)
+
+    def body(carry: tuple[Simplex, Tensor]) -> tuple[Simplex, Tensor]:
+        return improved(support, carry[0], tolerance), carry[1] + 1
+
+    return while_loop(unfinished, body, (first, count))[0]
+
+
+def improved(support: Support, s: Simplex, tolerance: float) -> Simplex:
+    """One trip of the algorithm: the same simplex, `done`, where the nearest point of all is reached."""
+    square = dot(s.nearest, s.nearest)
+    eps = torch.finfo(square.dtype).eps
+    length = torch.where(square > 0, square, 1.0).sqrt()
+    new1, new2 = support(-s.nearest / length[:, None])
+    new = new2 - new1
+    # By convexity the distance is at least nearest . new / length.
+    gap = square - dot(s.nearest, new)
+    close = gap <= (0.5 * tolerance * tolerance) + 4 * eps * (square + length * norm(new))
+    # A corner of no weight; there is one, or the origin is inside.
+    slot = is_at(s.weight.argmin(-1), 4)[..., None]
+    point1, point2 = torch.where(slot, new1[:, None], s.point1), torch.where(slot, new2[:, None], s.point2)
+    weight, nearest = nearest_to_origin(point2 - point1)
+    better = ~s.done & ~close & (dot(nearest, nearest) < square)
+    row, corner = better[:, None], better[:, None, None]
+    intersecting = dot(nearest, nearest) <= (64 * eps) ** 2 * dot(new, new)
+    return Simplex(
+        point1=torch.where(corner, point1, s.point1),
+        point2=torch.where(corner, point2, s.point2),
+        weight=torch.where(row, weight, s.weight),
+        nearest=torch.where(row, nearest, s.nearest),
+        done=~better | intersecting,
+    )
+
+
+def nearest_to_origin(corner: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights (n, 4) and position (n, 3) of the point of a tetrahedron `corner (n, 4, 3)` nearest to the origin.
+
+    Corners may coincide. The point is inside, on a face, on an edge or at a corner: all 15 are tried, and those that
+    have no nearest point of their own, or are degenerate, passed over.
+    """
+    n = corner.shape[0]
+    weights, points, valid = zip(_corners(corner), _edges(corner), _faces(corner), _inside(corner), strict=True)
+    weight, point = torch.cat(weights, dim=1), torch.cat(points, dim=1)
+    square = dot(point, point).masked_fill(~torch.cat(valid, dim=1), torch.inf)
+    best = square.argmin(1)[:, None, None]
+    return weight.gather(1, best.expand(n, 1, 4))[:, 0], point.gather(1, best.expand(n, 1, 3))[:, 0]
+
+
+def _corners(corner: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    n = corner.shape[0]
+    identity = torch.eye(4, dtype=corner.dtype, device=corner.device)
+    return identity.expand(n, 4, 4), corner, torch.ones((n, 4), dtype=torch.bool, device=corner.device)
+
+
+def _edges(corner: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    ends = torch.tensor(EDGES, device=corner.device)
+    start, edge = corner[:, ends[:, 0]], corner[:, ends[:, 1]] - corner[:, ends[:, 0]]
+    square = dot(edge, edge)
+    t = -dot(start, edge) / torch.where(square > 0, square, 1.0)
+    member = torch.eye(4, dtype=corner.dtype, device=corner.device)[ends]
+    weight = (1 - t)[..., None] * member[:, 0] + t[..., None] * member[:, 1]
+    return weight, start + t[..., None] * edge, (t > 0) & (t < 1)
+
+
+def _faces(corner: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    ends = torch.tensor(FACES, device=corner.device)
+    a, b, c = corner[:, ends].unbind(2)
+    edge1, edge2 = b - a, c - a
+    normal = cross(edge1, edge2)
+    square = dot(normal, normal)
+    # Of corners on one line, a normal is nothing but rounding.
+    eps = torch.finfo(corner.dtype).eps
+    flat = square > (4 * eps) ** 2 * dot(edge1, edge1) * dot(edge2, edge2)
+    square = torch.where(flat, square, 1.0)
+    part2, part3 = dot(cross(edge2, a), normal) / square, dot(cross(a, edge1), normal) / square
+    part = torch.stack([1 - part2 - part3, part2, part3], dim=-1)
+    member = torch.eye(4, dtype=corner.dtype, device=corner.device)[ends]
+    weight = (part[..., None] * member).sum(-2)
+    return weight, normal * (dot(normal, a) / square)[..., None], flat & (part > 0).all(-1)
+
+
+def _inside(corner: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    a, b, c = corner[:, torch.tensor(OPPOSITE, device=corner.device)].unbind(2)
+    volume = dot(a, cross(b, c))
+    total = volume.sum(-1, keepdim=True)
+    weight = volume / torch.where(total == 0, 1.0, total)
+    inside = ((volume > 0).all(-1) | (volume < 0).all(-1))[:, None]
+    # The origin, but for a tetrahedron so flat that its volume is nothing but rounding.
+    return weight[:, None], (weight[..., None] * corner).sum(1, keepdim=True), inside

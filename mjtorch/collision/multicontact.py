@@ -1,0 +1,293 @@
+"""Several contacts of shapes that touch along faces or edges (mjc_multicontact).
+
+The nearest points lie on a feature of each shape: a vertex, an edge or a face. Faces next to these features that are
+opposite to each other within a few degrees, or an edge that lies in a face likewise, touch in more than a point. Of the
+one polygon, or edge, what is above the other polygon is cut out; its corners become contacts, four at most.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mjtorch.collision.support import MESH, Convex, to_local, to_world
+from mjtorch.math.shape import Shape
+from mjtorch.math.vector import cross, dot, norm
+
+# mjFACE_TOL, mjEDGE_TOL: cosines of the angles between opposite normals, and between an edge and a normal.
+OPPOSITE = -0.996
+WITHIN = 0.0888
+# Corners of the polygon that stands for the end of a cylinder.
+END = 16
+# What a pair of shapes has at most.
+CONTACTS = 4
+# Vertices of a box by the signs of x, y, z (bits 0, 1, 2); its faces +x, -x, +y, -y, +z, -z, counterclockwise.
+BOX_FACES = ((1, 3, 7, 5), (0, 4, 6, 2), (2, 6, 7, 3), (0, 1, 5, 4), (4, 5, 7, 6), (0, 2, 3, 1))
+ROUNDING = 1e-12
+# Cosine, with the axis or across it, above which a normal of a cylinder is not on its side, or not on its end.
+RIM = 1e-2
+# Sine of the angle to the axis below which a normal of a capsule is on its end.
+ON_END = 0.9
+
+
+class Features(NamedTuple):
+    """Faces and edges of n shapes around the nearest points, in the world.
+
+    face: (n, d, k, 3) [m] polygons, normal: (n, d, 3) outward, has_face: (n, d) bool
+    start, end: (n, e, 3) [m] edges, has_edge: (n, e) bool; size: (n,) 1 at a vertex, 2 on an edge, 3 on a face
+    """
+
+    face: Tensor
+    normal: Tensor
+    has_face: Tensor
+    start: Tensor
+    end: Tensor
+    has_edge: Tensor
+    size: Tensor
+
+
+class Patch(NamedTuple):
+    """Points where n pairs of shapes touch.
+
+    dist: (n, 4) [m], pos: (n, 4, 3) [m], normal: (n, 3) from 1 to 2, exists: (n, 4) bool, none where there is no patch
+    """
+
+    dist: Tensor
+    pos: Tensor
+    normal: Tensor
+    exists: Tensor
+
+
+def features(shape: Convex, normal: Tensor, corner: Tensor) -> Features:
+    """What is around the corners (n, 3, 3) [m] that the nearest point of a core was found from.
+
+    normal: (n, 3) outward
+    """
+    match shape.type:
+        case Shape.CAPSULE | Shape.CYLINDER:
+            return _round(shape, normal)
+        case Shape.BOX:
+            signs = torch.tensor([[(v >> k) % 2 * 2 - 1 for k in range(3)] for v in range(8)], device=normal.device)
+            face = torch.tensor(BOX_FACES, device=normal.device)
+            axes = torch.eye(3, dtype=normal.dtype, device=normal.device)
+            normals = torch.stack([axes, -axes], dim=1).flatten(0, 1)
+            n = normal.shape[0]
+            vert = signs * shape.size[:, None]
+            return _polytope(shape, vert, face.expand(n, 6, 4), normals.expand(n, 6, 3), corner)
+        case _:
+            return _polytope(shape, shape.vert, shape.face, shape.normal, corner)
+
+
+def _round(shape: Convex, normal: Tensor) -> Features:
+    """A capsule or cylinder: the line along its side that is furthest out, and the end that is."""
+    local = to_local(shape, normal.detach())
+    n, radius, length = normal.shape[0], shape.size[:, :1], shape.size[:, 1:2]
+    out = norm(local[:, :2], keepdim=True).clamp(min=1e-12)
+    side = torch.cat([radius * local[:, :2] / out, torch.zeros_like(out)], dim=-1)
+    if shape.type == Shape.CAPSULE:
+        side = radius * local
+    half = torch.nn.functional.pad(length, (2, 0))
+    start, end = (to_world(shape, side + sign * half) + shape.pos for sign in (-1, 1))
+    up = torch.where(local[:, 2:] >= 0, 1.0, -1.0)
+    angle = torch.arange(END, device=normal.device, dtype=normal.dtype) * (2 * math.pi / END)
+    # Counterclockwise from outside: the other way round at the lower end.
+    ring = torch.stack([angle.cos().expand(n, END), up * angle.sin()], dim=-1) * radius[..., None]
+    point = torch.cat([ring, (up * length)[:, None].expand(n, END, 1)], dim=-1)
+    is_cylinder = torch.full((n, 1), shape.type == Shape.CYLINDER, device=normal.device)
+    on_end, on_side = local[:, 2:].abs() > RIM, out > (RIM if shape.type == Shape.CYLINDER else ON_END)
+    return Features(
+        face=(point @ shape.mat.mT + shape.pos[:, None])[:, None],
+        normal=(up * shape.mat[:, :, 2])[:, None],
+        has_face=is_cylinder & on_end,
+        start=start[:, None],
+        end=end[:, None],
+        has_edge=on_side,
+        size=torch.where(on_side[:, 0], 2, 3),
+    )
+
+
+def _polytope(shape: Convex, vert: Tensor, face: Tensor, normal: Tensor, corner: Tensor) -> Features:
+    """Faces that have all corners of the feature, and edges between these corners, or all edges of one corner."""
+    n, count = face.shape[0], face.shape[2]
+    local = (corner - shape.pos[:, None]).detach() @ shape.mat.detach()
+    away = (vert[:, None].detach() - local[:, :, None]).abs().sum(-1)
+    one, two, three = away.argmin(-1).unbind(-1)
+    # Put two that differ in front.
+    two, three = torch.where(two == one, three, two), torch.where(two == one, two, three)
+    is_vertex = two == one
+    is_face = ~is_vertex & (three != one) & (three != two)
+    size = 1 + (~is_vertex).long() + is_face.long()
+
+    has = torch.stack([(face == v[:, None, None]).any(-1) for v in (one, two, three)])
+    around = _first(has.all(0), 3 if shape.type == Shape.BOX else shape.degree)
+    chosen = face.gather(1, around.element[..., None].expand(-1, -1, count))
+    world = vert @ shape.mat.mT + shape.pos[:, None]
+    polygon = world.gather(1, chosen.flatten(1)[..., None].expand(-1, -1, 3)).unflatten(1, chosen.shape[1:])
+    normals = normal.gather(1, around.element[..., None].expand(-1, -1, 3)) @ shape.mat.mT
+
+    if shape.type == Shape.BOX:
+        before = one[:, None] ^ torch.tensor([1, 2, 4], device=one.device)
+    else:
+        # The vertex before the corner in each polygon: the polygons of a corner have all its edges.
+        before = torch.where(chosen == chosen.roll(1, -1), -1, chosen.roll(1, -1))
+        before = torch.where(chosen == one[:, None, None], before, -1).amax(-1)
+        before = torch.where(around.exists, before, -1)
+    other = torch.where(is_vertex[:, None], before, two[:, None])
+    only = torch.arange(before.shape[1], device=before.device) == 0
+    edge = torch.where(is_vertex[:, None], before >= 0, only & ~is_face[:, None])
+    start = world.gather(1, one[:, None, None].expand(n, other.shape[1], 3))
+    end = world.gather(1, other.clamp(min=0)[..., None].expand(-1, -1, 3))
+    return Features(polygon, normals, around.exists, start, end, edge, size)
+
+
+class Chosen(NamedTuple):
+    """Which elements were chosen (n, k), and which of these exist."""
+
+    element: Tensor
+    exists: Tensor
+
+
+def _first(mask: Tensor, count: int) -> Chosen:
+    """The first `count` elements of `mask (n, m)` that are true."""
+    n, size = mask.shape
+    rank = torch.where(mask, mask.cumsum(-1) - 1, count).clamp(max=count)
+    place = torch.zeros((n, count + 1), dtype=torch.long, device=mask.device)
+    index = place.scatter(1, rank, torch.arange(size, device=mask.device).expand(n, size))[:, :count]
+    return Chosen(index, torch.arange(count, device=mask.device) < mask.sum(-1, keepdim=True))
+
+
+def multicontact(one: Features, two: Features, margin: Tensor) -> Patch:
+    """The contacts of opposite faces, or of an edge in a face, no further apart than `margin (n,)` [m]."""
+    opposite = (one.normal[:, :, None] * two.normal[:, None]).sum(-1)
+    opposite = opposite.masked_fill(~(one.has_face[:, :, None] & two.has_face[:, None]), torch.inf)
+    facing, face1, face2 = _first_below(opposite, OPPOSITE)
+    edge1_first = one.size < 3
+    lies1, under1, edge1 = _first_below(_tilt(one, two), WITHIN)
+    lies2, under2, edge2 = _first_below(_tilt(two, one), WITHIN)
+    by_edge1 = ~facing & edge1_first & lies1
+    by_edge2 = ~facing & ~by_edge1 & (two.size < 3) & lies2
+
+    polygon1, normal1 = _face(one, torch.where(by_edge2, under2, face1))
+    polygon2, normal2 = _face(two, torch.where(by_edge1, under1, face2))
+    count = max(polygon1.shape[1], polygon2.shape[1])
+    polygon1, polygon2 = _padded(polygon1, count), _padded(polygon2, count)
+    segment1, segment2 = _padded(_edge(one, edge1), count), _padded(_edge(two, edge2), count)
+    # An edge of 1 on a face of 2, an edge of 2 on a face of 1, or a face of 2 on one of 1.
+    is_edge, is_1, is_2 = by_edge1 | by_edge2, by_edge1[:, None], by_edge2[:, None]
+    ground, up = torch.where(is_1[..., None], polygon2, polygon1), torch.where(is_1, normal2, normal1)
+    subject = torch.where(is_1[..., None], segment1, torch.where(is_2[..., None], segment2, polygon2))
+
+    point, inside = clipped(ground, up, subject, normal2, is_edge)
+    height = ((point - ground[:, :1]) * up[:, None]).sum(-1)
+    inside &= (facing | is_edge)[:, None] & (height <= margin[:, None])
+    corner, exists = _largest(point, inside, up, 2 * count)
+    height = ((corner - ground[:, :1]) * up[:, None]).sum(-1, keepdim=True)
+    foot = corner - height * up[:, None]
+    # From the face of 1, the distance is along the normal of the face of 2.
+    above = ((foot - polygon2[:, :1]) * normal2[:, None]).sum(-1, keepdim=True)
+    dist = torch.where(is_edge[:, None, None], height, above)
+    pos = foot + 0.5 * dist * torch.where(is_edge[:, None], up, -normal2)[:, None]
+    return Patch(dist[..., 0], pos, torch.where(is_2, up, -normal2), exists)
+
+
+def _first_below(value: Tensor, limit: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Whether any of `value (n, a, b)` is below `limit`, and where the first is, all (n,)."""
+    below = value.detach().flatten(1) < limit
+    order = torch.arange(below.shape[1], device=value.device)
+    first = torch.where(below, order, below.shape[1]).amin(-1)
+    found = first < below.shape[1]
+    first = torch.where(found, first, 0)
+    return found, first // value.shape[2], first % value.shape[2]
+
+
+def _tilt(edges: Features, faces: Features) -> Tensor:
+    """Cosines (n, d, e) of the angles between normals of the one and edges of the other, at least zero."""
+    edge = edges.end - edges.start
+    unit = edge / norm(edge, keepdim=True).clamp(min=1e-12)
+    cosine = (unit[:, None] * faces.normal[:, :, None]).sum(-1).abs()
+    return cosine.masked_fill(~(edges.has_edge[:, None] & faces.has_face[:, :, None]), torch.inf)
+
+
+def _face(f: Features, index: Tensor) -> tuple[Tensor, Tensor]:
+    n, _, count, _ = f.face.shape
+    polygon = f.face.gather(1, index[:, None, None, None].expand(n, 1, count, 3))[:, 0]
+    return polygon, f.normal.gather(1, index[:, None, None].expand(n, 1, 3))[:, 0]
+
+
+def _edge(f: Features, index: Tensor) -> Tensor:
+    pick = index[:, None, None].expand(-1, 1, 3)
+    return torch.cat([f.start.gather(1, pick), f.end.gather(1, pick)], dim=1)
+
+
+def _padded(polygon: Tensor, count: int) -> Tensor:
+    """With the last corner repeated, (n, count, 3)."""
+    last = polygon[:, -1:].expand(-1, count - polygon.shape[1], 3)
+    return torch.cat([polygon, last], dim=1)
+
+
+def clipped(ground: Tensor, up: Tensor, subject: Tensor, normal: Tensor, is_edge: Tensor) -> tuple[Tensor, Tensor]:
+    """Corners (n, 3 k, 3) of the part of a polygon, or edge, that is above another one, and which of these there are.
+
+    ground: (n, k, 3) [m] with normal `up (n, 3)`, subject: (n, k, 3) with `normal (n, 3)`; is_edge: (n,) bool, only
+    the first two corners of the subject count
+    """
+    count = ground.shape[1]
+    inward = cross(up[:, None], ground.roll(-1, 1) - ground)
+    inward = inward / norm(inward, keepdim=True).clamp(min=1e-12)
+    # Of subject corner i inside of ground edge j.
+    depth = ((subject[:, :, None] - ground[:, None]) * inward[:, None]).sum(-1)
+    ahead = depth.roll(-1, 1)
+    drop = depth - ahead
+    cut = depth / torch.where(drop == 0, 1.0, drop)
+    limit = -ROUNDING
+    enter = torch.where(depth <= limit, torch.where(ahead > limit, cut, torch.inf), 0.0).amax(-1)
+    leave = torch.where(ahead <= limit, torch.where(depth > limit, cut, -torch.inf), 1.0).amin(-1)
+    onward = subject.roll(-1, 1) - subject
+    has_length = dot(onward, onward) > 0
+    meets = (enter <= leave) & has_length
+    is_first = torch.arange(count, device=enter.device) == 0
+    counts = torch.where(is_edge[:, None], is_first, True)
+    enter_safe, leave_safe = torch.where(meets, enter, 0.0), torch.where(meets, leave, 1.0)
+    entry, exit = subject + enter_safe[..., None] * onward, subject + leave_safe[..., None] * onward
+    has_entry, has_exit = meets & counts & ((enter > 0) | is_edge[:, None]), meets & counts
+
+    # Corners of the ground under the subject, moved up to it.
+    slope = dot(up, normal)
+    slope = torch.where(slope.abs() < 0.1, 1.0, slope)
+    rise = dot(subject[:, :1] - ground, normal[:, None]) / slope[:, None]
+    lifted = ground + rise[..., None] * up[:, None]
+    within = cross(normal[:, None], onward)
+    within = within / norm(within, keepdim=True).clamp(min=1e-12)
+    over = ((lifted[:, :, None] - subject[:, None]) * within[:, None]).sum(-1)
+    under = ((over > ROUNDING) | ~has_length[:, None]).all(-1)
+    repeated = dot(ground - ground.roll(1, 1), ground - ground.roll(1, 1)) == 0
+    has_lifted = under & ~repeated & ~is_edge[:, None]
+    points = torch.cat([entry, exit, lifted], dim=1)
+    return points, torch.cat([has_entry, has_exit, has_lifted], dim=1)
+
+
+def _largest(point: Tensor, inside: Tensor, up: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """All of up to four points, or the four that span most area, (n, 4, 3), and which of these exist."""
+    n = point.shape[0]
+    some = _first(inside, most)
+    point = point.gather(1, some.element[..., None].expand(-1, -1, 3))
+    fixed = torch.where(some.exists[..., None], point, point[:, :1]).detach()
+    first, second = torch.triu_indices(most, most, 1, device=point.device)
+    diagonal = cross(up.detach()[:, None], fixed[:, second] - fixed[:, first])
+    side = diagonal @ fixed.mT - dot(diagonal, fixed[:, first], keepdim=True)
+    area = side.amax(-1) - side.amin(-1)
+    best = area.argmax(-1)
+    row = side.gather(1, best[:, None, None].expand(n, 1, most))[:, 0]
+    quad = torch.stack([first[best], row.argmax(-1), second[best], row.argmin(-1)], dim=-1)
+    count = inside.sum(-1, keepdim=True)
+    plain = torch.arange(CONTACTS, device=point.device)
+    index = torch.where(count > CONTACTS, quad, plain)
+    return point.gather(1, index[..., None].expand(n, CONTACTS, 3)), plain < count
+
+
+def may_touch_along_faces(shape1: Convex, shape2: Convex) -> bool:
+    """Whether several contacts are looked for; static."""
+    flat = (Shape.CAPSULE, Shape.CYLINDER, Shape.BOX, MESH)
+    without_faces = any(shape.type == MESH and not shape.face.shape[1] for shape in (shape1, shape2))
+    return shape1.type in flat and shape2.type in flat and not without_faces

@@ -1,0 +1,187 @@
+"""Nearest points of convex shapes as functions of their poses and sizes, once it is known where they are.
+
+An iteration finds what is nearest; its derivative is that of the equations that the result solves: the line between
+the nearest points p1 and p2 is along the normal n of both surfaces, p2 - p1 = d n. Around the result a surface is
+described by the point where its outward normal is m, s(m) = s0 + H (m - m0) in the frame of its geom: H is zero at a
+corner, the matrix of the radii of curvature where it is curved, and large along what is flat. A turn `b` of the normal,
+in the two directions T across it, then follows from a step of Newton's method:
+
+    (T' (H1 + H2) T + d) b = T' (p2 - p1).
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mjtorch.collision.frame import make_frame
+from mjtorch.collision.support import Convex, detach, local_support, support, to_local, to_world
+from mjtorch.control_flow import fori_loop
+from mjtorch.math.shape import Shape
+from mjtorch.math.vector import dot, norm
+
+# Steps of Newton's method by which curved surfaces are met more closely than by polytopes.
+STEPS = 4
+# The cosine of the angle between a normal and a flat side under which it is taken as perpendicular.
+ALIGNED = 2e-2
+# How much of a size a point may be short of a corner and still be the corner.
+AT_END = 1e-6
+
+
+class Nearest(NamedTuple):
+    """Nearest points of n pairs of shapes, or where these are deepest in each other.
+
+    normal: (n, 3) unit, from 1 to 2; dist: (n,) [m], negative in penetration; point1, point2: (n, 3) [m]
+    """
+
+    normal: Tensor
+    dist: Tensor
+    point1: Tensor
+    point2: Tensor
+
+
+class Surface(NamedTuple):
+    """A surface around a point, in the world.
+
+    point: (n, 3) [m] where the normal is the given one, fixed: (n, 3) [m] the point of the geom that is there now
+    bend: (n, 3, 3) [m] H, see above
+    """
+
+    point: Tensor
+    fixed: Tensor
+    bend: Tensor
+
+
+def surface(shape: Convex, point: Tensor, normal: Tensor, corner: Tensor) -> Surface:
+    """The surface of a core around `point (n, 3)` with outward `normal (n, 3)`, constants.
+
+    corner: (n, k, 3) [m] what spans the face, or edge, that the point is on, some of them equal
+    """
+    q, m = to_local(shape, point - shape.pos).detach(), to_local(shape, normal).detach()
+    size = shape.size
+    flat_radius = (1e3 if q.dtype is torch.float32 else 1e7) * norm(size.detach(), keepdim=True)
+    flat = (q.abs() < (1 - AT_END) * size) & (m.abs() < ALIGNED)
+    match shape.type:
+        case Shape.SPHERE:
+            local, bend = torch.zeros_like(q), torch.zeros_like(shape.mat)
+        case Shape.CAPSULE:
+            length = size[:, 1:2]
+            flat = (q[:, 2:].abs() < (1 - AT_END) * length) & (m[:, 2:].abs() < ALIGNED)
+            z = torch.where(flat, q[:, 2:], length * q[:, 2:].sign())
+            local = torch.nn.functional.pad(z, (2, 0))
+            bend = torch.diag_embed(torch.nn.functional.pad(flat_radius * flat, (2, 0)))
+        case Shape.BOX:
+            local = torch.where(flat, q, size * q.sign())
+            bend = torch.diag_embed(flat_radius * flat)
+        case Shape.CYLINDER:
+            local, bend = _cylinder(size, q, m, flat_radius)
+        case Shape.ELLIPSOID:
+            local = local_support(shape, m)
+            square = size * size
+            length = norm(size * m, keepdim=True)
+            along = square * m / length
+            bend = (torch.diag_embed(square) - along[:, :, None] * along[:, None]) / length[..., None]
+        case _:
+            local = q
+            edge = (corner[:, :, None] - corner[:, None]).flatten(1, 2)
+            unit = edge / norm(edge, keepdim=True).clamp(min=1e-12)
+            bend = to_local_both(shape, flat_radius[..., None] * (unit.mT @ unit)).detach()
+    bend = bend.detach()
+    # What is a constant in the frame of the geom turns with it: s(m) for the fixed normal of the world.
+    turned = (bend @ (to_local(shape, normal.detach()) - m)[..., None])[..., 0]
+    mat = shape.mat.detach()
+    fixed = to_world(shape, local) + shape.pos
+    return Surface(fixed + to_world(shape, turned), fixed, mat @ bend @ mat.mT)
+
+
+def to_local_both(shape: Convex, matrix: Tensor) -> Tensor:
+    """Matrices (n, 3, 3) of the world in the frames of the geoms."""
+    return shape.mat.mT @ matrix @ shape.mat
+
+
+def _cylinder(size: Tensor, q: Tensor, m: Tensor, flat_radius: Tensor) -> tuple[Tensor, Tensor]:
+    """Point and bend, in its own frame, of a cylinder: on its side, on its rim, or on a flat end."""
+    radius, length = size[:, :1], size[:, 1:2]
+    across, out = norm(m[:, :2], keepdim=True), norm(q[:, :2], keepdim=True)
+    on_end = (across < ALIGNED) & (out < (1 - AT_END) * radius)
+    on_side = (m[:, 2:].abs() < ALIGNED) & (q[:, 2:].abs() < (1 - AT_END) * length)
+    # On the rim of a flat contact the normal does not say where: the point does.
+    ray = torch.where(across < ALIGNED, q[:, :2] / out.clamp(min=1e-12), m[:, :2] / across.clamp(min=1e-12))
+    xy = torch.where(on_end, q[:, :2], radius * ray)
+    z = torch.where(on_side, q[:, 2:], length * torch.where(q[:, 2:] >= 0, 1.0, -1.0))
+    tangent = torch.nn.functional.pad(torch.stack([-ray[:, 1], ray[:, 0]], dim=-1), (0, 1))
+    curved = torch.minimum(radius / across.clamp(min=1e-12), flat_radius)[..., None] * tangent[:, :, None]
+    flat = flat_radius * torch.cat([on_end, on_end, on_side], dim=-1)
+    bend = torch.where(on_end[..., None], 0.0, curved * tangent[:, None]) + torch.diag_embed(flat)
+    return torch.cat([xy, z], dim=-1), bend
+
+
+def turn(surface1: Surface, surface2: Surface, normal: Tensor) -> tuple[Tensor, Tensor]:
+    """The step (n, 3) by which the normal turns, and the distance (n,) along `normal (n, 3)`."""
+    across = make_frame(normal)[:, 1:]
+    between = surface2.point - surface1.point
+    # To first order points move across the normal only: rounding must not be multiplied by what is large in H.
+    dist = dot(normal, surface2.fixed - surface1.fixed)
+    a = (across @ (surface1.bend + surface2.bend) @ across.mT).detach()
+    rest = (across @ between[..., None])[..., 0]
+    a11, a22, a12 = a[:, 0, 0] + dist.detach(), a[:, 1, 1] + dist.detach(), 0.5 * (a[:, 0, 1] + a[:, 1, 0])
+    det = a11 * a22 - a12 * a12
+    # Positive at every nearest point, and at every least depth.
+    definite = (det > 1e-12 * (a11 * a22).abs()) & (a11 > 0)
+    b1, b2 = a22 * rest[:, 0] - a12 * rest[:, 1], a11 * rest[:, 1] - a12 * rest[:, 0]
+    b = torch.stack([b1, b2], dim=-1) / torch.where(definite, det, 1.0)[:, None]
+    small = definite & (dot(b, b) < 0.1)
+    return (across.mT @ torch.where(small[:, None], b, 0.0)[..., None])[..., 0], dist
+
+
+def witness(shape1: Convex, shape2: Convex, found: Nearest, corner1: Tensor, corner2: Tensor) -> Nearest:
+    """What was found as a function of the shapes: all values and first derivatives.
+
+    corner1, corner2: (n, k, 3) [m] what spans the faces, or edges, that the points are on
+    """
+    if {Shape.ELLIPSOID, Shape.CYLINDER} & {shape1.type, shape2.type}:
+        found = closer(detach(shape1), detach(shape2), found, corner1, corner2)
+    normal = found.normal
+    surface1 = surface(shape1, found.point1, normal, corner1)
+    surface2 = surface(shape2, found.point2, -normal, corner2)
+    step, dist = turn(surface1, surface2, normal)
+    # Never less than the gap between the shapes, and much more only if the points are off.
+    off = (dist - found.dist).detach()
+    return Nearest(
+        normal + (step - step.detach()),
+        dist - torch.where(off > 1e-3 * found.dist.abs(), off, 0.0),
+        surface1.point + (surface1.bend @ step[..., None])[..., 0],
+        surface2.point - (surface2.bend @ step[..., None])[..., 0],
+    )
+
+
+def closer(shape1: Convex, shape2: Convex, found: Nearest, corner1: Tensor, corner2: Tensor) -> Nearest:
+    """Nearest points of curved shapes, refined by Newton's method.
+
+    The gap between two shapes along any direction is at most their distance, so a step is good if the gap gets larger.
+    """
+
+    def gap(normal: Tensor) -> Tensor:
+        return dot(normal, support(shape2, -normal) - support(shape1, normal))
+
+    scale = norm(shape1.size) + norm(shape2.size)
+
+    def step(_: Tensor, now: Nearest) -> Nearest:
+        surface1 = surface(shape1, now.point1, now.normal, corner1)
+        surface2 = surface(shape2, now.point2, -now.normal, corner2)
+        change, _ = turn(surface1, surface2, now.normal)
+        normal = now.normal + change
+        normal = normal / norm(normal, keepdim=True)
+        dist = gap(normal)
+        # A point on a flat side may have to move where the normal cannot get better.
+        better = (dist >= now.dist - 16 * torch.finfo(dist.dtype).eps * scale)[:, None]
+        point1 = surface1.point + (surface1.bend @ change[..., None])[..., 0]
+        point2 = surface2.point - (surface2.bend @ change[..., None])[..., 0]
+        return Nearest(
+            torch.where(better, normal, now.normal),
+            torch.maximum(dist, now.dist),
+            torch.where(better, point1, now.point1),
+            torch.where(better, point2, now.point2),
+        )
+
+    return fori_loop(0, STEPS, step, found._replace(dist=gap(found.normal)), unroll=False)

@@ -1,0 +1,113 @@
+"""Pairs of convex geoms in many poses: what C finds, and the same shapes as tensors."""
+
+from typing import NamedTuple
+
+import mujoco
+import numpy as np
+import torch
+from torch import Tensor
+
+from mjtorch import tree
+from mjtorch.collision.support import MESH, Convex, primitive
+from mjtorch.model.plan.mesh import hulls
+
+ASSETS = """<asset>
+  <mesh name="brick"
+    vertex="-.1 -.15 -.2 .1 -.15 -.2 -.1 .15 -.2 .1 .15 -.2 -.1 -.15 .2 .1 -.15 .2 -.1 .15 .2 .1 .15 .2"/>
+  <mesh name="wedge" vertex="-.1 -.1 -.1 .1 -.1 -.1 0 .12 -.1 -.1 -.1 .1 .1 -.1 .1 0 .12 .1"/>
+</asset>"""
+SHAPES = {
+    "sphere": 'type="sphere" size=".1"',
+    "capsule": 'type="capsule" size=".07 .15"',
+    "ellipsoid": 'type="ellipsoid" size=".1 .15 .2"',
+    "cylinder": 'type="cylinder" size=".1 .15"',
+    "box": 'type="box" size=".1 .15 .2"',
+    "brick": 'type="mesh" mesh="brick"',
+    "wedge": 'type="mesh" mesh="wedge"',
+}
+# Older ones converge less closely, and find fewer contacts of edges.
+IS_RECENT = int(mujoco.__version__.split(".")[0]) >= 4
+Pose = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # pos1, quat1, pos2, quat2
+
+
+class Poses(NamedTuple):
+    """Two geoms in n poses: as C has them, and as shapes with a world axis in front, one pair in each world."""
+
+    mj_model: mujoco.MjModel
+    mj_data: list[mujoco.MjData]
+    shape1: Convex
+    shape2: Convex
+
+
+def two_geoms(first: str, second: str, margin: float = 0.0, option: str = "") -> mujoco.MjModel:
+    """Two bodies, the first one mocap and the second one free; C iterates until it has converged."""
+    return mujoco.MjModel.from_xml_string(
+        f"""<mujoco><option ccd_iterations="300" {option}/>{ASSETS}<worldbody>
+          <body mocap="true"><geom {SHAPES[first]} margin="{margin}"/></body>
+          <body><freejoint/><geom {SHAPES[second]}/></body>
+        </worldbody></mujoco>"""
+    )
+
+
+def random_poses(count: int, reach: float, seed: int = 0) -> list[Pose]:
+    """From deep in each other to `reach` [m] between the centres, turned in any way."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(count):
+        pos, offset = rng.normal(size=3), rng.normal(size=3)
+        offset *= reach * rng.random() / np.linalg.norm(offset)
+        found.append((pos, rng.normal(size=4), pos + offset, rng.normal(size=4)))
+    return found
+
+
+HALF = 0.5**0.5
+TURNS = ((1, 0, 0, 0), (0, 1, 0, 0), (HALF, HALF, 0, 0), (HALF, 0, HALF, 0), (HALF, 0, 0, HALF), (0.5, 0.5, 0.5, 0.5))
+EIGHTH = ((0.92388, 0.382683, 0, 0), (0.92388, 0, 0.382683, 0), (0.92388, 0, 0, 0.382683))
+
+
+def aligned_poses(count: int, tilt: float, seed: int = 0, turns: tuple[tuple[float, ...], ...] = TURNS) -> list[Pose]:
+    """Faces on faces, edges and axes parallel or across, but for about `tilt`."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(count):
+        quat = np.array(turns[rng.integers(len(turns))]) + tilt * rng.normal(size=4)
+        offset = 0.05 * rng.normal(size=3)
+        offset[rng.integers(3)] = rng.choice([-1, 1]) * rng.uniform(0.2, 0.45)
+        found.append((np.zeros(3), np.array((1.0, 0.0, 0.0, 0.0)), offset, quat))
+    return found
+
+
+def posed(mj_model: mujoco.MjModel, poses: list[Pose]) -> Poses:
+    """C's contacts, and the shapes, in each of the poses."""
+    mj_data = []
+    for pos1, quat1, pos2, quat2 in poses:
+        d = mujoco.MjData(mj_model)
+        d.mocap_pos[0], d.mocap_quat[0] = pos1, quat1 / np.linalg.norm(quat1)
+        d.qpos[:3], d.qpos[3:7] = pos2, quat2 / np.linalg.norm(quat2)
+        mujoco.mj_kinematics(mj_model, d)
+        mujoco.mj_comPos(mj_model, d)
+        mujoco.mj_collision(mj_model, d)
+        mj_data.append(d)
+    return Poses(mj_model, mj_data, _shape(mj_model, mj_data, 0), _shape(mj_model, mj_data, 1))
+
+
+def _shape(mj_model: mujoco.MjModel, mj_data: list[mujoco.MjData], geom: int) -> Convex:
+    n, kind = len(mj_data), int(mj_model.geom_type[geom])
+    pos = torch.tensor(np.array([d.geom_xpos[geom] for d in mj_data]))
+    mat = torch.tensor(np.array([d.geom_xmat[geom].reshape(3, 3) for d in mj_data]))
+    shape = primitive(kind, pos, mat, torch.tensor(mj_model.geom_size[geom]).repeat(n, 1))
+    if kind == MESH:
+        hull = hulls(mj_model, [int(mj_model.geom_dataid[geom])] * n)
+        vert, face, normal = (torch.tensor(x) for x in (hull.vert, hull.face, hull.normal))
+        shape = shape.replace(vert=vert, face=face, normal=normal, degree=hull.degree)
+    return tree.map(lambda x: x[:, None], shape)
+
+
+def geom_distances(poses: Poses) -> tuple[Tensor, Tensor]:
+    """What mj_geomDistance says: the distance (n,) [m] and the points on both geoms (n, 2, 3) [m]."""
+    found, ends = [], []
+    for d in poses.mj_data:
+        fromto = np.zeros(6)
+        found.append(mujoco.mj_geomDistance(poses.mj_model, d, 0, 1, 10.0, fromto))
+        ends.append(fromto.reshape(2, 3))
+    return torch.tensor(found, dtype=torch.float64), torch.tensor(np.array(ends))

@@ -1,0 +1,254 @@
+"""Convex shapes in general: distances, depths and contacts, from apart to deep, and where they degenerate."""
+
+import numpy as np
+import pytest
+import torch
+from collision.convex_pairs import (
+    EIGHTH,
+    IS_RECENT,
+    TURNS,
+    aligned_poses,
+    geom_distances,
+    posed,
+    random_poses,
+    two_geoms,
+)
+
+import mjtorch
+from mjtorch import tree
+from mjtorch.collision.convex import closest, convex
+from mjtorch.collision.support import MESH
+from mjtorch.math.shape import Shape
+
+PAIRS = [
+    ("sphere", "ellipsoid"),
+    ("sphere", "brick"),
+    ("capsule", "ellipsoid"),
+    ("capsule", "cylinder"),
+    ("capsule", "wedge"),
+    ("ellipsoid", "ellipsoid"),
+    ("ellipsoid", "cylinder"),
+    ("ellipsoid", "box"),
+    ("ellipsoid", "wedge"),
+    ("cylinder", "cylinder"),
+    ("cylinder", "box"),
+    ("cylinder", "brick"),
+    ("box", "box"),
+    ("box", "brick"),
+    ("brick", "wedge"),
+]
+SEVERAL = [pair for pair in PAIRS if "sphere" not in pair and "ellipsoid" not in pair and pair != ("box", "box")]
+POLYTOPES = ("box", "brick", "wedge")
+POSES = 200
+
+
+def nearest(shape1, shape2):
+    return closest(shape1, shape2, iterations=35, tolerance=1e-6).nearest
+
+
+def contacts(margin=0.0, iterations=35):
+    def run(shape1, shape2):
+        return convex(shape1, shape2, shape1.pos.new_full((1,), margin), iterations=iterations)
+
+    return run
+
+
+def assert_distances(ours, theirs, is_curved):
+    """Within 1e-5; as many iterations as C makes by default do not always do for ellipsoids that are deep."""
+    off = (ours - theirs).abs() > 1e-5
+    assert off.sum() <= (0.01 * len(theirs) if is_curved else 0)
+    assert (theirs[off] < -0.12).all()
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=5e-3)
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+def test_distance_in_random_poses(first, second):
+    poses = posed(two_geoms(first, second), random_poses(POSES, 0.45))
+    dist, fromto = geom_distances(poses)
+    assert (dist > 0).sum() > 0.08 * POSES < (dist < 0).sum()
+    found = tree.map(lambda x: x[:, 0], torch.vmap(nearest)(poses.shape1, poses.shape2))
+    assert_distances(found.dist, dist, "ellipsoid" in (first, second))
+    # Directions and points converge with the root of the tolerance; where two are as near, C may take the other.
+    along = (fromto[:, 1] - fromto[:, 0]) / dist[:, None]
+    assert ((found.normal - along).norm(dim=-1) < 5e-3).float().mean() > (0.97 if IS_RECENT else 0.9)
+    points = torch.stack([found.point1, found.point2], dim=1)
+    assert ((points - fromto).norm(dim=-1).amax(-1) < 2e-3).float().mean() > (0.95 if IS_RECENT else 0.9)
+    between = (found.normal * (found.point2 - found.point1)).sum(-1)
+    torch.testing.assert_close(between, found.dist, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+@pytest.mark.parametrize("turns", [TURNS, EIGHTH], ids=["faces", "edges"])
+def test_distance_where_faces_edges_and_axes_are_parallel(first, second, turns):
+    poses = posed(two_geoms(first, second), aligned_poses(POSES // 2, 0.0, turns=turns))
+    dist, _ = geom_distances(poses)
+    found = torch.vmap(nearest)(poses.shape1, poses.shape2)
+    assert_distances(found.dist[:, 0], dist, "ellipsoid" in (first, second))
+
+
+def distinct(mj_data) -> list:
+    """Contacts of C that differ: it lists a point twice where an edge merely grazes a face."""
+    found = []
+    for c in mj_data.contact:
+        if all(np.linalg.norm(c.pos - other.pos) > 1e-7 for other in found):
+            found.append(c)
+    return found
+
+
+def matches(poses, found, margin, exact):
+    """Whether the numbers of contacts agree, and the contacts, in each pose; `exact`: all points, not just normals."""
+    numbers, same = [], []
+    exists = found.exists[:, 0] & (found.dist[:, 0] <= margin)
+    for k, mj_data in enumerate(poses.mj_data):
+        theirs = distinct(mj_data)
+        numbers.append(int(exists[k].sum()) == len(theirs))
+        if not theirs or not numbers[-1]:
+            continue
+        ours = torch.cat([found.dist[k, 0, :, None], found.pos[k, 0]], dim=-1)[exists[k]].numpy()
+        rows = np.array([[c.dist, *c.pos] for c in theirs])
+        away = np.abs(ours[:, None] - rows[None]).max(-1)
+        normal = np.abs(found.normal[k, 0].numpy() - theirs[0].frame[:3]).max()
+        near = max(away.min(0).max(), away.min(1).max())
+        same.append(normal < (1e-5 if exact else 5e-3) and near < (1e-5 if exact else 2e-2))
+    return np.array(numbers), np.array(same)
+
+
+@pytest.mark.skipif(not IS_RECENT, reason="contacts as MuJoCo 4 finds them")
+@pytest.mark.parametrize(("first", "second"), SEVERAL)
+@pytest.mark.parametrize("margin", [0.0, 0.02])
+def test_contacts(first, second, margin):
+    few, many = random_poses(POSES, 0.4), aligned_poses(POSES, 0.03)
+    poses = posed(two_geoms(first, second, margin), few + many)
+    found = torch.vmap(contacts(margin))(poses.shape1, poses.shape2)
+    # With a margin C takes polytopes for round, and converges less closely.
+    exact = first in POLYTOPES and second in POLYTOPES and not margin
+    numbers, same = matches(poses, found, margin, exact)
+    assert numbers.mean() > (0.995 if exact else 0.98)
+    # Of more than four points, C does not always find the four that span most area.
+    assert same.mean() > (0.96 if exact else 0.85)
+    assert found.exists.sum(-1).max() == (2 if "capsule" in (first, second) else 4)
+
+
+def test_no_more_than_one_contact_if_asked():
+    poses = posed(two_geoms("box", "brick"), aligned_poses(20, 0.01))
+
+    def run(shape1, shape2):
+        return convex(shape1, shape2, shape1.pos.new_zeros(1), multiccd=False)
+
+    assert torch.vmap(run)(poses.shape1, poses.shape2).dist.shape == (20, 1, 1)
+
+
+@pytest.mark.parametrize(("first", "second"), [("ellipsoid", "cylinder"), ("brick", "wedge")])
+def test_compiled_is_the_same(first, second):
+    poses = posed(two_geoms(first, second), random_poses(40, 0.4) + aligned_poses(24, 0.03))
+    with torch.no_grad():
+        compiled = mjtorch.jit(contacts(), in_dims=(0, 0), strict=True)(poses.shape1, poses.shape2)
+    eager = torch.vmap(contacts())(poses.shape1, poses.shape2)
+    tolerance = 1e-9 if first in POLYTOPES else 1e-4
+    torch.testing.assert_close(compiled.normal, eager.normal, rtol=0, atol=tolerance)
+    assert torch.equal(compiled.exists, eager.exists)
+    # Rounding may change the order of contacts.
+    one, other = (c.dist.masked_fill(~c.exists, torch.inf).sort(-1).values for c in (compiled, eager))
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+
+
+def test_several_pairs_in_one_world():
+    poses = posed(two_geoms("cylinder", "box"), random_poses(30, 0.4) + aligned_poses(30, 0.03))
+    alone = torch.vmap(contacts())(poses.shape1, poses.shape2)
+    shape1, shape2 = (tree.map(lambda x: x[:, 0], shape) for shape in (poses.shape1, poses.shape2))
+    together = convex(shape1, shape2, torch.zeros(60, dtype=torch.float64))
+    for one, other in zip(together, alone, strict=True):
+        torch.testing.assert_close(one, other[:, 0], rtol=0, atol=1e-12)
+
+
+def moved(shape, change):
+    """The shape shifted, turned and grown by `change (..., 1, 9)`."""
+    shift, turn, growth = change.split(3, dim=-1)
+    zero = torch.zeros_like(turn[..., 0])
+    x, y, z = turn.unbind(-1)
+    skew = torch.stack([zero, -z, y, z, zero, -x, -y, x, zero], dim=-1).unflatten(-1, (3, 3))
+    mat = shape.mat + skew @ shape.mat + 0.5 * skew @ skew @ shape.mat
+    size = shape.size * (1 + growth) if shape.type != MESH else shape.size
+    return shape.replace(pos=shape.pos + shift, mat=mat, size=size)
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+def test_derivatives_match_finite_differences(first, second):
+    poses = posed(two_geoms(first, second), random_poses(POSES // 2, 0.45, seed=1))
+    change = torch.tensor(np.random.default_rng(0).normal(size=(2, POSES // 2, 1, 9)))
+
+    def value(step):
+        def run(shape1, shape2, change1, change2):
+            found = closest(moved(shape1, step * change1), moved(shape2, step * change2), 60, 1e-9).nearest
+            return found.dist, found.normal, 0.5 * (found.point1 + found.point2)
+
+        return torch.vmap(run)(poses.shape1, poses.shape2, *change)
+
+    step = 1e-4
+    low, high = value(-step), value(step)
+    _, derivative = torch.func.jvp(
+        value, (torch.zeros((), dtype=torch.float64),), (torch.ones((), dtype=torch.float64),)
+    )
+    for below, above, computed, few in zip(low, high, derivative, (0.99, 0.9, 0.9), strict=True):
+        expected = (above - below) / (2 * step)
+        error = (computed - expected).abs().flatten(1).amax(-1) / (1 + expected.abs().flatten(1).amax(-1))
+        assert computed.isfinite().all()
+        assert (error < 2e-3).float().mean() >= few
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+def test_derivatives_are_finite_where_shapes_degenerate(first, second):
+    here, upright = np.zeros(3), np.array(TURNS[0], dtype=float)
+    poses = [(here, upright, here, upright), *aligned_poses(15, 0.0)]
+    found = posed(two_geoms(first, second), poses)
+
+    def value(change1, change2, shape1, shape2):
+        c = contacts(0.1)(moved(shape1, change1), moved(shape2, change2))
+        return (c.dist * c.exists).sum() + (c.pos * c.exists[..., None]).sum() + c.normal.sum()
+
+    zero = torch.zeros((len(poses), 1, 9), dtype=torch.float64)
+    for gradient in torch.vmap(torch.func.grad(value, (0, 1)))(zero, zero, found.shape1, found.shape2):
+        assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize(("first", "second"), [("ellipsoid", "box"), ("cylinder", "cylinder"), ("box", "brick")])
+def test_single_precision(first, second):
+    poses = posed(two_geoms(first, second), random_poses(POSES, 0.45))
+    dist, _ = geom_distances(poses)
+    shapes = [tree.map(lambda x: x.float() if x.is_floating_point() else x, s) for s in (poses.shape1, poses.shape2)]
+    found = torch.vmap(nearest)(*shapes)
+    assert found.dist.dtype is torch.float32
+    assert ((found.dist[:, 0].double() - dist).abs() < 1e-5).float().mean() > 0.98
+    torch.testing.assert_close(found.dist[:, 0].double(), dist, rtol=0, atol=1e-3)
+
+
+def test_single_precision_far_out():
+    poses = posed(two_geoms("box", "brick"), aligned_poses(100, 0.02))
+    here = torch.vmap(contacts())(poses.shape1, poses.shape2)
+    shapes = [
+        tree.map(lambda x: x.float() if x.is_floating_point() else x, s.replace(pos=s.pos + 512.0))
+        for s in (poses.shape1, poses.shape2)
+    ]
+    there = torch.vmap(contacts())(*shapes)
+    # Of positions so far out the seventh digit is 3e-5.
+    off = (there.dist[:, 0, 0].double() - here.dist[:, 0, 0]).abs()
+    assert ((off < 2e-4) | (here.exists[:, 0].sum(-1) > 1)).all()
+    assert (here.exists == there.exists).all(-1).float().mean() > 0.9
+
+
+def test_nan_stays_in_its_world():
+    poses = posed(two_geoms("cylinder", "box"), random_poses(4, 0.2))
+    bad = poses.shape1.replace(pos=torch.cat([poses.shape1.pos[:1] * torch.nan, poses.shape1.pos[1:]]))
+    good = torch.vmap(contacts())(poses.shape1, poses.shape2)
+    found = torch.vmap(contacts())(bad, poses.shape2)
+    torch.testing.assert_close(found.dist[1:], good.dist[1:], rtol=0, atol=0)
+    assert not (found.dist[0] <= 0).any()
+
+
+def test_types_are_those_of_mujoco():
+    assert [int(two_geoms(name, "sphere").geom_type[0]) for name in ("ellipsoid", "cylinder", "box", "brick")] == [
+        Shape.ELLIPSOID,
+        Shape.CYLINDER,
+        Shape.BOX,
+        MESH,
+    ]

@@ -1,0 +1,78 @@
+"""Distances between convex geoms, up to a largest one."""
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+from collision.convex_pairs import IS_RECENT, posed, random_poses, two_geoms
+
+import mjtorch
+from mjtorch.collision.distance import geom_distance
+
+FAR = 0.1
+PAIRS = [
+    ("sphere", "sphere"),
+    ("sphere", "capsule"),
+    ("capsule", "capsule"),
+    ("sphere", "box"),
+    ("capsule", "cylinder"),
+    ("ellipsoid", "box"),
+    ("box", "box"),
+    ("wedge", "brick"),
+]
+
+
+def distance(shape1, shape2):
+    return geom_distance(shape1, shape2, shape1.pos.new_full((1,), FAR))
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+def test_is_that_of_mujoco(first, second):
+    poses = posed(two_geoms(first, second), random_poses(100, 0.6))
+    expected, points = [], np.zeros((100, 2, 3))
+    for k, d in enumerate(poses.mj_data):
+        fromto = np.zeros(6)
+        expected.append(mujoco.mj_geomDistance(poses.mj_model, d, 0, 1, FAR, fromto))
+        points[k] = fromto.reshape(2, 3)
+    expected, points = torch.tensor(expected, dtype=torch.float64), torch.tensor(points)
+    dist, fromto = (x[:, 0] for x in torch.vmap(distance)(poses.shape1, poses.shape2))
+    torch.testing.assert_close(dist, expected, rtol=0, atol=1e-5)
+    assert (dist == FAR).any()
+    assert (dist < 0).any()
+    assert torch.equal(fromto[dist == FAR], torch.zeros_like(fromto[dist == FAR]))
+    apart = (expected > 1e-3) & (expected < FAR)
+    assert apart.any()
+    torch.testing.assert_close(fromto[apart], points[apart], rtol=0, atol=1e-4)
+
+
+@pytest.mark.skipif(not IS_RECENT, reason="a distance that MuJoCo 4 finds")
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+def test_same_place(first, second):
+    here, upright = np.zeros(3), np.array([1.0, 0.0, 0.0, 0.0])
+    poses = posed(two_geoms(first, second), [(here, upright, here, upright)])
+    dist, fromto = torch.vmap(distance)(poses.shape1, poses.shape2)
+    expected = mujoco.mj_geomDistance(poses.mj_model, poses.mj_data[0], 0, 1, FAR, np.zeros(6))
+    assert dist.item() == pytest.approx(expected, abs=1e-4)
+    assert fromto.isfinite().all()
+
+
+def test_derivative_is_the_normal():
+    poses = posed(two_geoms("ellipsoid", "box"), random_poses(50, 0.4))
+
+    def of_shift(shift, shape1, shape2):
+        return distance(shape1, shape2.replace(pos=shape2.pos + shift))[0].sum()
+
+    shift = torch.zeros((50, 3), dtype=torch.float64)
+    gradient = torch.vmap(torch.func.grad(of_shift))(shift, poses.shape1, poses.shape2)
+    dist, fromto = (x[:, 0] for x in torch.vmap(distance)(poses.shape1, poses.shape2))
+    near = (dist < FAR) & (dist.abs() > 1e-3)
+    normal = (fromto[:, 1] - fromto[:, 0]) / dist[:, None]
+    torch.testing.assert_close(gradient[near], normal[near], rtol=0, atol=1e-4)
+    assert gradient[dist == FAR].abs().max() == 0
+
+
+def test_compiled_is_the_same():
+    poses = posed(two_geoms("wedge", "brick"), random_poses(20, 0.5))
+    with torch.no_grad():
+        dist, _ = mjtorch.jit(distance, in_dims=(0, 0), strict=True)(poses.shape1, poses.shape2)
+    torch.testing.assert_close(dist, torch.vmap(distance)(poses.shape1, poses.shape2)[0], rtol=0, atol=1e-9)
