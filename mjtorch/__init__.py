@@ -17,6 +17,7 @@ from mjtorch.forward import (
     step,
 )
 from mjtorch.integrate import differentiate_pos, euler, implicit, integrate_pos, rungekutta4
+from mjtorch.linearize import Linearization, linearize
 from mjtorch.model import (
     Cone,
     Contact,
@@ -78,6 +79,7 @@ __all__ = [
     "DisableBit",
     "EnableBit",
     "Integrator",
+    "Linearization",
     "Model",
     "ObjType",
     "Option",
@@ -120,6 +122,7 @@ __all__ = [
     "jac_subtree_com",
     "jit",
     "kinematics",
+    "linearize",
     "make_constraint",
     "make_data",
     "model_axes",
