@@ -65,6 +65,7 @@ from mjtorch.smooth.object import object_acceleration, object_velocity
 from mjtorch.smooth.passive import passive
 from mjtorch.smooth.ray import ray
 from mjtorch.smooth.rne import rne
+from mjtorch.smooth.set_const import DERIVED, set_const
 from mjtorch.smooth.tendon import tendon
 from mjtorch.smooth.transmission import transmission
 from mjtorch.transform import jit
@@ -75,6 +76,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Cone",
     "Contact",
+    "DERIVED",
     "Data",
     "DisableBit",
     "EnableBit",
@@ -143,6 +145,7 @@ __all__ = [
     "sensor_acc",
     "sensor_pos",
     "sensor_vel",
+    "set_const",
     "set_state",
     "solve_m",
     "state_size",
