@@ -24,7 +24,6 @@ class Linearization(NamedTuple):
     D: Tensor
 
 
-@stage
 def linearize(m: Model, d: Data) -> Linearization:
     """Derivatives of one `step` from the state and the controls of `d` (mjd_transitionFD), exact.
 
@@ -38,6 +37,12 @@ def linearize(m: Model, d: Data) -> Linearization:
     Where C differences steps of a solver that stops early, these are the derivatives of the exact solution, taken with
     the contacts that are there: at a kink, such as a contact that only just begins, they are those of one side.
     """
+    return Linearization(*matrices(m, d))
+
+
+@stage
+def matrices(m: Model, d: Data) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A, B, C and D, in a tuple that Dynamo can take from a stage."""
     n = 2 * m.nv + m.na
     start = torch.cat([torch.zeros_like(d.qvel), d.qvel, d.act, d.ctrl])
 
@@ -48,7 +53,7 @@ def linearize(m: Model, d: Data) -> Linearization:
         change = differentiate_pos(m, after.qpos.detach(), after.qpos, unit(m))
         return torch.cat([change, after.qvel, after.act, after.sensordata])
 
-    return Linearization(*blocks(jacobian(m)(next_state_and_sensors)(start), n))
+    return blocks(jacobian(m)(next_state_and_sensors)(start), n)
 
 
 def unit(m: Model) -> Tensor:
