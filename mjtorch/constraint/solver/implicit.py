@@ -8,7 +8,6 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from mjtorch.constraint.solver.problem import Problem, gradient, hessian, residuals
-from mjtorch.control_flow import context
 from mjtorch.control_flow.derivative import floats, only_floats
 from mjtorch.math import linalg
 
@@ -19,11 +18,7 @@ def attach(p: Problem, qacc: Tensor) -> Tensor:
     The gradient of the cost stays zero when the problem changes, so `d qacc = -H^-1 d gradient`, the latter at fixed
     qacc. They are those of the exact minimiser, also when the solver stopped early. The rules are made of what can be
     differentiated, at the result itself, so that they have derivatives in turn.
-
-    Raises:
-        NotImplementedError: forward mode is taken of forward mode.
     """
-    context.refuse_nested_forward_mode("the constrained solve")
     leaves, spec = pytree.tree_flatten(p)
     return _Minimiser.apply(spec, qacc.detach(), *leaves)
 
