@@ -5,7 +5,7 @@ import pytest
 import torch
 from constraint.solver_reference import from_c
 from constraint.test_solver import scene
-from reference import converged, load, random_state
+from reference import load
 from torch import Tensor
 
 import mjtorch
@@ -146,27 +146,3 @@ def test_memory_of_a_program_does_not_grow_with_iterations() -> None:
         scratch = [b for b in touched_by(program.body) if isinstance(b, Buffer) and b.kind == "scratch"]
         sizes.append(sum(b.size for b in scratch))
     assert sizes[0] == sizes[1] > 0
-
-
-@pytest.mark.parametrize("cone", [0, 1])
-def test_second_derivatives(cone: int) -> None:
-    """Of a step in contact, by reverse mode over or under another, against differences of the first."""
-    mj_model = converged(load("collection/hopper", cone=cone))
-    mj_data = random_state(mj_model, 3)
-    assert mj_data.ncon
-    m = mjtorch.put_model(mj_model, dtype=torch.float64)
-    d = mjtorch.put_data(mj_model, mj_data, model=m)
-
-    def loss(qpos: Tensor) -> Tensor:
-        return mjtorch.step(m, d.replace(qpos=qpos), outputs=()).qvel.sin().sum()
-
-    grad, (forward, reverse) = torch.func.grad(loss), (torch.func.jacfwd, torch.func.jacrev)
-    nudges = 1e-6 * torch.eye(m.nq, dtype=torch.float64)
-    wanted = (torch.vmap(grad)(d.qpos + nudges) - torch.vmap(grad)(d.qpos - nudges)) / 2e-6
-    qpos = d.qpos.clone().requires_grad_()
-    (first,) = torch.autograd.grad(loss(qpos), qpos, create_graph=True)
-    rows = [torch.autograd.grad(x, qpos, retain_graph=True)[0] for x in first]
-    orders = ((forward, reverse), (reverse, forward), (reverse, reverse))
-    ways = [outer(inner(loss))(d.qpos) for outer, inner in orders]
-    for found in (*ways, torch.stack(rows)):
-        assert (found - wanted).abs().max() < 1e-5 * wanted.abs().max()
