@@ -17,6 +17,7 @@ from mjtorch.forward import (
     step,
 )
 from mjtorch.integrate import differentiate_pos, euler, implicit, integrate_pos, rungekutta4
+from mjtorch.linearize import Linearization, linearize
 from mjtorch.model import (
     Cone,
     Contact,
@@ -64,6 +65,7 @@ from mjtorch.smooth.object import object_acceleration, object_velocity
 from mjtorch.smooth.passive import passive
 from mjtorch.smooth.ray import multi_ray, ray
 from mjtorch.smooth.rne import rne
+from mjtorch.smooth.set_const import DERIVED, set_const
 from mjtorch.smooth.tendon import tendon
 from mjtorch.smooth.transmission import transmission
 from mjtorch.transform import jit
@@ -74,10 +76,12 @@ __version__ = "0.1.0"
 __all__ = [
     "Cone",
     "Contact",
+    "DERIVED",
     "Data",
     "DisableBit",
     "EnableBit",
     "Integrator",
+    "Linearization",
     "Model",
     "ObjType",
     "Option",
@@ -120,6 +124,7 @@ __all__ = [
     "jac_subtree_com",
     "jit",
     "kinematics",
+    "linearize",
     "make_constraint",
     "make_data",
     "model_axes",
@@ -141,6 +146,7 @@ __all__ = [
     "sensor_acc",
     "sensor_pos",
     "sensor_vel",
+    "set_const",
     "set_state",
     "solve_m",
     "state_size",

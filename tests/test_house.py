@@ -23,6 +23,7 @@ ROOMS = (
     "sensor",
     "integrate",
     "forward",
+    "linearize",
     "rollout",
     "models",
     "cli",

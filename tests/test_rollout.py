@@ -171,6 +171,24 @@ def test_gradient_of_a_rollout(m: mjtorch.Model, d: mjtorch.Data) -> None:
     torch.testing.assert_close(grad[1, 0], slope, rtol=1e-5, atol=1e-8)
 
 
+@pytest.mark.parametrize("checkpoint", [None, 4])
+def test_compiled_gradient_of_a_rollout(m: mjtorch.Model, d: mjtorch.Data, controls: Tensor, checkpoint: int) -> None:
+    """Of a loop that the program goes through forth and back; controls, state and model."""
+
+    def grads(m: mjtorch.Model, d: mjtorch.Data, u: Tensor) -> Any:
+        def loss(u: Tensor, qvel: Tensor, mass: Tensor) -> Tensor:
+            start, model = d.replace(qvel=qvel), m.replace(body_mass=mass)
+            last, trajectory = mjtorch.rollout(model, start, STEPS, ctrl=u, checkpoint=checkpoint)
+            return last.qpos.sum() + trajectory["qvel"].square().sum()
+
+        return torch.func.grad(loss, argnums=(0, 1, 2))(u, d.qvel, m.body_mass)
+
+    found = mjtorch.jit(grads, in_dims=(None, 0, 0), strict=True)(m, d, controls)
+    wanted = torch.vmap(grads, in_dims=(None, 0, 0))(m, d, controls)
+    for x, y in zip(found, wanted, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-8, atol=1e-8 * float(y.abs().max()))
+
+
 WRONG = {
     "unknown output": ({"outputs": ("qpos", "qpoz")}, "no field 'qpoz'; did you mean 'qpos'"),
     "part without its field": ({"outputs": "dist"}, "did you mean 'contact.dist'"),

@@ -16,6 +16,9 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack,
 from mjtorch.control_flow import context
 from mjtorch.tree.dataclass import NAMESPACE
 
+# Asking for shape, strides and storage is not a use of the values; it may be asked of what a transform has wrapped.
+LAYOUT = frozenset({"__get__", "stride", "storage_offset", "untyped_storage"})
+
 
 def _tensors(tree: Any) -> list[Tensor]:
     return [x for x in optree.tree_leaves(tree, namespace=NAMESPACE) if isinstance(x, Tensor)]
@@ -35,7 +38,7 @@ class _Discover(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if getattr(func, "__name__", "") != "__get__":  # asking for a shape is not a use of the values
+        if getattr(func, "__name__", "") not in LAYOUT:
             for x in _tensors((args, kwargs)):
                 self.meet(x)
         out = func(*args, **kwargs)

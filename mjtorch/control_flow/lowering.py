@@ -172,8 +172,10 @@ def _scan_operator(step: FlatFunction, m: int, k: int, operands: Sequence[Tensor
     Not `torch.ops.higher_order.scan`, because Inductor (2.13) confuses the bodies of nested scans.
     """
     if context.is_recording() and context.wants_scans():
-        init, xs, captured = _contiguous(operands[:m]), operands[m : m + k], operands[m + k :]
-        return list(torch.ops.higher_order.scan(_listed(_own_memory(step)), init, [*xs], tuple(captured)))
+        init = _contiguous(operands[:m])
+        # It does not take two views of one tensor.
+        rest = fresh(operands[m:], ())
+        return list(torch.ops.higher_order.scan(_listed(_own_memory(step)), init, rest[:k], tuple(rest[k:])))
     length = operands[m].shape[0]
     if context.in_compiled_backward():
         if length > BACKWARD_LIMIT:

@@ -53,10 +53,16 @@ def _cameras(m: Model, d: Data) -> dict[str, Tensor]:
     return {"cam_xpos": pos, "cam_xmat": torch.where(p.looks[..., None], look_at(pos, _target(d, p)), mat)}
 
 
+def fixed_lights(m: Model, d: Data) -> tuple[Tensor, Tensor]:
+    """Positions and directions (nlight, 3) of lights as if all were fixed to their bodies."""
+    body = m.plan.kinematics.light.body
+    quats = d.xquat[body]
+    return d.xpos[body] + quat.rotate(m.light_pos, quats), quat.rotate(m.light_dir, quats)
+
+
 def _lights(m: Model, d: Data) -> dict[str, Tensor]:
     p = m.plan.kinematics.light
-    quats = d.xquat[p.body]
-    pos, direction = d.xpos[p.body] + quat.rotate(m.light_pos, quats), quat.rotate(m.light_dir, quats)
+    pos, direction = fixed_lights(m, d)
     if p.moves:
         pos = _track(d, p, pos, m.light_pos0, m.light_poscom0)
         direction = torch.where(p.track | p.trackcom, m.light_dir0, direction)

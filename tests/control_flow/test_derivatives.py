@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.func import grad, jacrev, jvp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import mjtorch
 from mjtorch import control_flow as cf
 
 Options = dict[str, Any]
@@ -95,6 +96,17 @@ def test_long_backward_pass_of_compile() -> None:
         backward(compiled(nonstrict(fn), "aot_eager"))(x)
     with torch._functorch.config.patch(donated_buffer=False):
         assert_same(backward(compiled(nonstrict(fn), "aot_eager"))(x), backward(fn)(x))
+
+
+def test_views_of_one_tensor() -> None:
+    """A compiled loop that captures two parts of what is differentiated."""
+
+    def fn(x: Tensor) -> Tensor:
+        (w, b), h = x[:2], x[2]
+        return cf.fori_loop(0, 20, lambda i, h: torch.sin(w * h + b), h)
+
+    x = torch.tensor([[0.9, 0.1, 0.3], [1.1, 0.2, 0.1]])
+    assert_same(mjtorch.jit(jacrev(fn), strict=True, in_dims=0)(x), vmap(jacrev(fn))(x))
 
 
 @pytest.mark.parametrize("checkpoint", [None, 3])

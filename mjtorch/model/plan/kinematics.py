@@ -15,12 +15,14 @@ class TrackingPlan(tree.Tree):
     """How cameras, or lights, follow and look at bodies (mjtCamLight).
 
     body, target: (n,) body ids
+    com_body: (n,) the body from whose subtree's centre of mass the offset at qpos0 is measured
     track, trackcom, looks, looks_at_com: (n, 1) bool, which mode each is in
     moves: whether any is in a mode other than fixed
     """
 
     body: Tensor
     target: Tensor
+    com_body: Tensor
     track: Tensor
     trackcom: Tensor
     looks: Tensor
@@ -53,6 +55,8 @@ class KinematicsPlan(tree.Tree):
     dof_qpos: (nv,) where the position of each scalar joint's dof lies in qpos; 0 for other dofs
     dof_axis: (nv,) where each dof's axis lies in [xaxis, columns of xmat, x, y, z]
     dof_turns: (nv, 1) 1 for a rotation, 0 for a translation
+    dof_peers: (nv, 3) the dofs that count as one in `dof_invweight0`: of a ball, of a free joint's translation or turn
+    body_slides: (nbody, 1) 1 for a body on nothing but sliders, aligned with its axes (body_simple is 2)
     M_row, M_col: (nC,) dofs of each stored element of M, M_diagonal: (nC,) 1 on the diagonal
     M_dense: (nv, nv) where each element of the dense matrix lies in [M, 0]
     cam, light: how cameras and lights follow bodies
@@ -85,6 +89,8 @@ class KinematicsPlan(tree.Tree):
     dof_qpos: Tensor
     dof_axis: Tensor
     dof_turns: Tensor
+    dof_peers: Tensor
+    body_slides: Tensor
     M_row: Tensor
     M_col: Tensor
     M_diagonal: Tensor
@@ -123,6 +129,7 @@ def _tracking(mode: np.ndarray, body: np.ndarray, target: np.ndarray, device: to
     return TrackingPlan(
         body=torch.tensor(body.astype(np.int64), device=device),
         target=torch.tensor(np.maximum(target, 0).astype(np.int64), device=device),
+        com_body=torch.tensor(np.where(target < 0, body, target).astype(np.int64), device=device),
         moves=bool(mode.any()),
         **{name: torch.tensor(x[:, None], device=device) for name, x in modes.items()},
     )
@@ -190,7 +197,11 @@ def _dofs(m: mujoco.MjModel) -> dict:
         else:
             axis[i] = m.njnt + 3 * m.dof_bodyid[i] + k % 3
     scalar = np.isin(m.jnt_type[m.dof_jntid], (SLIDE, HINGE))
+    first = m.jnt_dofadr[m.dof_jntid]
+    first = first + 3 * ((np.arange(m.nv) - first) // 3)
+    peers = np.where(scalar[:, None], np.arange(m.nv)[:, None], first[:, None] + np.arange(3))
     return {
+        "dof_peers": peers.reshape(-1, 3),
         "dof_axis": axis,
         "dof_body": m.dof_bodyid,
         "dof_joint": m.dof_jntid,
@@ -239,4 +250,5 @@ def _masks(m: mujoco.MjModel) -> dict[str, np.ndarray]:
         "dof_moving": moving,
         "dof_turns": turns,
         "M_diagonal": row == m.M_colind[: m.nC],
+        "body_slides": m.body_simple[:, None] == 2,
     }

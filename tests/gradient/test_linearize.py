@@ -1,0 +1,109 @@
+"""`linearize` against differences of steps: C's, and ours where C has none."""
+
+import mujoco
+import pytest
+import torch
+from gradient.transition import differences_of_c, differences_of_ours, error
+from reference import MODELS, case, converged, load, random_state
+from torch import Tensor
+
+import mjtorch
+from mjtorch import tree
+from mjtorch.model import Data, Integrator, Model
+
+SEEDS = 2
+SAME = 1e-9
+NAMES = mjtorch.Linearization._fields
+# C's sensor of kinetic energy reports that of the evaluation before, which in its differences is another state.
+E_KINETIC = int(mujoco.mjtSensor.mjSENS_E_KINETIC)
+
+
+def comparable(mj_model: mujoco.MjModel) -> Tensor:
+    """The sensor numbers that C's differences are right about, (nsensordata,) bool."""
+    right = torch.ones(mj_model.nsensordata, dtype=torch.bool)
+    right[mj_model.sensor_adr[mj_model.sensor_type == E_KINETIC]] = False
+    return right
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_matches_differences(model: str) -> None:
+    this = case(model, converge=True)
+    by_c = this.mj_model.opt.integrator != int(Integrator.RK4)
+    sensors = comparable(this.mj_model) if by_c else slice(None)
+    for mj_data, d in zip(this.mj_datas[:SEEDS], this.datas[:SEEDS], strict=True):
+        wanted = differences_of_c(this.mj_model, mj_data) if by_c else differences_of_ours(this.m, d)
+        found = mjtorch.linearize(this.m, d)
+        for name, x, y in zip(NAMES, found, wanted, strict=True):
+            rows = sensors if name in "CD" else slice(None)
+            assert error(x[rows], y[rows]) < 1e-5, name
+
+
+@pytest.mark.parametrize("cone", ["pyramidal", "elliptic"])
+@pytest.mark.parametrize(
+    "model, solver",
+    [
+        ("collection/hopper", "PGS"),  # in a heap of bodies it takes more sweeps than anyone waits for
+        *((model, solver) for model in ("feature/contacts", "collection/hopper") for solver in ("CG", "Newton")),
+    ],
+)
+def test_every_solver_and_cone(model: str, solver: str, cone: str) -> None:
+    """The derivative is that of the solution, whoever found it; C's differences need the exact one, by Newton."""
+    mj_model = converged(load(model, cone=int(cone == "elliptic"), solver=int(mujoco.mjtSolver.mjSOL_NEWTON)))
+    mj_data = random_state(mj_model, 1)
+    wanted = differences_of_c(mj_model, mj_data)
+    mj_model.opt.solver = int(getattr(mujoco.mjtSolver, f"mjSOL_{solver.upper()}"))
+    mj_model.opt.iterations = 100 if solver == "Newton" else 1000
+    m = mjtorch.put_model(mj_model, dtype=torch.float64)
+    found = mjtorch.linearize(m, mjtorch.put_data(mj_model, mj_data, model=m))
+    for name, x, y in zip(NAMES, found, wanted, strict=True):
+        assert error(x, y) < (1e-3 if solver == "PGS" else 1e-5), name
+
+
+@pytest.mark.parametrize("model", ["collection/hopper", "feature/sensors"])
+def test_many_worlds(model: str) -> None:
+    this = case(model, converge=True)
+    worlds = tree.stack(list(this.datas))
+    wanted = tree.stack([mjtorch.linearize(this.m, d) for d in this.datas])
+    for x, y in zip(torch.vmap(mjtorch.linearize, in_dims=(None, 0))(this.m, worlds), wanted, strict=True):
+        assert error(x, y) < SAME
+
+
+# One in contact, and one whose derivatives are taken in reverse mode.
+@pytest.mark.parametrize("model", ["collection/hopper", "gym/inverted_pendulum"])
+def test_compiled(model: str) -> None:
+    this = case(model, converge=True)
+    worlds = tree.stack(list(this.datas))
+    jitted = mjtorch.jit(mjtorch.linearize, in_dims=(None, 0), strict=True)
+    wanted = torch.vmap(mjtorch.linearize, in_dims=(None, 0))(this.m, worlds)
+    for x, y in zip(jitted(this.m, worlds), wanted, strict=True):
+        assert error(x, y) < SAME
+
+
+def test_stock_compile() -> None:
+    this = case("collection/cartpole", converge=True)
+    torch._dynamo.reset()
+    compiled = torch.compile(mjtorch.linearize, fullgraph=True, backend="aot_eager")
+    for x, y in zip(compiled(this.m, this.datas[0]), mjtorch.linearize(this.m, this.datas[0]), strict=True):
+        assert error(x, y) < SAME
+
+
+def test_is_the_derivative_of_ten_steps() -> None:
+    """The product of ten linearizations along a trajectory is the derivative of its end."""
+    this = case("collection/hopper", converge=True)
+    m, start = this.m, this.datas[0]
+
+    def end(qvel: Tensor) -> Tensor:
+        last = after(m, start.replace(qvel=qvel))[-1]
+        return torch.cat([last.qpos, last.qvel])
+
+    product = torch.eye(2 * m.nv, dtype=torch.float64)
+    for d in after(m, start)[:-1]:
+        product = mjtorch.linearize(m, d).A @ product
+    assert error(torch.func.jacrev(end)(start.qvel), product[:, m.nv :]) < 1e-8
+
+
+def after(m: Model, d: Data) -> list[Data]:
+    states = [d]
+    for _ in range(10):
+        states.append(mjtorch.step(m, states[-1]))
+    return states
