@@ -14,7 +14,7 @@ import torch._functorch.config
 import torch.fx.traceback
 from torch import Tensor
 from torch._C import _functorch
-from torch._functorch.pyfunctorch import VmapInterpreter, retrieve_all_functorch_interpreters
+from torch._functorch.pyfunctorch import JvpInterpreter, VmapInterpreter, retrieve_all_functorch_interpreters
 from torch._functorch.vmap import restore_vmap
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor
@@ -155,6 +155,11 @@ def tracks_gradient(values: Sequence[Tensor]) -> bool:
     if any(not isinstance(i, VmapInterpreter) for i in retrieve_all_functorch_interpreters()):
         return True
     return torch.is_grad_enabled() and any(unwrap(x).requires_grad for x in values)
+
+
+def nests_forward_mode() -> bool:
+    """Whether forward mode is taken of forward mode: torch (2.13) then loses derivatives of `autograd.Function`s."""
+    return sum(isinstance(i, JvpInterpreter) for i in retrieve_all_functorch_interpreters()) > 1
 
 
 def _world_first(x: Tensor, dim: int | None) -> Tensor:

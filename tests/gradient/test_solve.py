@@ -146,3 +146,23 @@ def test_memory_of_a_program_does_not_grow_with_iterations() -> None:
         scratch = [b for b in touched_by(program.body) if isinstance(b, Buffer) and b.kind == "scratch"]
         sizes.append(sum(b.size for b in scratch))
     assert sizes[0] == sizes[1] > 0
+
+
+def test_second_derivatives_are_refused() -> None:
+    """In every order of modes: what the rules leave out would be missing without a word."""
+    m, d = problem(Solver.NEWTON, 0)
+
+    def cost(t: Tensor) -> Tensor:
+        return solution(m, d, {"qacc_smooth": d.qacc_smooth * t}).square().sum()
+
+    t = torch.ones((), dtype=torch.float64)
+    modes = (torch.func.jacfwd, torch.func.jacrev)
+    for inner in modes:
+        assert inner(cost)(t).isfinite()
+        for outer in modes:
+            with pytest.raises(NotImplementedError, match="first derivatives only"):
+                outer(inner(cost))(t)
+    leaf = t.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(cost(leaf), leaf, create_graph=True)
+    with pytest.raises(NotImplementedError, match="first derivatives only"):
+        slope.backward()

@@ -7,15 +7,26 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from mjtorch.constraint.solver.problem import Problem, gradient, hessian, residuals
+from mjtorch.control_flow import context
 from mjtorch.math import linalg
+
+SECOND = (
+    "the constrained solve has first derivatives only, and a derivative of a derivative was taken; use differences of "
+    "first derivatives"
+)
 
 
 def attach(p: Problem, qacc: Tensor) -> Tensor:
     """`qacc (nv,)`, which minimises `p`, with the derivatives of the minimiser.
 
     The gradient of the cost stays zero when the problem changes, so `d qacc = -H^-1 d gradient`, the latter at fixed
-    qacc. First derivatives only. They are those of the exact minimiser, also when the solver stopped early.
+    qacc. They are those of the exact minimiser, also when the solver stopped early. There are first derivatives only:
+
+    Raises:
+        NotImplementedError: a derivative is taken of a derivative.
     """
+    if context.nests_forward_mode():
+        raise NotImplementedError(SECOND)
     at = qacc.detach()
     residual = gradient(p, p.M @ at, residuals(p, p.J @ at - p.aref))
     leaves, spec = pytree.tree_flatten(p)
@@ -51,7 +62,29 @@ class _Minimiser(torch.autograd.Function):
 def _minus_solve(spec: pytree.TreeSpec, leaves: list[Tensor], qacc: Tensor, x: Tensor) -> Tensor:
     p: Problem = pytree.tree_unflatten(leaves, spec)
     H = hessian(p, residuals(p, p.J @ qacc - p.aref))
-    return -linalg.cholesky_solve(linalg.cholesky(H), x)
+    return _First.apply(-linalg.cholesky_solve(linalg.cholesky(H), x))
+
+
+class _First(torch.autograd.Function):
+    """The identity; what comes of it has no further derivative, since the rules above leave out how `H` changes."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> None:
+        raise NotImplementedError(SECOND)
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> None:
+        raise NotImplementedError(SECOND)
 
 
 def value_of(value: Tensor, formula: Tensor) -> Tensor:
