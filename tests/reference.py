@@ -50,6 +50,16 @@ DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 # The models that people train on, for the costly tests of every way to run a step.
 TRAINED = ("gym/ant", "gym/humanoid", "gym/hopper", "gym/half_cheetah", "gym/walker2d_v5")
 
+# What makes a state, what is given besides, what `forward` and `step` compute from both.
+STATE = ("time", "qpos", "qvel", "act", "plastic", "history", "qacc_warmstart")
+INPUTS = {"ctrl", "qfrc_applied", "xfrc_applied", "eq_active", "mocap_pos", "mocap_quat", "userdata", "warning"}
+INPUTS |= set(STATE)
+COMPUTED = tuple(name for name in tree.tensor_fields(Data) if name not in INPUTS)
+# Not by C's mj_forward, or only at need.
+NOT_BY_FORWARD = {"qfrc_inverse", "subtree_linvel", "subtree_angmom", "solver_niter", "efc_state"}
+NOT_BY_FORWARD |= {"cacc", "cfrc_int", "cfrc_ext", "solver_fwdinv"}
+FORWARD = tuple(name for name in COMPUTED if name not in NOT_BY_FORWARD)
+
 SMALL = 1e-2  # the scale of a field whose numbers are all smaller
 ONE_DOF = (int(mujoco.mjtJoint.mjJNT_SLIDE), int(mujoco.mjtJoint.mjJNT_HINGE))
 FLOOR_NORMAL = 0.9  # a plane counts as a floor when the z component of its normal exceeds this
@@ -105,6 +115,11 @@ def case(name: str, *, seeds: int = 5, converge: bool = False, device: str = "cp
     if converge:
         mj_model.opt.solver = mujoco.mjtSolver.mjSOL_NEWTON
         mj_model = converged(mj_model)
+    return case_of(mj_model, seeds=seeds, device=device)
+
+
+def case_of(mj_model: mujoco.MjModel, *, seeds: int, device: str = "cpu") -> Case:
+    """Float64 states of an oracle, each with all that C computes from it, on a device."""
     mj_datas = tuple(random_state(mj_model, seed) for seed in range(seeds))
     m = put_model(mj_model, dtype=torch.float64, device=device)
     most = max(d.ncon for d in mj_datas)
@@ -232,6 +247,14 @@ def _excite(mj_model: mujoco.MjModel, d: mujoco.MjData, rng: np.random.Generator
     d.userdata[:] = calm * (1 + np.arange(mj_model.nuserdata))
     flip = rng.random(mj_model.neq) < 0.2
     d.eq_active[:] = np.where(flip, 1 - d.eq_active, d.eq_active)
+
+
+def mj_stepped(mj_model: mujoco.MjModel, mj_data: mujoco.MjData) -> mujoco.MjData:
+    """`mj_data` one step later; the original is kept."""
+    result = mujoco.MjData(mj_model)
+    mujoco.mj_copyData(result, mj_model, mj_data)
+    mujoco.mj_step(mj_model, result)
+    return result
 
 
 def poison(d: Any, fields: Sequence[str]) -> Any:

@@ -122,6 +122,8 @@ def _world(mj_model: mujoco.MjModel, d: Any, layout: _Layout) -> mujoco.MjData:
     )
     result.time = float(d.time)
     for name in COPIED:
+        if not hasattr(result, name):  # of a later MuJoCo: empty here
+            continue
         target = getattr(result, name)
         target[:] = np.reshape(getattr(d, name), target.shape)
     _sparse_matrices(mj_model, result, d)

@@ -4,39 +4,37 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from reference import FEATURES, GYM, MODELS, Case, assert_fields_close, case, converged, load, poison, random_state
+from reference import (
+    COMPUTED,
+    FEATURES,
+    FORWARD,
+    GYM,
+    MODELS,
+    STATE,
+    Case,
+    assert_fields_close,
+    case,
+    converged,
+    load,
+    mj_stepped,
+    poison,
+    random_state,
+)
 
 import mjtorch
 from mjtorch import tree
-from mjtorch.model import Data
 
-STATE = "time qpos qvel act plastic history qacc_warmstart"
-INPUTS = {"ctrl", "qfrc_applied", "xfrc_applied", "eq_active", "mocap_pos", "mocap_quat", "userdata", "warning"}
-INPUTS |= set(STATE.split())
-COMPUTED = tuple(name for name in tree.tensor_fields(Data) if name not in INPUTS)
-# Not by C's mj_forward, or only at need.
-NOT_BY_FORWARD = {"qfrc_inverse", "subtree_linvel", "subtree_angmom", "solver_niter", "efc_state"}
-NOT_BY_FORWARD |= {"cacc", "cfrc_int", "cfrc_ext", "solver_fwdinv"}
-FORWARD = tuple(name for name in COMPUTED if name not in NOT_BY_FORWARD)
 INTEGRATORS = ("Euler", "RK4", "implicit", "implicitfast")
 # A PGS that has not converged depends on the order of its rows, which is not that of C where condims are mixed.
 OWN_LIMITS = 1e-4
 SOLVERS = ("PGS", "CG", "Newton")
 
 
-def mj_stepped(mj_model: mujoco.MjModel, mj_data: mujoco.MjData) -> mujoco.MjData:
-    """`mj_data` one step later; the original is kept."""
-    result = mujoco.MjData(mj_model)
-    mujoco.mj_copyData(result, mj_model, mj_data)
-    mujoco.mj_step(mj_model, result)
-    return result
-
-
 def assert_steps_match(this: Case, rtol: float) -> None:
     for seed, (mj_data, d) in enumerate(zip(this.mj_datas, this.datas, strict=True)):
         stepped = mjtorch.step(this.m, poison(d, COMPUTED))
         wanted = mj_stepped(this.mj_model, mj_data)
-        assert_fields_close(stepped, wanted, STATE.split()[:6], rtol, m=this.m, context=f"seed {seed}")
+        assert_fields_close(stepped, wanted, STATE[:6], rtol, m=this.m, context=f"seed {seed}")
 
 
 @pytest.mark.parametrize("model", MODELS)
