@@ -40,7 +40,9 @@ SCENE = """<mujoco>
     </body>
   </worldbody>
 </mujoco>"""
-PAIRS = [tuple(name.split("-")) for name in CONVEX]
+# A mesh that comes first is a brick, one that comes second a wedge.
+PAIRS = [tuple(pair.split("-")) for pair in CONVEX]
+PAIRS = [(first.replace("mesh", "brick"), second.replace("mesh", "wedge")) for first, second in PAIRS]
 POSES = 60
 
 

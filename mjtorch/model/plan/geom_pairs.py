@@ -13,13 +13,19 @@ ROUND = "round"
 # The families of convex shapes that have no formula of their own.
 CONVEX = {
     "sphere-ellipsoid": (SPHERE, ELLIPSOID),
+    "sphere-mesh": (SPHERE, MESH),
     "capsule-ellipsoid": (CAPSULE, ELLIPSOID),
     "capsule-cylinder": (CAPSULE, CYLINDER),
+    "capsule-mesh": (CAPSULE, MESH),
     "ellipsoid-ellipsoid": (ELLIPSOID, ELLIPSOID),
     "ellipsoid-cylinder": (ELLIPSOID, CYLINDER),
     "ellipsoid-box": (ELLIPSOID, BOX),
+    "ellipsoid-mesh": (ELLIPSOID, MESH),
     "cylinder-cylinder": (CYLINDER, CYLINDER),
     "cylinder-box": (CYLINDER, BOX),
+    "cylinder-mesh": (CYLINDER, MESH),
+    "box-mesh": (BOX, MESH),
+    "mesh-mesh": (MESH, MESH),
 }
 
 
