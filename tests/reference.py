@@ -30,7 +30,7 @@ SINCE_4 = pytest.mark.skipif(VERSION < 4, reason="MuJoCo 4.0 came with it")
 # Small models of our own, one feature each; older versions of MuJoCo cannot load all of them.
 NEW = {"plastic"} if VERSION < 4 else set()
 FEATURES = tuple(f"feature/{p.stem}" for p in sorted(FOLDERS["feature"].glob("*.xml")) if p.stem not in NEW)
-# The models that come with Gymnasium, without the pusher, whose cylinder meets capsules.
+# The models that come with Gymnasium.
 GYM = (
     "gym/ant",
     "gym/half_cheetah",
@@ -39,6 +39,7 @@ GYM = (
     "gym/humanoidstandup",
     "gym/inverted_double_pendulum",
     "gym/inverted_pendulum",
+    "gym/pusher_v5",
     "gym/reacher",
     "gym/swimmer",
     "gym/walker2d_v5",

@@ -10,12 +10,13 @@ class Hull(NamedTuple):
     """Convex hulls of n meshes, in the frames of their geoms; what is missing is repeated.
 
     vert: (n, nvert, 3) [m]; face: (n, nface, k) vertices of the polygons, counterclockwise from outside
-    normal: (n, nface, 3) unit, outward
+    normal: (n, nface, 3) unit, outward; degree: the most polygons at any vertex
     """
 
     vert: Tensor
     face: Tensor
     normal: Tensor
+    degree: int
 
 
 class Solid(NamedTuple):

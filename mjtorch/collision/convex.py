@@ -47,7 +47,7 @@ def convex(
     *,
     multiccd: bool = True,
     iterations: int = 35,
-    tolerance: float = 1e-6,
+    tolerance: float | Tensor = 1e-6,
 ) -> Contacts:
     """The contacts of n pairs of shapes: one for each or, of shapes with faces or edges, up to four (mjc_Convex).
 
@@ -75,7 +75,7 @@ def convex(
     )
 
 
-def closest(shape1: Convex, shape2: Convex, iterations: int, tolerance: float) -> Closest:
+def closest(shape1: Convex, shape2: Convex, iterations: int, tolerance: float | Tensor) -> Closest:
     """The points of n pairs of shapes that are nearest to each other, or deepest in each other."""
     fixed1, fixed2 = detach(shape1), detach(shape2)
 

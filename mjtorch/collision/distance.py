@@ -8,7 +8,7 @@ from mjtorch.collision.support import Convex, from_first
 
 
 def geom_distance(
-    shape1: Convex, shape2: Convex, distmax: Tensor, *, iterations: int = 35, tolerance: float = 1e-6
+    shape1: Convex, shape2: Convex, distmax: Tensor, *, iterations: int = 35, tolerance: float | Tensor = 1e-6
 ) -> tuple[Tensor, Tensor]:
     """The signed distances of n pairs of convex geoms, and the points where they are nearest (mj_geomDistance).
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mjtorch.collision.gjk import Support
 from mjtorch.collision.support import is_at
-from mjtorch.control_flow import while_loop
+from mjtorch.control_flow.while_loop import while_loop
 from mjtorch.math.vector import MIN_VALUE, basis, cross, dot, norm, normalize
 
 # Corners of the faces of the first tetrahedron, counterclockwise from outside if its volume is positive.
@@ -58,7 +58,7 @@ class Depth(NamedTuple):
 
 
 def epa(
-    support: Support, start: Tensor, active: Tensor, iterations: int, tolerance: float, relative: float = 0.0
+    support: Support, start: Tensor, active: Tensor, iterations: int, tolerance: float | Tensor, relative: float = 0.0
 ) -> Depth:
     """The depth of n pairs of convex shapes, reached within `tolerance` [m] if it can be in so many `iterations`.
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mjtorch.collision.support import is_at
-from mjtorch.control_flow import while_loop
+from mjtorch.control_flow.while_loop import while_loop
 from mjtorch.math.vector import basis, cross, dot, norm, normalize
 
 # The corners that span the edges and the faces of a tetrahedron.
@@ -39,7 +39,7 @@ class Simplex(NamedTuple):
     done: Tensor
 
 
-def gjk(support: Support, start: Tensor, iterations: int, tolerance: float) -> Simplex:
+def gjk(support: Support, start: Tensor, iterations: int, tolerance: float | Tensor) -> Simplex:
     """The nearest points of n pairs of convex shapes; `nearest` is zero where they intersect.
 
     start: (n, 3) the direction in which the difference is entered first, such as from centre to centre
@@ -64,7 +64,7 @@ def gjk(support: Support, start: Tensor, iterations: int, tolerance: float) -> S
     return while_loop(unfinished, body, (first, count))[0]
 
 
-def improved(support: Support, s: Simplex, tolerance: float) -> Simplex:
+def improved(support: Support, s: Simplex, tolerance: float | Tensor) -> Simplex:
     """One trip of the algorithm: the same simplex, `done`, where the nearest point of all is reached."""
     square = dot(s.nearest, s.nearest)
     eps = torch.finfo(square.dtype).eps

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mjtorch.collision.frame import make_frame
 from mjtorch.collision.support import Convex, detach, local_support, support, to_local, to_world
-from mjtorch.control_flow import fori_loop
+from mjtorch.control_flow.fori_loop import fori_loop
 from mjtorch.math.shape import Shape
 from mjtorch.math.vector import dot, norm
 

@@ -76,6 +76,7 @@ class Option(tree.Tree):
     timestep: () [s]
     impratio: () ratio of friction to normal contact impedance
     tolerance, ls_tolerance, noslip_tolerance: () tolerances of the main solver, the line search, the noslip solver
+    ccd_tolerance: () [m] tolerance of distances between convex shapes
     gravity: (3,) [m/s^2]
     wind: (3,) [m/s]
     magnetic: (3,)
@@ -89,6 +90,7 @@ class Option(tree.Tree):
     tolerance: Tensor
     ls_tolerance: Tensor
     noslip_tolerance: Tensor
+    ccd_tolerance: Tensor
     gravity: Tensor
     wind: Tensor
     magnetic: Tensor
@@ -104,6 +106,7 @@ class Option(tree.Tree):
     iterations: int = tree.field(static=True)
     ls_iterations: int = tree.field(static=True)
     noslip_iterations: int = tree.field(static=True)
+    ccd_iterations: int = tree.field(static=True)
     disableflags: int = tree.field(static=True)
     enableflags: int = tree.field(static=True)
     disableactuator: int = tree.field(static=True)

@@ -61,6 +61,7 @@ def put_model(
         iterations=int(mj_model.opt.iterations),
         ls_iterations=int(mj_model.opt.ls_iterations),
         noslip_iterations=int(mj_model.opt.noslip_iterations),
+        ccd_iterations=int(mj_model.opt.ccd_iterations),
         disableflags=int(mj_model.opt.disableflags),
         enableflags=int(mj_model.opt.enableflags),
         disableactuator=int(mj_model.opt.disableactuator),

@@ -9,7 +9,7 @@ import numpy as np
 from mujoco import mjtBias, mjtDyn, mjtEq, mjtGain, mjtGeom, mjtJoint, mjtObj, mjtSensor, mjtTrn
 
 from mjtorch.model.option import Cone, DisableBit, EnableBit, Integrator, Solver
-from mjtorch.model.plan.geom_pairs import SUPPORTED as COLLIDED, unsupported_pairs
+from mjtorch.model.plan.geom_pairs import SUPPORTED as COLLIDED, convex_pairs, unsupported_pairs
 from mjtorch.model.plan.ray import unmet_geoms
 from mjtorch.model.plan.sensor import SUPPORTED as SENSORS
 from mjtorch.model.plan.servo import slots
@@ -161,8 +161,17 @@ def _wrapping(kind: int) -> Callable[[mujoco.MjModel], Names]:
 
 def _pair_names(m: mujoco.MjModel) -> Names:
     """Pairs of geoms that may collide but cannot be."""
-    pairs = [list(pair) for pair in unsupported_pairs(m)]
-    return [f"{_types_name(m.geom_type[pair])} ({', '.join(_named(m, 'geom', pair))})" for pair in pairs]
+    return _names_of_pairs(m, unsupported_pairs(m))
+
+
+def _convex_names(m: mujoco.MjModel, is_on: bool) -> Names:
+    """Pairs of convex geoms without a formula of their own, if a flag is on."""
+    return _names_of_pairs(m, convex_pairs(m)) if is_on else []
+
+
+def _names_of_pairs(m: mujoco.MjModel, pairs: list[tuple[int, int]]) -> Names:
+    """Such as `box-box (geom "a", geom "b")`."""
+    return [f"{_types_name(m.geom_type[pair])} ({', '.join(_named(m, 'geom', pair))})" for pair in map(list, pairs)]
 
 
 def _types_name(types: Iterable[int]) -> str:
@@ -313,6 +322,14 @@ TABLE: tuple[Feature, ...] = (
         NO,
         _pair_names,
         "replace one of them by a geom of a supported pair, or set contype and conaffinity so that they do not meet",
+    ),
+    Feature("collisions", "several contacts of convex shapes (multiccd)", YES, lambda m: _convex_names(m, True)),
+    Feature(
+        "collisions",
+        "convex shapes by other means (nativeccd disabled)",
+        NO,
+        lambda m: _convex_names(m, bool(m.opt.disableflags & DisableBit.NATIVECCD)),
+        "enable the flag",
     ),
     Feature("contacts", "explicit pairs", YES, _count("npair", "pair")),
     Feature("contacts", "excluded bodies", YES, lambda m: ["exclude"] * m.nexclude),

@@ -28,6 +28,8 @@ BODY = """
 """
 GENERAL = '<actuator><general name="engine" joint="hinge" {}/></actuator>'
 
+HILLS = '<hfield name="hills" nrow="2" ncol="2" size="1 1 1 1"/>'
+
 
 def refused(where: str, what: str, feature: str, element: str) -> tuple[dict[str, str], str, str]:
     return {where: what}, feature, element
@@ -39,7 +41,16 @@ REFUSED = (
     refused("sections", GENERAL.format('biastype="user"'), "bias user", 'actuator "engine"'),
     refused("sections", GENERAL.format('dyntype="user" actdim="3"'), "actdim above", 'actuator "engine"'),
     refused("sections", GENERAL.format('biastype="dcmotor"'), "beside other types", 'actuator "engine"'),
-    refused("world", '<geom name="rock" type="mesh" mesh="lump"/>', "pairs of other geoms", 'geom "rock"'),
+    (
+        {"asset": HILLS, "world": '<geom name="hills" type="hfield" hfield="hills"/>'},
+        "pairs of other geoms",
+        'geom "hills"',
+    ),
+    (
+        {"flag": 'nativeccd="disable"', "world": '<geom name="rock" type="mesh" mesh="lump"/>'},
+        "nativeccd disabled",
+        'geom "rock"',
+    ),
     refused("geom", 'adhesion="1"', "adhesion of geoms", 'geom "ball"'),
     refused("geom", 'surfacevel="1 0 0 0 0 0"', "surface velocity", 'geom "ball"'),
     refused(
@@ -65,7 +76,7 @@ REFUSED = (
     (
         {
             "sections": '<sensor><tactile geom="ball" mesh="lump"/></sensor>',
-            "asset": '<hfield name="hills" nrow="2" ncol="2" size="1 1 1 1"/>',
+            "asset": HILLS,
             "world": '<geom name="hills" type="hfield" hfield="hills"/>',
         },
         "sensors: tactile sensors on other",
@@ -113,9 +124,9 @@ def test_all_refusals_come_in_one_error() -> None:
 
 
 def test_elements_without_a_name_are_numbered_and_long_lists_cut() -> None:
-    rocks = "".join(f'<geom type="mesh" mesh="lump" pos="{i} 0 0"/>' for i in range(9))
-    with pytest.raises(NotImplementedError, match=r'mesh \(geom "ball", geom 0\).* and 10 more'):
-        put_model(build(world=rocks))
+    fields = "".join(f'<geom type="hfield" hfield="hills" pos="{i} 0 0"/>' for i in range(9))
+    with pytest.raises(NotImplementedError, match=r'hfield-sphere \(geom 0, geom "ball"\).* and 10 more'):
+        put_model(build(asset=HILLS, world=fields))
 
 
 def test_callbacks_are_refused() -> None:

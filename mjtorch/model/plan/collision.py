@@ -36,6 +36,7 @@ class Meshes(tree.Tree):
     face: Tensor
     normal: Tensor
     mesh: Tensor
+    degree: int = tree.field(static=True)
 
 
 @tree.dataclass(kw_only=True)
@@ -43,12 +44,14 @@ class Family(tree.Tree):
     """Pairs of geoms that one function collides, n of them, with the same number of candidates each.
 
     name: static, its key in the table of colliders
+    contacts: static, the candidates of each pair
     geom: (2, n) geom ids
     candidate: (n,) the first candidate of each pair
     meshes: of the first geoms and of the second, None where these are no meshes
     """
 
     name: str = tree.field(static=True)
+    contacts: int = tree.field(static=True)
     geom: Tensor
     candidate: Tensor
     meshes: tuple[Meshes | None, Meshes | None]
@@ -195,6 +198,7 @@ def _family(
     one, two = (_meshes(mj_model, [c.geom[k] for c in pairs], ints, floats) for k in (0, 1))
     return Family(
         name=name,
+        contacts=len(members) // len(pairs),
         geom=ints([c.geom for c in pairs], -1, 2).T.contiguous(),
         candidate=ints([first[c.tried, 0] for c in pairs], -1),
         meshes=(one, two),
@@ -210,7 +214,8 @@ def _meshes(
     used, row = np.unique(mj_model.geom_dataid[geoms], return_inverse=True)
     found = hulls(mj_model, used.tolist())
     face = ints(found.face, *found.face.shape)
-    return Meshes(vert=floats(found.vert), face=face, normal=floats(found.normal), mesh=ints(row, -1))
+    vert, normal = floats(found.vert), floats(found.normal)
+    return Meshes(vert=vert, face=face, normal=normal, mesh=ints(row, -1), degree=found.degree)
 
 
 def _candidates(mj_model: mujoco.MjModel) -> list[Candidate]:

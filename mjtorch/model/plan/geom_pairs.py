@@ -10,6 +10,23 @@ from mjtorch.model.option import DisableBit
 PLANE, HFIELD, SPHERE, CAPSULE, ELLIPSOID, CYLINDER, BOX, MESH = range(8)
 # The family of planes, spheres and capsules among themselves.
 ROUND = "round"
+# The families of convex shapes that have no formula of their own.
+CONVEX = {
+    "sphere-ellipsoid": (SPHERE, ELLIPSOID),
+    "sphere-mesh": (SPHERE, MESH),
+    "capsule-ellipsoid": (CAPSULE, ELLIPSOID),
+    "capsule-cylinder": (CAPSULE, CYLINDER),
+    "capsule-mesh": (CAPSULE, MESH),
+    "ellipsoid-ellipsoid": (ELLIPSOID, ELLIPSOID),
+    "ellipsoid-cylinder": (ELLIPSOID, CYLINDER),
+    "ellipsoid-box": (ELLIPSOID, BOX),
+    "ellipsoid-mesh": (ELLIPSOID, MESH),
+    "cylinder-cylinder": (CYLINDER, CYLINDER),
+    "cylinder-box": (CYLINDER, BOX),
+    "cylinder-mesh": (CYLINDER, MESH),
+    "box-mesh": (BOX, MESH),
+    "mesh-mesh": (MESH, MESH),
+}
 
 
 class Collided(NamedTuple):
@@ -34,6 +51,7 @@ SUPPORTED = {
     (CAPSULE, CAPSULE): Collided(ROUND, 2),
     (CAPSULE, BOX): Collided("capsule-box", 2),
     (BOX, BOX): Collided("box-box", 8),
+    **{pair: Collided(name, 1 if {SPHERE, ELLIPSOID} & {*pair} else 4) for name, pair in CONVEX.items()},
 }
 
 
@@ -77,7 +95,14 @@ def collided(mj_model: mujoco.MjModel, pair: GeomPair) -> Collided | None:
     meshes = [int(mj_model.geom_dataid[g]) for g in (pair.geom1, pair.geom2) if mj_model.geom_type[g] == MESH]
     if not all(mj_model.mesh_polynum[mesh] for mesh in meshes):
         return None
-    return SUPPORTED.get(types(mj_model, pair))
+    how = SUPPORTED.get(types(mj_model, pair))
+    single = bool(mj_model.opt.disableflags & DisableBit.MULTICCD)
+    return how._replace(contacts=1) if how and how.family in CONVEX and single else how
+
+
+def convex_pairs(mj_model: mujoco.MjModel) -> list[tuple[int, int]]:
+    """Geom ids of the pairs of convex shapes that have no formula of their own, in C's order."""
+    return [(p.geom1, p.geom2) for p in tried_pairs(mj_model) if types(mj_model, p) in CONVEX.values()]
 
 
 def types(mj_model: mujoco.MjModel, pair: GeomPair) -> tuple[int, int]:

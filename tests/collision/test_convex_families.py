@@ -1,0 +1,133 @@
+"""Convex shapes without a formula of their own, as parts of models: their contacts and steps against C."""
+
+import numpy as np
+import pytest
+import torch
+from collision.contacts import double
+from collision.convex_pairs import IS_RECENT, aligned_poses, posed, random_poses, two_geoms
+from collision.test_convex import matches
+from reference import converged, load, poison, random_state
+
+import mjtorch
+from mjtorch.collision import collision
+from mjtorch.collision.convex import Contacts
+from mjtorch.model import DisableBit
+from mjtorch.model.plan.geom_pairs import CONVEX
+
+# Flat and round shapes on a cylinder, of three condims, one with a margin.
+SCENE = """<mujoco>
+  <option timestep="0.003"/>
+  <default>
+    <geom solref=".015 1" solimp=".9 .95 .002" contype="0"/>
+  </default>
+  <worldbody>
+    <geom type="cylinder" size=".5 .1" pos="0 0 -.1" contype="1" conaffinity="0" friction=".8 .02 .001"/>
+    <body pos="0 0 .15">
+      <freejoint/>
+      <geom type="box" size=".1 .12 .15" mass="1" contype="2"/>
+    </body>
+    <body pos=".35 0 .05" euler="90 0 20">
+      <freejoint/>
+      <geom type="capsule" size=".05 .15" mass=".5" margin=".01" gap=".004" condim="4"/>
+    </body>
+    <body pos="-.32 0 .08">
+      <freejoint/>
+      <geom type="cylinder" size=".1 .08" mass=".5"/>
+    </body>
+    <body pos="0 0 .36" euler="10 40 0">
+      <freejoint/>
+      <geom type="ellipsoid" size=".05 .1 .07" mass=".4" conaffinity="2" condim="6"/>
+    </body>
+  </worldbody>
+</mujoco>"""
+# A mesh that comes first is a brick, one that comes second a wedge.
+PAIRS = [tuple(pair.split("-")) for pair in CONVEX]
+PAIRS = [(first.replace("mesh", "brick"), second.replace("mesh", "wedge")) for first, second in PAIRS]
+POSES = 60
+
+
+def batched(poses, m):
+    """Our contacts of n poses, as those of n pairs of which each has a world for itself."""
+    d = mjtorch.make_data(m)
+    xpos = torch.tensor(np.stack([d.geom_xpos for d in poses.mj_data]))
+    xmat = torch.tensor(np.stack([d.geom_xmat for d in poses.mj_data])).unflatten(-1, (3, 3))
+    run = torch.vmap(lambda xpos, xmat: collision(m, d.replace(geom_xpos=xpos, geom_xmat=xmat)).contact)
+    contact = run(xpos, xmat)
+    first = contact.detected.long().argmax(-1)
+    normal = contact.frame[torch.arange(len(first)), first, 0]
+    return Contacts(contact.dist[:, None], contact.pos[:, None], normal[:, None], contact.detected[:, None])
+
+
+@pytest.mark.skipif(not IS_RECENT, reason="contacts as MuJoCo 4 finds them")
+@pytest.mark.parametrize("flag", ["enable", "disable"])
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+def test_contacts(first, second, flag):
+    mj_model = two_geoms(first, second, 0.01, "><flag multiccd='" + flag + "'/></option><option")
+    poses = posed(mj_model, random_poses(POSES, 0.4) + aligned_poses(POSES, 0.05))
+    found = batched(poses, double(mj_model))
+    several = flag == "enable" and not {"sphere", "ellipsoid"} & {first, second}
+    assert found.dist.shape[-1] == (4 if several else 1)
+    numbers, same = matches(poses, found, 0.01, exact=False)
+    assert numbers.mean() > 0.97 and len(same) > 0.2 * POSES
+    # Of more than four points, C does not always find the four that span most area.
+    assert same.mean() > (0.85 if several else 0.97)
+
+
+def test_iterations_and_tolerance_are_those_of_the_options():
+    def depths(option):
+        mj_model = two_geoms("ellipsoid", "cylinder")
+        for name, value in option.items():
+            setattr(mj_model.opt, name, value)
+        return batched(posed(mj_model, random_poses(POSES, 0.2)), double(mj_model)).dist
+
+    best = depths({})
+    for option, least in (({"ccd_iterations": 3}, 1e-3), ({"ccd_tolerance": 0.05}, 1e-3)):
+        assert (depths(option) - best).abs().max() > least
+
+
+def test_other_means_are_refused():
+    mj_model = two_geoms("cylinder", "box")
+    mj_model.opt.disableflags |= DisableBit.NATIVECCD
+    with pytest.raises(NotImplementedError, match=r"nativeccd disabled.*cylinder-box"):
+        mjtorch.put_model(mj_model)
+    mjtorch.put_model(load('<mujoco><option><flag nativeccd="disable"/></option></mujoco>'))
+
+
+@pytest.fixture(scope="module")
+def scene():
+    """The model, C's and ours, and states in which shapes touch without being as deep as they are thick."""
+    mj_model = converged(load(SCENE))
+    # C's depths of round shapes depend on when it stops.
+    mj_model.opt.ccd_tolerance, mj_model.opt.ccd_iterations = 1e-10, 200
+    mj_datas = [random_state(mj_model, seed) for seed in range(2, 6)]
+    mj_model.opt.ccd_tolerance, mj_model.opt.ccd_iterations = 1e-6, 35
+    m = double(mj_model)
+    return mj_datas, m, [mjtorch.put_data(mj_model, d, model=m) for d in mj_datas]
+
+
+def error(ours, theirs):
+    return np.abs(ours.numpy() - theirs).max() / np.abs(theirs).max()
+
+
+@pytest.mark.skipif(not IS_RECENT, reason="contacts as MuJoCo 4 finds them")
+def test_forward_matches_c(scene):
+    mj_datas, m, datas = scene
+    types = set()
+    for mj_data, d in zip(mj_datas, datas, strict=True):
+        d = mjtorch.forward(m, poison(d, ("contact", "ncon", "qacc", "qfrc_constraint")))
+        assert int(d.ncon) == mj_data.ncon
+        assert error(d.qacc, mj_data.qacc) < 1e-3
+        assert error(d.qfrc_constraint, mj_data.qfrc_constraint) < 1e-3
+        types |= {d.contact.dim[k] for k in d.contact.detected.nonzero()[:, 0]}
+    assert types == {3, 4, 6}
+
+
+def test_derivatives_are_finite(scene):
+    _, m, datas = scene
+
+    def speed(qpos, d):
+        return (mjtorch.step(m, d.replace(qpos=qpos)).qvel ** 2).sum()
+
+    for d in datas:
+        gradient = torch.func.grad(speed)(d.qpos, d)
+        assert gradient.isfinite().all() and gradient.abs().max() > 0
