@@ -11,6 +11,7 @@ from pathlib import Path
 
 import mujoco
 import pytest
+import torch
 from mujoco import MjSpec, mjtTrn
 from reference import (
     COMPUTED,
@@ -250,3 +251,25 @@ def test_steps_match_c(name: str) -> None:
         for step in range(STEPS):
             mj_data, d = mj_stepped(this.mj_model, mj_data), mjtorch.step(this.m, d)
             assert_fields_close(d, mj_data, STATE[:6], 1e-7, m=this.m, context=f"seed {seed}, step {step}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_jitted_step_matches_c(name: str) -> None:
+    this = solved(name)
+    jitted = mjtorch.jit(mjtorch.step, in_dims=None, strict=True)
+    for seed, (mj_data, d) in enumerate(zip(this.mj_datas, this.datas, strict=True)):
+        stepped = jitted(this.m, poison(d, COMPUTED))
+        wanted = mj_stepped(this.mj_model, mj_data)
+        assert_fields_close(stepped, wanted, STATE[:6], 1e-7, m=this.m, context=f"seed {seed}")
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_gradients_are_finite(name: str) -> None:
+    this = solved(name)
+    d = poison(this.datas[0], COMPUTED)
+    inputs = tuple(getattr(d, field).clone().requires_grad_() for field in ("qpos", "qvel", "ctrl"))
+    stepped = mjtorch.step(this.m, d.replace(qpos=inputs[0], qvel=inputs[1], ctrl=inputs[2]))
+    loss = stepped.qpos.square().sum() + stepped.qvel.square().sum()
+    for gradient in torch.autograd.grad(loss, inputs, materialize_grads=True) if this.m.nv else ():
+        assert gradient.isfinite().all()
