@@ -11,6 +11,7 @@ from pathlib import Path
 
 import mujoco
 import pytest
+import torch
 from mujoco import MjSpec, mjtTrn
 from reference import (
     COMPUTED,
@@ -87,6 +88,8 @@ STEPS = 3
 # How close. Where shapes without a formula touch, both engines stop searching at a tolerance.
 CLOSE = 1e-7
 TOUCHING = {"dm_control/dog": 1e-5, "dm_control/dog_run": 1e-5, "dm_control/humanoid_CMU": 1e-5}
+# In the second state the things in the dog's room are deep in one another, with more contacts than there are slots.
+SEEDS = {"dm_control/dog": 1}
 
 
 # --- what the suite does to its files ---
@@ -183,7 +186,7 @@ def solved(name: str) -> Case:
         # Its ball touches the floor, neither above nor below it: rounding would decide whether there is a contact.
         mj_model.body_pos[1, 2] -= 1e-3
     mj_model.opt.solver = mujoco.mjtSolver.mjSOL_NEWTON
-    return case_of(converged(mj_model), seeds=2)
+    return case_of(converged(mj_model), seeds=SEEDS.get(name, 2))
 
 
 def refusals(mj_model: mujoco.MjModel) -> tuple[str, ...]:
@@ -198,6 +201,12 @@ def refusals(mj_model: mujoco.MjModel) -> tuple[str, ...]:
 
 
 # --- the tests ---
+
+
+def how_close(name: str) -> float:
+    """The relative error to which a model matches."""
+    return TOUCHING.get(name, CLOSE)
+
 
 ACCEPTED = [name for name, verdict in VERDICTS.items() if verdict == MATCHES]
 
@@ -226,7 +235,7 @@ def test_forward_matches_c(name: str) -> None:
     this = solved(name)
     for seed, (mj_data, d) in enumerate(zip(this.mj_datas, this.datas, strict=True)):
         d = mjtorch.forward(this.m, poison(d, COMPUTED))
-        assert_fields_close(d, mj_data, FORWARD, TOUCHING.get(name, CLOSE), m=this.m, context=f"seed {seed}")
+        assert_fields_close(d, mj_data, FORWARD, how_close(name), m=this.m, context=f"seed {seed}")
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
@@ -236,6 +245,26 @@ def test_steps_match_c(name: str) -> None:
         d = poison(d, COMPUTED)
         for step in range(STEPS):
             mj_data, d = mj_stepped(this.mj_model, mj_data), mjtorch.step(this.m, d)
-            assert_fields_close(
-                d, mj_data, STATE[:6], TOUCHING.get(name, CLOSE), m=this.m, context=f"seed {seed}, step {step}"
-            )
+            assert_fields_close(d, mj_data, STATE[:6], how_close(name), m=this.m, context=f"seed {seed}, step {step}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_jitted_step_matches_c(name: str) -> None:
+    this = solved(name)
+    jitted = mjtorch.jit(mjtorch.step, in_dims=None, strict=True)
+    for seed, (mj_data, d) in enumerate(zip(this.mj_datas, this.datas, strict=True)):
+        stepped = jitted(this.m, poison(d, COMPUTED))
+        wanted = mj_stepped(this.mj_model, mj_data)
+        assert_fields_close(stepped, wanted, STATE[:6], how_close(name), m=this.m, context=f"seed {seed}")
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_gradients_are_finite(name: str) -> None:
+    this = solved(name)
+    d = poison(this.datas[0], COMPUTED)
+    inputs = tuple(getattr(d, field).clone().requires_grad_() for field in ("qpos", "qvel", "ctrl"))
+    stepped = mjtorch.step(this.m, d.replace(qpos=inputs[0], qvel=inputs[1], ctrl=inputs[2]))
+    loss = stepped.qpos.square().sum() + stepped.qvel.square().sum()
+    for gradient in torch.autograd.grad(loss, inputs, materialize_grads=True) if this.m.nv else ():
+        assert gradient.isfinite().all()
