@@ -5,6 +5,7 @@ Batching, compiling and differentiating are transforms around it: `torch.vmap`, 
 
 from mjtorch import control_flow, tree
 from mjtorch.collision import collision
+from mjtorch.collision.distance import geom_distance
 from mjtorch.constraint import contact_force, make_constraint, reference_constraint, rne_postconstraint
 from mjtorch.forward import (
     compare_fwd_inv,
@@ -110,6 +111,7 @@ __all__ = [
     "fwd_constraint",
     "fwd_position",
     "fwd_velocity",
+    "geom_distance",
     "get_data",
     "get_state",
     "implicit",

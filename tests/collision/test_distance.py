@@ -7,7 +7,7 @@ import torch
 from collision.convex_pairs import IS_RECENT, posed, random_poses, two_geoms
 
 import mjtorch
-from mjtorch.collision.distance import geom_distance
+from mjtorch.collision.distance import distances
 
 FAR = 0.1
 PAIRS = [
@@ -23,7 +23,7 @@ PAIRS = [
 
 
 def distance(shape1, shape2):
-    return geom_distance(shape1, shape2, shape1.pos.new_full((1,), FAR))
+    return distances(shape1, shape2, shape1.pos.new_full((1,), FAR))
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS)
@@ -54,6 +54,35 @@ def test_same_place(first, second):
     expected = mujoco.mj_geomDistance(poses.mj_model, poses.mj_data[0], 0, 1, FAR, np.zeros(6))
     assert dist.item() == pytest.approx(expected, abs=1e-4)
     assert fromto.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("box", "sphere"), ("capsule", "box"), ("cylinder", "ellipsoid"), ("box", "box"), ("capsule", "capsule")],
+)
+def test_of_geoms_is_that_of_mujoco(first, second):
+    mj_model = two_geoms(first, second)
+    m = mjtorch.put_model(mj_model, dtype=torch.float64)
+    poses = posed(mj_model, random_poses(20, 0.6))
+    some = set()
+    for mj_data in poses.mj_data:
+        d = mjtorch.put_data(mj_model, mj_data, model=m)
+        for one, other in ((0, 1), (1, 0)):
+            points = np.zeros(6)
+            expected = mujoco.mj_geomDistance(mj_model, mj_data, one, other, FAR, points)
+            dist, fromto = mjtorch.geom_distance(m, d, one, other, FAR)
+            assert dist.item() == pytest.approx(expected, abs=1e-5)
+            some.add("far" if expected == FAR else "deep" if expected < 0 else "near")
+            if expected > 1e-3:
+                np.testing.assert_allclose(fromto.numpy(), points.reshape(2, 3), rtol=0, atol=1e-4)
+    assert some == {"far", "deep", "near"}
+
+
+def test_other_geoms_are_refused():
+    mj_model = two_geoms("sphere", "brick")
+    m = mjtorch.put_model(mj_model, dtype=torch.float64)
+    with pytest.raises(NotImplementedError, match="geom 1 is no sphere"):
+        mjtorch.geom_distance(m, mjtorch.make_data(m), 0, 1, FAR)
 
 
 def test_derivative_is_the_normal():
