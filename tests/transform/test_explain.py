@@ -112,7 +112,9 @@ def test_stock_counts_breaks_and_recompiles() -> None:
     assert whole.breaks == {}
     assert [c.what for c in whole.calls[:3]] == ["first call", "the same again", "other tensors"]
     assert [c.compiled for c in whole.calls[:3]] == [1, 0, 0]
-    assert sum(c.compiled for c in whole.calls) == 1 + sum(len(c.recompiles) for c in whole.calls)
+    # What Dynamo has seen of other functions may be why it compiles the first call.
+    later = whole.calls[1:]
+    assert sum(c.compiled for c in later) == sum(len(c.recompiles) for c in later)
     assert "a batch with 1 more" in str(whole)
     cut = stock(mjtorch.jit(breaking, in_dims=None), (torch.ones(3),), {})
     assert sum(cut.breaks.values()) >= 1
