@@ -103,7 +103,9 @@ def next_states(m: Model, d: Data, act: Tensor) -> Tensor:
     parts, dyn = [act], m.actuator_dynprm[p.actuator]
     if p.integral_act.shape[0]:
         most, integral = dyn[p.integral_motor, 8], act[p.integral_act]
-        parts.append(torch.where(most > 0, torch.clamp(integral, -most, most), integral))
+        # Where an integral is kept at its limit, its derivative is that of the limit.
+        within = torch.where(integral >= most, most, torch.where(integral <= -most, -most, integral))
+        parts.append(torch.where(most > 0, within, integral))
     if p.bristle_act.shape[0]:
         rate = decay(m, d)[p.bristle_motor]
         moves = rate > MIN_VALUE

@@ -14,6 +14,7 @@ from mjtorch.smooth.com import com_pos, subtree_sum
 from mjtorch.smooth.inertia import crb, factor_m, solve_m
 from mjtorch.smooth.jacobian import jac
 from mjtorch.smooth.kinematics import kinematics
+from mjtorch.smooth.reflected import dof_armature
 from mjtorch.smooth.tendon import tendon
 from mjtorch.smooth.transmission import transmission
 
@@ -71,7 +72,7 @@ def set_const(m: Model) -> Model:
         "body_invweight0": body,
         "dof_invweight0": dof,
         # without the armature of tendons
-        "dof_M0": (momentum * d.cdof).sum(-1) + m.dof_armature,
+        "dof_M0": (momentum * d.cdof).sum(-1) + dof_armature(m),
     }
     if m.ntendon:
         new |= {"tendon_length0": d.ten_length, "tendon_invweight0": ten}

@@ -25,10 +25,14 @@ def comparable(mj_model: mujoco.MjModel) -> Tensor:
     return right
 
 
+# C's function refuses delays, and does not put plastic springs back to where they rested before each difference.
+NOT_BY_C = ("feature/delays", "feature/plastic")
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_matches_differences(model: str) -> None:
     this = case(model, converge=True)
-    by_c = this.mj_model.opt.integrator != int(Integrator.RK4)
+    by_c = this.mj_model.opt.integrator != int(Integrator.RK4) and model not in NOT_BY_C
     sensors = comparable(this.mj_model) if by_c else slice(None)
     for mj_data, d in zip(this.mj_datas[:SEEDS], this.datas[:SEEDS], strict=True):
         wanted = differences_of_c(this.mj_model, mj_data) if by_c else differences_of_ours(this.m, d)
