@@ -179,10 +179,16 @@ def _types_name(types: Iterable[int]) -> str:
     return "-".join(mjtGeom(int(t)).name.removeprefix("mjGEOM_").lower() for t in types)
 
 
-def _collided(m: mujoco.MjModel) -> Names:
-    """Geoms of the types that are collided with others and may touch something."""
-    types = sorted({t for pair in COLLIDED for t in pair})
-    return _named(m, "geom", np.flatnonzero(np.isin(m.geom_type, types) & (m.geom_contype | m.geom_conaffinity != 0)))
+def _meeting(one: int, two: int) -> Callable[[mujoco.MjModel], Names]:
+    """Geoms of two types that may touch something, if there are both."""
+
+    def uses(m: mujoco.MjModel) -> Names:
+        touching = m.geom_contype | m.geom_conaffinity != 0
+        ids = [np.flatnonzero((m.geom_type == t) & touching) for t in (one, two)]
+        found = len(ids[0]) > (one == two) and len(ids[1])
+        return _named(m, "geom", np.union1d(*ids)) if found else []
+
+    return uses
 
 
 def _mesh_touch(m: mujoco.MjModel) -> Names:
@@ -315,7 +321,7 @@ TABLE: tuple[Feature, ...] = (
         YES,
         _set("actuator_damping", "actuator_dampingpoly", "actuator_armature"),
     ),
-    Feature("collisions", ", ".join(_types_name(types) for types in COLLIDED), YES, _collided),
+    *(Feature("collisions", _types_name(types), YES, _meeting(*types)) for types in COLLIDED),
     Feature(
         "collisions",
         "pairs of other geoms",
