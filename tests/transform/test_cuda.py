@@ -64,6 +64,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "long order with nan": (lambda a: torch.where(a > 0, a, torch.nan).sort(stable=True), (70,)),
     "places": (lambda a: (a[a.argsort()], torch.zeros_like(a).scatter(0, a.argsort(), a)), (33,)),
     "loops": (lambda a: while_loop(lambda x: x.abs().sum() > 1, lambda x: 0.7 * x.roll(1), a), (40,)),
+    "not finite": (lambda a: a + torch.tensor([1.0, torch.inf, -torch.inf, torch.nan], dtype=a.dtype), (9, 4)),
     "scan": (lambda a: scan(lambda c, x: (c + x.sin(), c.cumsum(0)), a[0], a), (5, 33)),
 }
 
@@ -146,9 +147,10 @@ def test_lanes_that_part_are_found() -> None:
 # --- without a GPU ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["loops", "not finite"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_compiles_for_gpus(architecture: str) -> None:
-    f, shape = FUNCTIONS["loops"]
+def test_compiles_for_gpus(architecture: str, name: str) -> None:
+    f, shape = FUNCTIONS[name]
     found = resources(print_program(lowered_of(f, numbers(*shape)).program).text, architecture)
     assert found.architecture == architecture and found.registers > 16 and found.spills == 0 and found.code > 1000
 

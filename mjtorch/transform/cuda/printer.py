@@ -6,6 +6,8 @@ import dataclasses
 import pathlib
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from mjtorch.transform.cpp import COMMON, SCALARS, SCRATCH, TYPES, VECTOR, Printer, array
 from mjtorch.transform.cuda.hazards import Hazards, everyone, first_lane
 from mjtorch.transform.cuda.memory import BYTES, FAR, NEAR, Layout, lay_out
@@ -13,6 +15,8 @@ from mjtorch.transform.cuda.spread import Fold, Plan, Spread, identity
 from mjtorch.transform.fuse import accesses
 from mjtorch.transform.program import (
     BOOL,
+    FLOAT32,
+    FLOAT64,
     Assign,
     Buffer,
     Call,
@@ -306,11 +310,8 @@ def print_program(program: Program, lanes: int | None = None, budget: int = BUDG
     first = p.functions_of(list(_parts(program.once)))
     p.once = False
     shared_bytes = -(-(p.layout.bytes(NEAR) + 2 * p.most_lists) // 16) * 16
-    data = "".join(
-        f"CONSTANT {SCALARS[b.dtype]} {name}[]={{{array(b.constant, b.dtype)}}};\n"
-        for b, name in p.names.items()
-        if b.constant is not None
-    ) + "".join(f"CONSTANT int {name}[]={{{','.join(map(str, t))}}};\n" for t, name in p.tables.items())
+    data = "".join(_constant(b, name) for b, name in p.names.items())
+    data += "".join(f"CONSTANT int {name}[]={{{','.join(map(str, t))}}};\n" for t, name in p.tables.items())
     functions = "".join(
         f"FUNCTION {head}{{{'ONCE_MEMORY' if name in first else 'MEMORY'};{body}}}\n"
         for name, (head, body, _) in zip([*names, *first], p.functions, strict=True)
@@ -321,6 +322,17 @@ def print_program(program: Program, lanes: int | None = None, budget: int = BUDG
     kernel = f"KERNEL_ONCE({calls_once})\nKERNEL({calls})\n"
     text = sizes + WARP.read_text().replace('#include "vector.h"', VECTOR.read_text()) + data + functions + kernel
     return Source(text, lanes, shared_bytes, p.layout.bytes(FAR), once_bytes if first else 0, p.barriers, p.plan.cost)
+
+
+def _constant(b: Buffer, name: str) -> str:
+    """A constant array. Infinities and NaN, which have no literals there, make it one of bits."""
+    assert b.constant is not None
+    bits = {FLOAT32: np.uint32, FLOAT64: np.uint64}.get(b.dtype)
+    if bits is None or np.isfinite(b.constant).all():
+        return f"CONSTANT {SCALARS[b.dtype]} {name}[]={{{array(b.constant, b.dtype)}}};\n"
+    entries = ",".join(f"{x}u" if b.dtype == FLOAT32 else f"{x}ull" for x in b.constant.view(bits))
+    word = "unsigned" if b.dtype == FLOAT32 else "unsigned long long"
+    return f"CONSTANT {word} {name}_BITS[]={{{entries}}};\n#define {name} (({SCALARS[b.dtype]} const*){name}_BITS)\n"
 
 
 def _macros(p: WarpPrinter, shared: int, once: int) -> str:
