@@ -205,7 +205,7 @@ class Printer:
         if isinstance(s, Note):
             return f"\n// {s.text}\n"
         if isinstance(s, For):
-            head = f"for(int {s.variable}={self.index(s.start)};{s.variable}<{self.index(s.stop)};++{s.variable})"
+            head = self.head(s)
             if not self.lane and is_move(s):
                 return self.move(s, head)
             if s.scope:
@@ -232,6 +232,10 @@ class Printer:
         if isinstance(s, While):
             return self.loop(s)
         return self.write(s)
+
+    def head(self, s: For) -> str:
+        """What comes before the body of a loop over elements."""
+        return f"for(int {s.variable}={self.index(s.start)};{s.variable}<{self.index(s.stop)};++{s.variable})"
 
     def loop(self, s: While) -> str:
         """C++ for a loop."""

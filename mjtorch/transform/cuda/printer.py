@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from mjtorch.transform.cpp import COMMON, SCALARS, SCRATCH, TYPES, VECTOR, Printer, array
-from mjtorch.transform.cuda.hazards import Hazards, everyone, first_lane
+from mjtorch.transform.cuda.hazards import Access, Hazards, everyone, first_lane
 from mjtorch.transform.cuda.memory import BYTES, FAR, NEAR, Layout, lay_out
 from mjtorch.transform.cuda.spread import Fold, Plan, Spread, identity
 from mjtorch.transform.fuse import accesses
@@ -42,6 +42,7 @@ WARP = pathlib.Path(__file__).with_name("warp.h")
 CHUNK = 120
 # Shared memory that a world should not exceed: then an H100 holds 16 worlds in each of its processors.
 BUDGET = 14 * 1024
+WARP_SIZE = 32
 # Lanes per world for worlds with at most so many bytes of arrays: the smallest share a warp.
 LANES = ((1024, 8), (3072, 16))
 
@@ -170,7 +171,7 @@ class WarpPrinter(Printer):
 
     def serial(self, s: For) -> str:
         """A loop that all lanes run."""
-        head = f"for(int {s.variable}={self.index(s.start)};{s.variable}<{self.index(s.stop)};++{s.variable})"
+        head = self.head(s)
 
         def turn() -> str:
             guard = "" if s.guard is None else f"if(!any({self.expr(s.guard)}))continue;"
@@ -194,20 +195,20 @@ class WarpPrinter(Printer):
         self.running.pop()
         return f"for(;;){{{head}{flag}if(!any({self.expr(s.flag)}))break;{body}}}\n"
 
-    def repeated(self, write: object) -> str:
+    def repeated(self, write: Callable[[], str]) -> str:
         """What `write` prints, given that it follows itself."""
         while True:
             before, functions, barriers = self.hazards.state, len(self.functions), self.barriers
-            text = write()  # type: ignore[operator]
+            text = write()
             after = before | self.hazards.state
             if after == before:
                 return text
             del self.functions[functions:]
             self.hazards.state, self.barriers = after, barriers
 
-    def barrier(self, access: object) -> str:
+    def barrier(self, access: Access) -> str:
         """A barrier, if what comes needs one."""
-        if not self.hazards.add(access):  # type: ignore[arg-type]
+        if not self.hazards.add(access):
             return ""
         self.barriers += 1
         return "SYNC;"
@@ -299,11 +300,11 @@ def _parts(statements: Sequence[Statement]) -> Iterator[list[Statement]]:
 
 def print_program(program: Program, lanes: int | None = None, budget: int = BUDGET) -> Source:
     """CUDA source of `program`."""
-    if lanes is None:
-        probe = WarpPrinter(program, 32, budget)
-        need = probe.layout.bytes(NEAR) + probe.layout.bytes(FAR)
-        lanes = next((n for most, n in LANES if need <= most), 32)
-    p = WarpPrinter(program, lanes, budget)
+    p = WarpPrinter(program, lanes or WARP_SIZE, budget)
+    need = p.layout.bytes(NEAR) + p.layout.bytes(FAR)
+    fewer = next((n for most, n in LANES if need <= most), None)
+    if lanes is None and fewer is not None:
+        p = WarpPrinter(program, fewer, budget)
     names = p.functions_of(p.parts)
     p.hazards.clear()
     p.once = True
@@ -321,7 +322,9 @@ def print_program(program: Program, lanes: int | None = None, budget: int = BUDG
     calls, calls_once = ("".join(f"{name}(PASS);" for name in x) for x in (names, first))
     kernel = f"KERNEL_ONCE({calls_once})\nKERNEL({calls})\n"
     text = sizes + WARP.read_text().replace('#include "vector.h"', VECTOR.read_text()) + data + functions + kernel
-    return Source(text, lanes, shared_bytes, p.layout.bytes(FAR), once_bytes if first else 0, p.barriers, p.plan.cost)
+    return Source(
+        text, p.plan.width, shared_bytes, p.layout.bytes(FAR), once_bytes if first else 0, p.barriers, p.plan.cost
+    )
 
 
 def _constant(b: Buffer, name: str) -> str:
