@@ -3,26 +3,31 @@
 import torch
 from torch import Tensor
 
+from mjtorch.collision.capsule import nearest_of_segments
 from mjtorch.collision.contact_points import ContactPoints, Solid
 from mjtorch.collision.convex import closest
 from mjtorch.collision.families import COLLIDERS
-from mjtorch.collision.support import Convex, from_first, primitive
+from mjtorch.collision.plane import touching_plane
+from mjtorch.collision.sphere import core_to_core, surface
+from mjtorch.collision.support import MESH, Convex, from_first, primitive
+from mjtorch.collision.witness import Nearest
 from mjtorch.math.shape import Shape
+from mjtorch.math.vector import dot
 from mjtorch.model import Data, Model
-from mjtorch.model.plan.geom_pairs import SUPPORTED
-
-SHAPES = (Shape.SPHERE, Shape.CAPSULE, Shape.ELLIPSOID, Shape.CYLINDER, Shape.BOX)
+from mjtorch.model.plan.distance import BOX_BOX, PairGroup
+from mjtorch.model.plan.geom_pairs import HFIELD, PLANE, ROUND, SUPPORTED
 
 
 def geom_distance(m: Model, d: Data, geom1: int, geom2: int, distmax: float | Tensor) -> tuple[Tensor, Tensor]:
     """The signed distance of two geoms, and the points where they are nearest (mj_geomDistance). Needs `kinematics`.
 
-    Like C, by the formulas that collisions have; deep in a box, that of capsules finds less than the depth.
+    Like C, by the formulas that collisions have; deep in a box, that of capsules finds less than the depth. Of a mesh
+    it is the convex hull. Two planes are as far apart as may be.
 
     Args:
         m: the model.
         d: what `kinematics` leaves.
-        geom1, geom2: geom ids; spheres, capsules, ellipsoids, cylinders or boxes.
+        geom1, geom2: geom ids; no height fields, nor signed distance fields.
         distmax: () [m] the distance is at most that.
 
     Returns:
@@ -32,50 +37,116 @@ def geom_distance(m: Model, d: Data, geom1: int, geom2: int, distmax: float | Te
     Raises:
         NotImplementedError: one of the geoms is of another type.
     """
+    most = torch.as_tensor(distmax, dtype=d.geom_xpos.dtype, device=d.geom_xpos.device)
     first, second = sorted((geom1, geom2), key=lambda geom: m.geom_type[geom])
-    one, two = _shape(m, d, first), _shape(m, d, second)
-    most = torch.as_tensor(distmax, dtype=d.geom_xpos.dtype, device=d.geom_xpos.device)[None]
-    collider = COLLIDERS.get(SUPPORTED[one.type, two.type].family)
-    if collider is None or one.type == Shape.BOX:
-        dist, fromto = distances(one, two, most, iterations=m.opt.ccd_iterations, tolerance=m.opt.ccd_tolerance)
-    else:
-        points = collider(Solid(one.pos, one.mat, one.size), Solid(two.pos, two.mat, two.size), most)
-        dist, fromto = _of_contacts(points, most)
+    types = m.geom_type[first], m.geom_type[second]
+    if types[1] <= HFIELD:
+        return most, most.new_zeros((2, 3))
+    if types not in SUPPORTED:
+        other = next(geom for geom in (first, second) if not _is_known(m, geom))
+        raise NotImplementedError(
+            f"geom_distance: geom {other} is a height field or a signed distance field; give it a mesh or a primitive"
+        )
+    geom = torch.tensor([[first], [second]], device=most.device)
+    vert = tuple(_vertices(m, g, most.device) if m.geom_type[g] == MESH else None for g in (first, second))
+    one, two = shapes(m, d, PairGroup(types=types, geom=geom, vert=vert))
+    dist, fromto = distances(one, two, most[None], iterations=m.opt.ccd_iterations, tolerance=m.opt.ccd_tolerance)
     return dist[0], fromto[0] if first == geom1 else fromto[0].flip(0)
 
 
-def _of_contacts(points: ContactPoints, distmax: Tensor) -> tuple[Tensor, Tensor]:
-    """What `distances` returns, from the contacts of n pairs."""
-    dist, nearest = points.dist.masked_fill(~points.exists, torch.inf).min(-1)
-    which = nearest[:, None, None].expand(-1, 1, 3)
-    pos, normal = points.pos.gather(1, which), points.normal.gather(1, which)
-    near = dist < distmax
-    half = 0.5 * torch.where(near, dist, 0.0)[:, None, None] * normal
-    fromto = torch.cat([pos - half, pos + half], dim=1)
-    return torch.where(near, dist, distmax), torch.where(near[:, None, None], fromto, 0.0)
+def _is_known(m: Model, geom: int) -> bool:
+    """Whether a geom has a distance from anything."""
+    return m.geom_type[geom] in (PLANE, MESH, *Shape)
 
 
-def _shape(m: Model, d: Data, geom: int) -> Convex:
-    """One geom."""
-    if m.geom_type[geom] not in SHAPES:
-        raise NotImplementedError(
-            f"geom_distance: geom {geom} is no sphere, capsule, ellipsoid, cylinder or box; give it a primitive geom"
-        )
-    return primitive(m.geom_type[geom], d.geom_xpos[geom, None], d.geom_xmat[geom, None], m.geom_size[geom, None])
+def _vertices(m: Model, geom: int, device: torch.device) -> Tensor:
+    """(1, nvert) rows of `mesh_vert`."""
+    mesh = m.geom_dataid[geom]
+    return m.mesh_vertadr[mesh] + torch.arange(m.mesh_vertnum[mesh], device=device)[None]
+
+
+def shapes(m: Model, d: Data, group: PairGroup) -> tuple[Convex, Convex]:
+    """The geoms of a group: the first ones and the second ones; planes too."""
+    one, two = (
+        primitive(type, d.geom_xpos[geom], d.geom_xmat[geom], m.geom_size[geom])
+        for type, geom in zip(group.types, group.geom, strict=True)
+    )
+    vert1, vert2 = group.vert
+    return (
+        one if vert1 is None else one.replace(vert=m.mesh_vert[vert1]),
+        two if vert2 is None else two.replace(vert=m.mesh_vert[vert2]),
+    )
 
 
 def distances(
     shape1: Convex, shape2: Convex, distmax: Tensor, *, iterations: int = 35, tolerance: float | Tensor = 1e-6
 ) -> tuple[Tensor, Tensor]:
-    """The signed distances of n pairs of convex geoms, and the points where they are nearest.
+    """The signed distances of n pairs of geoms, and the points where they are nearest.
 
+    shape1, shape2: the lower type first; planes too
     distmax: (n,) [m] distances are at most that; iterations, tolerance [m]: mjOption.ccd_iterations, ccd_tolerance
 
     Returns dist (n,) [m], negative in penetration, and fromto (n, 2, 3) [m], a point on geom 1 and one on geom 2; zero
     where the geoms are further apart than `distmax`.
     """
-    shape1, shape2, origin = from_first(shape1, shape2)
-    found = closest(shape1, shape2, iterations, tolerance).nearest
+    found = nearest(shape1, shape2, iterations, tolerance)
     near = found.dist < distmax
-    fromto = torch.stack([found.point1, found.point2], dim=1) + origin[:, None]
+    fromto = torch.stack([found.point1, found.point2], dim=1)
     return torch.where(near, found.dist, distmax), torch.where(near[:, None, None], fromto, 0.0)
+
+
+def nearest(shape1: Convex, shape2: Convex, iterations: int, tolerance: float | Tensor) -> Nearest:
+    """Where n pairs of geoms are nearest: as their collider finds it if they have one, else as convex shapes."""
+    family = SUPPORTED[shape1.type, shape2.type].family
+    one, two = (Solid(shape.pos, shape.mat, shape.size) for shape in (shape1, shape2))
+    if shape1.type == PLANE and shape2.type in (Shape.SPHERE, Shape.CAPSULE, MESH):
+        return _least(plane_hull(one, shape2) if shape2.type == MESH else plane_round(one, two, shape2.type))
+    if family == ROUND:
+        return _least(round_round(one, two, (shape1.type, shape2.type)))
+    if family in COLLIDERS and family != BOX_BOX:
+        return _least(COLLIDERS[family](one, two, torch.full_like(one.size[:, 0], torch.inf)))
+    near1, near2, origin = from_first(shape1, shape2)
+    found = closest(near1, near2, iterations, tolerance).nearest
+    return found._replace(point1=found.point1 + origin, point2=found.point2 + origin)
+
+
+def _least(points: ContactPoints) -> Nearest:
+    """The first of the contacts of n pairs that has the least distance."""
+    which = points.dist.detach().masked_fill(~points.exists, torch.inf).argmin(-1, keepdim=True)
+    dist = points.dist.gather(1, which)
+    pos, normal = (x.gather(1, which[..., None].expand(-1, 1, 3))[:, 0] for x in (points.pos, points.normal))
+    half = 0.5 * dist * normal
+    return Nearest(normal, dist[:, 0], pos - half, pos + half)
+
+
+def plane_hull(plane: Solid, mesh: Convex) -> ContactPoints:
+    """The lowest vertices of meshes."""
+    rise = (mesh.vert @ (mesh.mat.mT @ plane.axis[..., None])).detach()
+    vertex = mesh.vert.gather(1, rise.argmin(1, keepdim=True).expand(-1, 1, 3))
+    point = mesh.pos[:, None] + vertex @ mesh.mat.mT
+    return touching_plane(plane, point, torch.ones_like(point[..., 0], dtype=torch.bool))
+
+
+def _segment(solid: Solid, type: int) -> Tensor:
+    """Half of the cores (n, 3) [m] of capsules; zero for spheres."""
+    return solid.axis * solid.size[:, 1:2] if type == Shape.CAPSULE else torch.zeros_like(solid.axis)
+
+
+def plane_round(plane: Solid, other: Solid, type: int) -> ContactPoints:
+    """The two ends of capsules, or spheres (mjc_PlaneCapsule, mjc_PlaneSphere)."""
+    half = _segment(other, type)
+    center = torch.stack([other.pos + half, other.pos - half], dim=1)
+    normal = plane.axis[:, None].expand_as(center)
+    height, radius = dot(center - plane.pos[:, None], normal), other.size[:, :1]
+    dist, pos = surface(height, normal, center, torch.zeros_like(radius), radius)
+    return ContactPoints(dist, pos, normal, torch.ones_like(dist, dtype=torch.bool))
+
+
+def round_round(one: Solid, two: Solid, types: tuple[int, int]) -> ContactPoints:
+    """Spheres and capsules (mjc_SphereSphere, mjc_SphereCapsule, mjc_CapsuleCapsule)."""
+    half1, half2 = _segment(one, types[0]), _segment(two, types[1])
+    point1, point2, parallel = nearest_of_segments(one.pos, half1, two.pos, half2)
+    normal, distance = core_to_core(point1, point2, one.axis, two.axis)
+    dist, pos = surface(distance[..., 0], normal, point2, one.size[:, 0], two.size[:, 0])
+    exists = torch.stack([torch.ones_like(parallel), parallel])
+    return ContactPoints(dist.mT, pos.transpose(0, 1), normal.transpose(0, 1), exists.mT)

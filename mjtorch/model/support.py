@@ -9,6 +9,7 @@ import numpy as np
 from mujoco import mjtBias, mjtDyn, mjtEq, mjtGain, mjtGeom, mjtJoint, mjtObj, mjtSensor, mjtTrn
 
 from mjtorch.model.option import Cone, DisableBit, EnableBit, Integrator, Solver
+from mjtorch.model.plan.distance import unmeasured_geoms
 from mjtorch.model.plan.geom_pairs import SUPPORTED as COLLIDED, convex_pairs, unsupported_pairs
 from mjtorch.model.plan.ray import unmet_geoms
 from mjtorch.model.plan.sensor import SUPPORTED as SENSORS
@@ -382,6 +383,13 @@ TABLE: tuple[Feature, ...] = (
         NO,
         _fields_in_sight,
         "make the geoms transparent or replace them by meshes",
+    ),
+    Feature(
+        "sensors",
+        "distances of height and signed distance fields, or with nativeccd disabled",
+        NO,
+        lambda m: _named(m, "geom", unmeasured_geoms(m)),
+        "use meshes, and enable the flag",
     ),
     Feature("sensors", "enclosed objects", NO, _enclosed, 'remove enclosed="true": the origin is then tested'),
     Feature("sensors", "cutoff", YES, _set("sensor_cutoff")),

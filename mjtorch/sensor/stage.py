@@ -9,6 +9,7 @@ from torch import Tensor
 from mjtorch.model import Data, DisableBit, Model
 from mjtorch.model.plan.sensor import SensorGroup, SensorStage, SensorType
 from mjtorch.sensor.contact import contact
+from mjtorch.sensor.distance import distance
 from mjtorch.sensor.frame import Frames
 from mjtorch.sensor.range_finder import range_finder
 from mjtorch.sensor.tactile import tactile
@@ -30,6 +31,7 @@ def sense(m: Model, d: Data, stage: SensorStage, table: Mapping[SensorType, Sens
     readings += [contact(m, d, group) for group in stage.contacts]
     readings += [range_finder(m, d, group) for group in stage.ranges]
     readings += [tactile(m, d, plan) for plan in stage.tactile]
+    readings += [distance(m, d, plan) for plan in stage.distances]
     if stage.silent:
         readings.append(d.sensordata.new_zeros(stage.silent))
     sensordata = torch.cat([*(x.reshape(-1) for x in readings), d.sensordata])[stage.order]

@@ -61,11 +61,14 @@ REFUSED = (
     ),
     refused("option", 'integrator="discrete"', "integrator: discrete", "option integrator"),
     refused("flag", 'sleep="enable"', "solver: sleep", "flag sleep"),
-    refused(
-        "sections",
-        '<sensor><distance name="gap" geom1="ball" geom2="far" cutoff="1"/></sensor>',
-        "sensors: geomdist",
-        'sensor "gap"',
+    (
+        {
+            "sections": '<sensor><distance geom1="ball" body2="world" cutoff="1"/></sensor>',
+            "asset": HILLS,
+            "world": '<geom name="hills" type="hfield" hfield="hills" contype="0" conaffinity="0"/>',
+        },
+        "sensors: distances of height",
+        'geom "hills"',
     ),
     refused(
         "sections",

@@ -74,6 +74,14 @@ SIMPLE = {
     "body": ("subtreecom subtreelinvel subtreeangmom", ("world", "a", "b", "wheel")),
 }
 FRAME_TYPES = ("framepos", "framequat", "framexaxis", "frameyaxis", "framezaxis", "framelinvel", "frameangvel")
+DISTANT = (
+    'geom1="b" geom2="ground"',
+    'geom1="ground" geom2="wheel"',
+    'body1="c" body2="b"',
+    'body1="wheel" geom2="c"',
+    'geom1="a" geom2="wheel"',
+    'body1="b" body2="a"',
+)
 FIXED = ("ground", "target", "post")
 # Before 4.0 accelerations of things that cannot move left gravity out.
 FIXED_FEEL_GRAVITY = mujoco.mj_version() >= 4_000_000
@@ -100,6 +108,8 @@ def sensors(cutoff: str = "") -> str:
     lines += [f'<contact {what} data="found dist" num="2"/>' for what in ("", 'subtree1="a"', 'site="zone"')]
     for site, (kind, names) in itertools.product(("zone", "ground", "b"), NAMES.items()):
         lines += [f'<insidesite site="{site}" objtype="{kind}" objname="{name}"/>' for name in names]
+    for sensor, sides in itertools.product(("distance", "normal", "fromto"), DISTANT):
+        lines.append(f'<{sensor} {sides} cutoff=".3"/>')
     mixed = [line for k in range(3) for line in lines[k::3]]
     # The compiler rejects cutoffs of axes and quaternions.
     mixed = [line.replace(cutoff, "") if "axis" in line or "quat" in line else line for line in mixed]

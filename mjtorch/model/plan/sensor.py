@@ -9,10 +9,11 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.math.vector import MIN_VALUE
-from mjtorch.model.plan import contact_sensor, range_finder, tactile, volume
+from mjtorch.model.plan import contact_sensor, distance, range_finder, tactile, volume
 from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.constraint import ConstraintPlan
 from mjtorch.model.plan.contact_sensor import ContactGroup
+from mjtorch.model.plan.distance import DistancePlan
 from mjtorch.model.plan.range_finder import RangeGroup
 from mjtorch.model.plan.tactile import TactilePlan
 from mjtorch.model.plan.transmission import tendon
@@ -61,6 +62,9 @@ class SensorType(enum.IntEnum):
     SUBTREELINVEL = 36
     SUBTREEANGMOM = 37
     INSIDESITE = 38
+    GEOMDIST = 39
+    GEOMNORMAL = 40
+    GEOMFROMTO = 41
     CONTACT = 42
     E_POTENTIAL = 43
     E_KINETIC = 44
@@ -122,7 +126,10 @@ _READ_WORLD = {
     SensorType.E_KINETIC: ("energy", 1),
 }
 # Sensors with plans of their own, and those that nobody computes.
-_APART = (SensorType.CONTACT, SensorType.RANGEFINDER, SensorType.TACTILE, SensorType.USER)
+_DISTANCES = (SensorType.GEOMDIST, SensorType.GEOMNORMAL, SensorType.GEOMFROMTO)
+_APART = (SensorType.CONTACT, SensorType.RANGEFINDER, SensorType.TACTILE, *_DISTANCES, SensorType.USER)
+# Their cutoff says what they look for, and does not clip.
+_UNCLIPPED = (SensorType.CONTACT, SensorType.GEOMFROMTO)
 _AXES = (SensorType.FRAMEXAXIS, SensorType.FRAMEYAXIS, SensorType.FRAMEZAXIS)
 _VOLUMES = (SensorType.TOUCH, SensorType.INSIDESITE)
 # The type of the constraint rows that sensors of limits read.
@@ -182,9 +189,10 @@ class SensorStage(tree.Tree):
     fields: static, fields of `Data` that sensors copy numbers from
     groups: sensors that are computed
     contacts: sensors that report contacts; ranges: sensors that cast rays;
-    tactile: tactile sensors; silent: static, how many numbers user sensors have, zero without a callback
-    order: (nsensordata,) where each number lies in [fields, groups, contacts, ranges, tactile, silent,
-        sensordata before], all flat
+    tactile: tactile sensors; distances: those between geoms, if any;
+    silent: static, how many numbers user sensors have, zero without a callback
+    order: (nsensordata,) where each number lies in [fields, groups, contacts, ranges, tactile, distances,
+        silent, sensordata before], all flat
     clipped: static, whether a sensor has a cutoff
     sensor: (nsensordata,) the sensor that each number belongs to
     above, below: (nsensordata,) bool, whether a cutoff applies to large positive and large negative values
@@ -196,6 +204,7 @@ class SensorStage(tree.Tree):
     contacts: tuple[ContactGroup, ...]
     ranges: tuple[RangeGroup, ...]
     tactile: tuple[TactilePlan, ...]
+    distances: tuple[DistancePlan, ...]
     silent: int = tree.field(static=True)
     frames: FramePlan
     order: Tensor
@@ -271,14 +280,15 @@ class _StageBuilder:
                 self.add_frame(m.sensor_reftype[i], m.sensor_refid[i])
         fields = tuple(dict.fromkeys(name for name, _ in self.copied.values()))
         owner = np.repeat(np.arange(m.nsensor), m.sensor_dim)
-        cut = [i for i in self.sensors if m.sensor_cutoff[i] > 0 and m.sensor_type[i] != SensorType.CONTACT]
+        cut = [i for i in self.sensors if m.sensor_cutoff[i] > 0 and m.sensor_type[i] not in _UNCLIPPED]
         here = np.isin(owner, cut)
         real = m.sensor_datatype[owner] == mujoco.mjtDataType.mjDATATYPE_REAL
         positive = m.sensor_datatype[owner] == mujoco.mjtDataType.mjDATATYPE_POSITIVE
         contacts = contact_sensor.build(m, self.device, self.collision, self.of_type(SensorType.CONTACT))
         ranges = range_finder.build(m, self.device, self.dtype, self.of_type(SensorType.RANGEFINDER))
         pads = tactile.build(m, self.device, self.of_type(SensorType.TACTILE))
-        further = [group.sensors for groups in (contacts, ranges, pads) for group in groups]
+        gaps = distance.build(m, self.device, [i for kind in _DISTANCES for i in self.of_type(kind)])
+        further = [group.sensors for groups in (contacts, ranges, pads, gaps) for group in groups]
         silent = self.of_type(SensorType.USER)
         return SensorStage(
             types=tuple(dict.fromkeys(SensorType(int(m.sensor_type[i])) for i in self.sensors)),
@@ -287,6 +297,7 @@ class _StageBuilder:
             contacts=contacts,
             ranges=ranges,
             tactile=pads,
+            distances=gaps,
             silent=int(m.sensor_dim[silent].sum()),
             frames=self.frame_plan(),
             order=self.index(self.order(fields, [*further, tuple(silent)])),

@@ -1,0 +1,139 @@
+"""Index plan of the sensors that measure from one geom to another: which pairs, and whose result each one reports."""
+
+import itertools
+
+import mujoco
+import numpy as np
+import torch
+from torch import Tensor
+
+from mjtorch import tree
+from mjtorch.model.option import DisableBit
+from mjtorch.model.plan.geom_pairs import BOX, CONVEX, HFIELD, MESH, SUPPORTED
+
+BOX_BOX = SUPPORTED[BOX, BOX].family
+BODY = int(mujoco.mjtObj.mjOBJ_BODY)
+# Distance, normal, and the points on both.
+KINDS = tuple(int(getattr(mujoco.mjtSensor, f"mjSENS_GEOM{name}")) for name in ("DIST", "NORMAL", "FROMTO"))
+Pair = tuple[int, int]
+
+
+@tree.dataclass(kw_only=True)
+class PairGroup(tree.Tree):
+    """n pairs of geoms of two types, the lower type first.
+
+    types: static, mjtGeom; geom: (2, n) ids
+    vert: of either geom of each pair the vertices (n, nvert), rows of `mesh_vert`, the last one repeated where there
+        are fewer; None for geoms that are no meshes
+    """
+
+    types: Pair = tree.field(static=True)
+    geom: Tensor
+    vert: tuple[Tensor | None, ...]
+
+
+@tree.dataclass(kw_only=True)
+class DistancePlan(tree.Tree):
+    """The s sensors that measure from geom to geom.
+
+    sensors: static, their ids: those of distances, then of normals, then of points; counts: static, how many of each
+    sensor: (s,) ids
+    groups: all pairs that are measured
+    pair: (s, k) the pairs that the sensors choose from, as rows of [groups, no pair], in C's order
+    flipped: (s, k) bool, whether the first geom of the pair is on the side where the sensor measures to
+    """
+
+    sensors: tuple[int, ...] = tree.field(static=True)
+    counts: tuple[int, int, int] = tree.field(static=True)
+    sensor: Tensor
+    groups: tuple[PairGroup, ...]
+    pair: Tensor
+    flipped: Tensor
+
+
+def build(mj_model: mujoco.MjModel, device: torch.device, sensors: list[int]) -> tuple[DistancePlan, ...]:
+    """The plan of `sensors`, if there are any."""
+    m = mj_model
+    if not sensors:
+        return ()
+    sensors = sorted(sensors, key=lambda i: KINDS.index(m.sensor_type[i]))
+    wanted = [[pair for pair in measured(m, i) if _is_known(_types(m, pair))] for i in sensors]
+    every = dict.fromkeys(_in_order(m, pair) for pairs in wanted for pair in pairs)
+    grouped: dict[Pair, list[Pair]] = {}
+    for pair in every:
+        grouped.setdefault(_types(m, pair), []).append(pair)
+    row = {pair: k for k, pair in enumerate(itertools.chain(*grouped.values()))}
+    width = max(1, *(len(pairs) for pairs in wanted))
+    place, flipped = np.full((len(sensors), width), len(row)), np.zeros((len(sensors), width), dtype=bool)
+    for k, pairs in enumerate(wanted):
+        place[k, : len(pairs)] = [row[_in_order(m, pair)] for pair in pairs]
+        flipped[k, : len(pairs)] = [_in_order(m, pair) != pair for pair in pairs]
+
+    def index(x: object) -> Tensor:
+        return torch.tensor(np.asarray(x, dtype=np.int64), device=device)
+
+    def group(types: Pair, pairs: list[Pair]) -> PairGroup:
+        geom = np.array(pairs).T
+        vert = (index(_vertices(m, ids)) if kind == MESH else None for kind, ids in zip(types, geom, strict=True))
+        return PairGroup(types=types, geom=index(geom), vert=tuple(vert))
+
+    number = [int((m.sensor_type[sensors] == kind).sum()) for kind in KINDS]
+    return (
+        DistancePlan(
+            sensors=tuple(sensors),
+            counts=(number[0], number[1], number[2]),
+            sensor=index(sensors),
+            groups=tuple(group(types, pairs) for types, pairs in grouped.items()),
+            pair=index(place),
+            flipped=torch.tensor(flipped, device=device),
+        ),
+    )
+
+
+def measured(m: mujoco.MjModel, sensor: int) -> list[Pair]:
+    """The pairs that a sensor measures, in C's order: each geom of one side with each of the other."""
+
+    def side(kind: int, obj: int) -> range:
+        first = int(m.body_geomadr[obj]) if kind == BODY else obj
+        return range(first, first + (int(m.body_geomnum[obj]) if kind == BODY else 1))
+
+    one = side(m.sensor_objtype[sensor], int(m.sensor_objid[sensor]))
+    other = side(m.sensor_reftype[sensor], int(m.sensor_refid[sensor]))
+    return list(itertools.product(one, other))
+
+
+def unmeasured_geoms(m: mujoco.MjModel) -> list[int]:
+    """The geoms of pairs that sensors measure in C, but not here."""
+    sensors = np.flatnonzero(np.isin(m.sensor_type, KINDS))
+    pairs = {pair for i in sensors for pair in measured(m, int(i)) if not _is_void(_types(m, pair))}
+    native = not m.opt.disableflags & DisableBit.NATIVECCD
+    return sorted({geom for pair in pairs if not _is_known(_types(m, pair), native) for geom in pair})
+
+
+def _is_void(types: Pair) -> bool:
+    """Whether C has no distance of such geoms: it is as if they were not there."""
+    return types[1] <= HFIELD
+
+
+def _is_known(types: Pair, native: bool = True) -> bool:
+    """Whether there is a distance of such geoms; native: with what `nativeccd` switches."""
+    family = SUPPORTED[types].family if types in SUPPORTED else None
+    return family is not None and (native or family not in (*CONVEX, BOX_BOX))
+
+
+def _in_order(m: mujoco.MjModel, pair: Pair) -> Pair:
+    """With the lower type first."""
+    return pair if m.geom_type[pair[0]] <= m.geom_type[pair[1]] else pair[::-1]
+
+
+def _types(m: mujoco.MjModel, pair: Pair) -> Pair:
+    """The mjtGeom of both, the lower one first."""
+    one, two = sorted(int(m.geom_type[geom]) for geom in pair)
+    return one, two
+
+
+def _vertices(m: mujoco.MjModel, geoms: np.ndarray) -> np.ndarray:
+    """(n, nvert) the vertices of geoms that are meshes."""
+    mesh = m.geom_dataid[geoms]
+    count = m.mesh_vertnum[mesh]
+    return m.mesh_vertadr[mesh][:, None] + np.minimum(np.arange(count.max()), count[:, None] - 1)

@@ -1,0 +1,140 @@
+"""Sensors from geom to geom: every pair of types against C, in both directions, geoms and bodies."""
+
+import itertools
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+from collision.convex_pairs import ASSETS, SHAPES, random_poses
+from reference import load
+
+import mjtorch
+from mjtorch.model.plan.geom_pairs import CONVEX, SUPPORTED
+from mjtorch.sensor import sensor_pos
+
+FAR = 0.1
+KINDS = ("distance", "normal", "fromto")
+
+
+def model(pairs: list[tuple[str, str]]) -> mujoco.MjModel:
+    """Of each pair of shapes one body in the world and one above it, with all three sensors in both directions."""
+    bodies, sensors = [], []
+    for k, names in enumerate(pairs):
+        for side, name in enumerate(names):
+            shape = 'type="plane" size="1 1 .1"' if name == "plane" else SHAPES[name]
+            geom = f'<geom name="g{k}{side}" {shape} contype="0" conaffinity="0"/>'
+            bodies.append(f'<body name="b{k}{side}" mocap="true">{geom}</body>')
+        for kind in KINDS:
+            sensors.append(f'<{kind} geom1="g{k}0" geom2="g{k}1" cutoff="{FAR}"/>')
+            sensors.append(f'<{kind} body1="b{k}1" geom2="g{k}0" cutoff="{FAR}"/>')
+    return load(
+        f"""<mujoco><option ccd_iterations="300"/>{ASSETS}<worldbody>{"".join(bodies)}</worldbody>
+        <sensor>{"".join(sensors)}</sensor></mujoco>"""
+    )
+
+
+def posed(mj_model: mujoco.MjModel, seed: int) -> mujoco.MjData:
+    d = mujoco.MjData(mj_model)
+    for k, (pos1, quat1, pos2, quat2) in enumerate(random_poses(mj_model.nmocap // 2, 0.7, seed)):
+        d.mocap_pos[2 * k : 2 * k + 2], d.mocap_quat[2 * k : 2 * k + 2] = (pos1, pos2), (quat1, quat2)
+    d.mocap_quat /= np.linalg.norm(d.mocap_quat, axis=-1, keepdims=True)
+    mujoco.mj_forward(mj_model, d)
+    return d
+
+
+def split(mj_model: mujoco.MjModel, x: torch.Tensor) -> torch.Tensor:
+    """(npair, 20): of each pair distance twice, normal twice, points twice."""
+    return x.reshape(mj_model.nmocap // 2, 20)
+
+
+NAMES = ("plane", *(name for name in SHAPES if name != "brick"))
+EVERY = list(itertools.combinations_with_replacement(NAMES, 2))
+NUMBER = {"plane": 0, "sphere": 2, "capsule": 3, "ellipsoid": 4, "cylinder": 5, "box": 6, "wedge": 7}
+
+
+def is_iterated(pair: tuple[str, str]) -> bool:
+    """Whether C iterates, to a tolerance."""
+    types = (NUMBER[pair[0]], NUMBER[pair[1]])
+    return types in SUPPORTED and SUPPORTED[types].family in (*CONVEX, "box-box")
+
+
+@pytest.mark.parametrize("iterated", [False, True])
+def test_every_pair_is_that_of_c(iterated: bool) -> None:
+    pairs = [pair for pair in EVERY if is_iterated(pair) == iterated]
+    mj_model = model(pairs)
+    m = mjtorch.put_model(mj_model, dtype=torch.float64)
+    mj_datas = [posed(mj_model, seed) for seed in range(30)]
+    d = torch.stack([torch.tensor(mj_data.sensordata) for mj_data in mj_datas])
+    worlds = mjtorch.tree.stack([mjtorch.put_data(mj_model, mj_data, model=m) for mj_data in mj_datas])
+    worlds = worlds.replace(sensordata=torch.full_like(worlds.sensordata, torch.nan))
+    found = torch.vmap(sensor_pos, in_dims=(None, 0))(m, worlds).sensordata
+    expected = d.unflatten(1, (len(pairs), 20))
+    found = found.unflatten(1, (len(pairs), 20))
+    dist = expected[..., :1]
+    for k, pair in enumerate(pairs):
+        seen = [(dist[:, k] == FAR).any(), (dist[:, k] < 0).any(), ((dist[:, k] > 0) & (dist[:, k] < FAR)).any()]
+        assert all(seen) or pair == ("plane", "plane"), pair
+    tolerance = 1e-5 if iterated else 1e-9
+    torch.testing.assert_close(found[..., :2], expected[..., :2], rtol=0, atol=tolerance)
+    # Directions and points are less certain than distances by as much as these are small.
+    steady = dist > 1e-3 if iterated else dist > -1.0
+    assert steady.sum() > 0.5 * steady.numel()
+    error = torch.where(steady, (found - expected)[..., 2:].abs(), 0.0)
+    assert error.max() < (2e-3 if iterated else 1e-8), [pairs[i] for i in error.amax((0, 2)).gt(1e-3).nonzero()]
+
+
+BODIES = """<mujoco><default><geom contype="0" conaffinity="0"/></default><worldbody>
+  <geom type="plane" size="1 1 .1" pos="0 0 -.4"/>
+  <body name="none" mocap="true"/>
+  <body name="many"><freejoint/>
+    <geom type="capsule" size=".05 .1"/>
+    <geom type="sphere" size=".1" pos="0 .3 0"/>
+  </body>
+  <body name="more"><freejoint/>
+    <geom type="sphere" size=".1"/>
+    <geom type="box" size=".05 .1 .1" pos=".2 .2 0"/>
+    <geom type="capsule" size=".02 .2" pos="0 -.3 0"/>
+  </body></worldbody>
+  <sensor>
+    <distance body1="many" body2="more" cutoff=".6"/><normal body1="many" body2="more" cutoff=".5"/>
+    <fromto body1="many" body2="more" cutoff=".4"/><fromto body1="more" body2="many" cutoff=".6"/>
+    <distance body1="world" body2="many" cutoff="1"/><distance body1="none" body2="more" cutoff=".3"/>
+    <normal body1="none" body2="more" cutoff=".3"/>
+  </sensor></mujoco>"""
+
+
+def test_bodies_of_several_geoms() -> None:
+    """The nearest of all pairs, compiled too, and its derivatives."""
+    mj_model = load(BODIES)
+    m = mjtorch.put_model(mj_model, dtype=torch.float64)
+    mj_datas = []
+    for pos1, quat1, pos2, quat2 in random_poses(40, 1.3):
+        mj_data = mujoco.MjData(mj_model)
+        mj_data.qpos[:] = np.concatenate([0.2 * pos1, quat1, 0.2 * pos1 + pos2 - pos1, quat2])
+        mujoco.mj_normalizeQuat(mj_model, mj_data.qpos)
+        mujoco.mj_forward(mj_model, mj_data)
+        mj_datas.append(mj_data)
+    worlds = mjtorch.tree.stack([mjtorch.put_data(mj_model, mj_data, model=m) for mj_data in mj_datas])
+    expected = worlds.sensordata
+    near = expected[:, 0] < 0.6
+    assert (expected[:, 0] < 0).any()
+    assert near.any()
+    assert not near.all()
+    worlds = worlds.replace(sensordata=torch.full_like(expected, torch.nan))
+    with torch.no_grad():
+        compiled = mjtorch.jit(sensor_pos, in_dims=(None, 0), strict=True)(m, worlds).sensordata
+    torch.testing.assert_close(compiled, expected, rtol=0, atol=1e-9)
+
+    def read(qpos: torch.Tensor) -> torch.Tensor:
+        d = mjtorch.kinematics(m, mjtorch.make_data(m).replace(qpos=qpos))
+        return sensor_pos(m, d).sensordata
+
+    qpos, step = worlds.qpos[near][:6], 1e-6
+    slope = torch.vmap(torch.func.jacrev(read))(qpos)
+    for k in (0, 2, 8):
+        shift = step * torch.eye(mj_model.nq, dtype=torch.float64)[k]
+        numeric = (torch.vmap(read)(qpos + shift) - torch.vmap(read)(qpos - shift)) / (2 * step)
+        torch.testing.assert_close(slope[..., k], numeric, rtol=0, atol=1e-6)
+    assert slope[:, 0].abs().amax() > 0.5
+    assert slope.isfinite().all()
