@@ -21,11 +21,13 @@ from mjtorch.transform.native import Lowered
 from mjtorch.transform.program import FLOAT64, Number
 
 # Fields of Data that a step reads and replaces, and those that it reads only.
-STATE = ("time", "qpos", "qvel", "act", "qacc_warmstart")
+STATE = ("time", "qpos", "qvel", "act", "qacc_warmstart", "plastic", "history")
 INPUTS = ("ctrl", "qfrc_applied", "xfrc_applied", "eq_active", "mocap_pos", "mocap_quat")
-# Without these there is no step; any other pointer may be NULL.
-REQUIRED = ("qpos", "qvel", "act")
-SIZES = ("nq", "nv", "nu", "na", "nbody", "neq", "nmocap", "nsensordata")
+# Only some models have these.
+RARE = ("plastic", "history")
+# Without these there is no step, nor without the time if there is a history; any other pointer may be NULL.
+REQUIRED = ("qpos", "qvel", "act", "plastic", "history")
+SIZES = ("nq", "nv", "nu", "na", "nbody", "neq", "nmocap", "nsensordata", "nplastic", "nhistory")
 C_TYPES = {torch.float32: "float", torch.float64: "double", torch.int64: "int64_t", torch.bool: "uint8_t"}
 TYPE_CODES = {torch.float32: "f", torch.float64: "d", torch.int64: "l", torch.bool: "b"}
 KINDS = {
@@ -44,13 +46,14 @@ Lanes = int | Literal["auto"]
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """One pointer of the exported struct. `kind` is "state", "input" or "output"."""
+    """One pointer of the exported struct. `kind` is "state", "input" or "output"; no step without what is `required`."""
 
     name: str
     kind: str
     shape: tuple[int, ...]
     dtype: torch.dtype
     initial: Tensor | None = None
+    required: bool = False
 
     @property
     def member(self) -> str:
@@ -61,11 +64,6 @@ class Field:
     def size(self) -> int:
         """Numbers per world."""
         return torch.Size(self.shape).numel()
-
-    @property
-    def required(self) -> bool:
-        """Whether there is no step without it."""
-        return self.name in REQUIRED and self.size > 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,16 +132,15 @@ def export_step(
         raise ValueError(f"name must be a C identifier, got {name!r}")
     if lanes not in LANES:
         raise ValueError(f"lanes must be one of {', '.join(map(str, LANES))}, got {lanes!r}")
-    if m.nplastic or m.nhistory:
-        raise NotImplementedError("the step cannot be exported: plastic springs and delays have no place in its state")
     if d.qpos.device.type != "cpu":
         raise ValueError(f"the model must be on the CPU, it is on {d.qpos.device}")
-    given = [_field(d, x, "state") for x in STATE] + [_field(d, x, "input") for x in INPUTS]
+    state = [_field(d, x, "state") for x in STATE if x not in RARE or _get(d, x).numel()]
+    given = state + [_field(d, x, "input") for x in INPUTS]
     extra = [_field(d, x, "output") for x in _checked_outputs(outputs, given)]
 
     def flat(*xs: Tensor) -> tuple[Tensor, ...]:
         result = step(m, d.replace(**{f.name: x for f, x in zip(given, xs, strict=True)}))
-        return tuple(_get(result, f.name) for f in [*given[: len(STATE)], *extra])
+        return tuple(_get(result, f.name) for f in [*state, *extra])
 
     try:
         lowered = jit(flat, strict=True).lower(*(_get(d, f.name)[None] for f in given))
@@ -165,7 +162,8 @@ def _field(d: Any, name: str, kind: str) -> Field:
         x = None
     if not isinstance(x, Tensor):
         raise ValueError(f"{name!r} is not a field of Data")
-    return Field(name, kind, tuple(x.shape), x.dtype, None if kind == "output" else x.detach())
+    required = kind == "state" and x.numel() > 0 and (name in REQUIRED or (name == "time" and d.history.numel() > 0))
+    return Field(name, kind, tuple(x.shape), x.dtype, None if kind == "output" else x.detach(), required)
 
 
 def _checked_outputs(outputs: Sequence[str], given: Sequence[Field]) -> list[str]:
@@ -194,7 +192,7 @@ def _print(
     comment = _comment(fields, sizes, timestep, name, title)
     interface = _interface(fields, sizes, name)
     slots, arrays = _slots(lowered, fields)
-    inputs = len(STATE) + len(INPUTS)
+    inputs = sum(f.kind != "output" for f in fields)
     blocks = {
         "COMMENT": comment,
         "INTERFACE": interface,

@@ -46,6 +46,18 @@ MODEL = """
 PENDULUM = """
 <mujoco><worldbody><body><joint axis="0 1 0"/><geom size="0.1" pos="0 0 {length}"/></body></worldbody></mujoco>
 """
+YIELD = ' springyield=".01"' if int(mujoco.__version__.split(".")[0]) >= 4 else ""
+REMEMBERS = f"""
+<mujoco>
+  <worldbody>
+    <body><joint name="a" axis="0 1 0" stiffness="3"{YIELD}/><geom size="0.1" pos="0 0 -.3"/></body>
+    <body pos="1 0 0"><joint name="b" axis="0 1 0" damping=".1"/><geom size="0.1" pos="0 0 -.3"/></body>
+  </worldbody>
+  <actuator>
+    <motor joint="a" delay=".01" nsample="6"/><motor joint="b" delay=".0131" nsample="8" interp="linear"/>
+  </actuator>
+</mujoco>
+"""
 
 
 class Worlds:
@@ -289,6 +301,28 @@ def test_a_policy_goes_in(tmp_path: Path) -> None:
     assert worlds.call("step") == 0
     np.testing.assert_allclose(worlds.fields["qvel"], d.qvel, rtol=1e-10)
     np.testing.assert_allclose(worlds.fields["actuator_force"], d.actuator_force, rtol=1e-10)
+
+
+def test_all_of_the_state_goes_in(tmp_path: Path) -> None:
+    """Delays and plastic springs, over more steps than the delays last."""
+    m, d, export = exported(REMEMBERS, name="rope", outputs=["actuator_force"])
+    assert m.nhistory
+    worlds = Worlds(export.write(tmp_path / "rope.so")[0], "rope", 3)
+    required = ("time", "history", "plastic") if m.nplastic else ("time", "history")
+    for name in required:
+        assert worlds.call("step", without=(name,)) == -1
+    assert worlds.call("reset") == 0
+    d = mjtorch.batch(d, 3)
+    np.testing.assert_array_equal(worlds.fields["history"], d.history)
+    step = torch.vmap(mjtorch.step, in_dims=(None, 0))
+    for k in range(20):
+        ctrl = 8 * torch.sin(0.7 * k + torch.arange(3 * m.nu, dtype=torch.float64)).reshape(3, m.nu)
+        worlds.fields["ctrl"][:] = ctrl.numpy()
+        assert worlds.call("step") == 0
+        d = step(m, d.replace(ctrl=ctrl))
+    assert_worlds_are(worlds, d, 1e-10)
+    assert (d.actuator_force != d.ctrl).any()
+    assert not m.nplastic or (d.plastic != mjtorch.make_data(m).plastic).any()
 
 
 @pytest.mark.parametrize(
