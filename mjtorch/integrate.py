@@ -10,9 +10,9 @@ from mjtorch.control_flow import scan
 from mjtorch.math import linalg, quaternion as quat
 from mjtorch.math.vector import cross, dot
 from mjtorch.model import Data, DisableBit, Integrator, Model
+from mjtorch.sensor import remembered
 from mjtorch.smooth.actuation import disabled_actuators, next_activation
 from mjtorch.smooth.derivative import damping_derivative, free_bias_vel, smooth_vel
-from mjtorch.smooth.history import recorded
 from mjtorch.smooth.inertia import full_m, solve_m
 from mjtorch.smooth.plastic import yielded
 from mjtorch.smooth.servo import anchored, wrapped
@@ -67,7 +67,7 @@ def advance(m: Model, d: Data, qacc: Tensor, *, qvel: Tensor | None = None, act_
     if m.nplastic and not m.opt.disabled(DisableBit.SPRING):
         d = d.replace(plastic=yielded(m, d, new_qpos, mean_qvel))
     if m.nhistory:
-        d = d.replace(history=recorded(m, d))
+        d = d.replace(history=remembered(m, d))
     return d.replace(
         act=advance_act(m, d, d.act_dot if act_dot is None else act_dot),
         qvel=new_qvel,

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mjtorch.model import support
+from mjtorch.model.relatives import RELATIVES
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -20,6 +21,12 @@ def test_is_short() -> None:
 def test_support_table_is_the_one_put_model_uses() -> None:
     between = README.split("<!-- support table: begin -->\n")[1].split("<!-- support table: end -->")[0]
     assert between.strip() == support.support_table().strip(), f"it should be\n\n{support.support_table()}"
+
+
+def test_relatives_lack_what_the_table_lists() -> None:
+    known = {(feature.area, feature.name) for feature in support.TABLE}
+    for relative in RELATIVES:
+        assert {(area, name) for area, names in relative.lacks.items() for name in names} <= known
 
 
 def test_links_lead_somewhere() -> None:

@@ -29,7 +29,7 @@ def make_data(m: Model) -> Data:
         d,
         qpos=m.qpos0.clone(),
         ctrl=no_control(m),
-        history=m.plan.history.initial + m.opt.timestep * m.plan.history.initial_time,
+        history=no_history(m),
         plastic=torch.cat([m.qpos_spring, m.tendon_lengthspring.flatten()])[m.plan.plastic.initial],
         mocap_pos=m.body_pos[mocap],
         mocap_quat=m.body_quat[mocap],
@@ -40,6 +40,17 @@ def no_control(m: Model) -> Tensor:
     """Controls (nu,) that are all zero, save for quaternions, which are the identity."""
     ctrl, quaternion = m.qpos0.new_zeros(m.nu), m.plan.servo.quaternion
     return ctrl.index_fill(0, quaternion[:, 0], 1.0) if quaternion.shape[0] else ctrl
+
+
+def no_history(m: Model) -> Tensor:
+    """`history` (nhistory,) of zeros at time steps, or intervals, before the beginning."""
+    p, h = m.plan.history, m.opt.timestep
+    history = p.initial + h * p.initial_time
+    if not p.ticked.shape[0]:
+        return history
+    period, phase = m.sensor_interval[p.of_sensor].unbind(-1)
+    time = torch.where(phase == 0, -period, phase) - p.before * period
+    return history.index_copy(0, p.ticked, torch.where(p.rounded.mask, torch.ceil(time / h - p.slack) * h, time))
 
 
 def integer_shapes(m: Model) -> dict[str, tuple[int, ...]]:

@@ -224,6 +224,8 @@ class Model(tree.Tree):
     actuator_length0: Tensor
     actuator_lengthrange: Tensor
     sensor_cutoff: Tensor
+    sensor_delay: Tensor
+    sensor_interval: Tensor
     key_time: Tensor
     key_qpos: Tensor
     key_qvel: Tensor

@@ -1,6 +1,7 @@
 """What is supported: one table, read by `put_model`, by `mjtorch info` and by the README."""
 
 import enum
+import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -16,8 +17,15 @@ from mjtorch.model.plan.sensor import SUPPORTED as SENSORS
 from mjtorch.model.plan.servo import slots
 from mjtorch.model.plan.tactile import unfelt_geoms
 from mjtorch.model.plan.tendon import spatial_tendons
+from mjtorch.model.relatives import RELATIVES
 
 Names = list[str]
+
+# MuJoCo names these types, and has no such thing.
+NAMES_ONLY = ("transmission undefined", "distance")
+# What begins the names of features that the table gathers.
+KINDS_OF = ("transmission", "dynamics", "gain", "bias")
+SHAPES = ("plane", "sphere", "capsule", "ellipsoid", "cylinder", "box", "mesh")
 
 
 class Verdict(enum.Enum):
@@ -60,13 +68,27 @@ def features(mj_model: mujoco.MjModel) -> list[Use]:
 
 
 def support_table() -> str:
-    """The table as Markdown: what is supported, and what is not yet, for each area."""
-    rows = ["| area | supported | not yet |", "|---|---|---|"]
+    """The table as Markdown: for each area what is supported and what not yet, and what MuJoCo's relatives lack."""
+    columns = ["area", "supported", "not yet", *(f"{r.name} {r.version} lacks" for r in RELATIVES)]
+    rows = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     for area in dict.fromkeys(feature.area for feature in TABLE):
-        mine = [feature for feature in TABLE if feature.area == area]
-        yes, no = (", ".join(f.name for f in mine if f.verdict is v) for v in (Verdict.SUPPORTED, Verdict.REFUSED))
-        rows.append(f"| {area} | {yes} | {no} |")
+        mine = [feature for feature in TABLE if feature.area == area and feature.name not in NAMES_ONLY]
+        names = [[f.name for f in mine if f.verdict is verdict] for verdict in (Verdict.SUPPORTED, Verdict.REFUSED)]
+        for relative in RELATIVES:
+            lacks = relative.lacks.get(area, {})
+            names.append([lacks[f.name] for f in mine if f.name in lacks])
+        rows.append(f"| {' | '.join([area, *(_gathered(column) for column in names)])} |")
     return "\n".join(rows)
+
+
+def _gathered(names: Names) -> str:
+    """Names one after the other, those that begin alike together: `gain fixed/affine`, `plane-sphere/box`."""
+    groups: dict[tuple[str, str], Names] = {}
+    for name in names:
+        parts = re.fullmatch(rf"({'|'.join(KINDS_OF)})( )(\w+)|({'|'.join(SHAPES)})(-)(\w+)", name)
+        head, mark, tail = [x for x in parts.groups() if x] if parts else (name, "", "")
+        groups.setdefault((head, mark), []).append(tail)
+    return ", ".join(f"{head}{mark}{'/'.join(tails)}" for (head, mark), tails in groups.items())
 
 
 def _shorten(names: Names, most: int = 8) -> str:
@@ -214,6 +236,11 @@ def _fields_in_sight(m: mujoco.MjModel) -> Names:
     """Geoms that rays of sensors would have to meet."""
     looks = (m.sensor_type == mjtSensor.mjSENS_RANGEFINDER).any()
     return _named(m, "geom", np.flatnonzero(unmet_geoms(m))) if looks else []
+
+
+def _late_with_rk4(m: mujoco.MjModel) -> Names:
+    """Sensors with a delay, which C then computes from the last of four evaluations."""
+    return _set("sensor_delay")(m) if m.opt.integrator == Integrator.RK4 else []
 
 
 def _multiple(m: mujoco.MjModel) -> np.ndarray:
@@ -394,17 +421,20 @@ TABLE: tuple[Feature, ...] = (
     Feature("sensors", "enclosed objects", NO, _enclosed, 'remove enclosed="true": the origin is then tested'),
     Feature("sensors", "cutoff", YES, _set("sensor_cutoff")),
     Feature("sensors", "noise", UNNEEDED, _set("sensor_noise"), "MuJoCo does not add it either"),
+    Feature("sensors", "delay, interval and history", YES, _set("sensor_delay", "sensor_interval", "sensor_history")),
     Feature(
         "sensors",
-        "delay, interval and history",
+        "intervals of a time step or less",
         NO,
-        _set("sensor_delay", "sensor_interval", "sensor_history"),
-        "remove delay, interval and nsample, and keep past readings outside",
+        _where("sensor", lambda m: (m.sensor_interval[:, 0] > 0) & (m.sensor_interval[:, 0] <= m.opt.timestep)),
+        "leave the interval out",
     ),
+    Feature("sensors", "delays with RK4", NO, _late_with_rk4, 'use integrator="implicitfast"'),
     Feature("energy", "energy", YES, _enabled(EnableBit.ENERGY, "energy")),
     Feature("inverse dynamics", "continuous", YES, lambda m: []),
     Feature("inverse dynamics", "discrete (invdiscrete)", YES, _enabled(EnableBit.INVDISCRETE, "invdiscrete")),
     Feature("inverse dynamics", "comparison with forward dynamics (fwdinv)", YES, _enabled(EnableBit.FWDINV, "fwdinv")),
+    Feature("derivatives", "gradients through contact", YES, lambda m: []),
     Feature("deformables", "flexes", NO, _count("nflex", "flex"), "remove them"),
     Feature("deformables", "skins", UNNEEDED, lambda m: ["skin"] * m.nskin, "for rendering only"),
     Feature("extensions", "plugins", NO, lambda m: [f"plugin {i}" for i in range(m.nplugin)], "remove them"),

@@ -83,17 +83,19 @@ TABLE: dict[SensorType, SensorFunction] = {
 }
 
 
-def sensor_pos(m: Model, d: Data) -> Data:
+def sensor_pos(m: Model, d: Data, *, past: bool = True) -> Data:
     """The sensors that need positions (mj_sensorPos), into their part of sensordata.
 
     Energy sensors also set `energy`. Needs `kinematics`, `com_pos`, `camlight`, `crb`, `transmission`,
     `make_constraint`, as far as sensors measure what these compute.
+    past: whether sensors with a delay, or that measure at intervals, report what they have recorded; else, even if
+    sensors are disabled, what they would measure now.
     """
     stage = m.plan.sensor.pos
-    if skip(m, stage):
+    if skip(m, stage, past):
         return d
     if SensorType.E_POTENTIAL in stage.types:
         d = energy_pos(m, d)
     if SensorType.E_KINETIC in stage.types:
         d = energy_vel(m, d)
-    return sense(m, d, stage, TABLE)
+    return sense(m, d, stage, TABLE, past)

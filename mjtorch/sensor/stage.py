@@ -11,6 +11,7 @@ from mjtorch.model.plan.sensor import SensorGroup, SensorStage, SensorType
 from mjtorch.sensor.contact import contact
 from mjtorch.sensor.distance import distance
 from mjtorch.sensor.frame import Frames
+from mjtorch.sensor.past import reported
 from mjtorch.sensor.range_finder import range_finder
 from mjtorch.sensor.tactile import tactile
 
@@ -18,13 +19,16 @@ from mjtorch.sensor.tactile import tactile
 SensorFunction = Callable[[Model, Data, SensorGroup, Frames], Tensor]
 
 
-def skip(m: Model, stage: SensorStage) -> bool:
+def skip(m: Model, stage: SensorStage, past: bool) -> bool:
     """Whether there is nothing to do: no sensor in the stage, or sensors are disabled."""
-    return not stage.types or m.opt.disabled(DisableBit.SENSOR)
+    return not stage.types or (past and m.opt.disabled(DisableBit.SENSOR))
 
 
-def sense(m: Model, d: Data, stage: SensorStage, table: Mapping[SensorType, SensorFunction]) -> Data:
-    """Write the readings of `stage` into sensordata; the readings of other stages stay."""
+def sense(m: Model, d: Data, stage: SensorStage, table: Mapping[SensorType, SensorFunction], past: bool = True) -> Data:
+    """Write the readings of `stage` into sensordata; the readings of other stages stay.
+
+    past: whether sensors with delays or intervals report what they have recorded
+    """
     frames = Frames(m, d, stage.frames)
     readings = [getattr(d, name) for name in stage.fields]
     readings += [table[group.type](m, d, group, frames) for group in stage.groups]
@@ -35,7 +39,10 @@ def sense(m: Model, d: Data, stage: SensorStage, table: Mapping[SensorType, Sens
     if stage.silent:
         readings.append(d.sensordata.new_zeros(stage.silent))
     sensordata = torch.cat([*(x.reshape(-1) for x in readings), d.sensordata])[stage.order]
-    return d.replace(sensordata=cutoff(m, stage, sensordata) if stage.clipped else sensordata)
+    sensordata = cutoff(m, stage, sensordata) if stage.clipped else sensordata
+    for order in stage.remembered if past else ():
+        sensordata = reported(m, d, sensordata, order)
+    return d.replace(sensordata=sensordata)
 
 
 def cutoff(m: Model, stage: SensorStage, sensordata: Tensor) -> Tensor:

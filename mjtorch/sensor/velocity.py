@@ -53,15 +53,17 @@ TABLE: dict[SensorType, SensorFunction] = {
 }
 
 
-def sensor_vel(m: Model, d: Data) -> Data:
+def sensor_vel(m: Model, d: Data, *, past: bool = True) -> Data:
     """The sensors that need velocities (mj_sensorVel), into their part of sensordata.
 
     Subtree and user sensors also set subtree_linvel and subtree_angmom. Needs what `sensor_pos` needs, and `com_vel`,
     `ten_velocity`, `actuator_velocity`, `reference_constraint`.
+    past: whether sensors with a delay, or that measure at intervals, report what they have recorded; else, even if
+    sensors are disabled, what they would measure now.
     """
     stage = m.plan.sensor.vel
-    if skip(m, stage):
+    if skip(m, stage, past):
         return d
     if {SensorType.SUBTREELINVEL, SensorType.SUBTREEANGMOM, SensorType.USER} & set(stage.types):
         d = subtree_vel(m, d)
-    return sense(m, d, stage, TABLE)
+    return sense(m, d, stage, TABLE, past)

@@ -92,7 +92,7 @@ def disabled_actuators(m: Model) -> Tensor:
 
 def controls(m: Model, d: Data) -> tuple[Tensor, Tensor]:
     """Controls (nu,) within their ranges, all zero if any is NaN or huge, and whether that is so () bool."""
-    p, ctrl = m.plan.actuation, delayed_controls(m, d) if m.plan.history.delayed.some else d.ctrl
+    p, ctrl = m.plan.actuation, delayed_controls(m, d) if m.plan.history.controls.delayed.some else d.ctrl
     if p.ctrllimited.some and not m.opt.disabled(DisableBit.CLAMPCTRL):
         ctrl = clamp(ctrl, m.actuator_ctrlrange, p.ctrllimited)
     bad = ~(ctrl.abs() <= MAX_VALUE).all()

@@ -1,18 +1,18 @@
-"""Controls of the past: actuators that act with a delay (modeling.rst, "Delays")."""
+"""Controls and readings of the past: actuators and sensors with a delay (modeling.rst, "Delays")."""
 
 import torch
 from torch import Tensor
 
 from mjtorch.math.vector import MIN_VALUE
 from mjtorch.model import Data, Model
+from mjtorch.model.plan.history import Rings
 
 
-def samples(m: Model, d: Data) -> tuple[Tensor, Tensor]:
+def samples(p: Rings, history: Tensor) -> tuple[Tensor, Tensor]:
     """Times [s] and values (k, N) of the samples, the oldest first."""
-    p = m.plan.history
-    place = d.history[p.cursor].long()[:, None] + 1 + p.slot.clamp(max=p.count - 1)
+    place = history[p.cursor].long()[:, None] + 1 + p.slot.clamp(max=p.count - 1)
     place = torch.where(place >= p.count, place - p.count, place)
-    return d.history[p.times].gather(1, place), d.history[p.values].gather(1, place)
+    return history[p.times].gather(1, place), history[p.values].gather(1, place)
 
 
 def tolerance(time: Tensor) -> Tensor:
@@ -28,29 +28,32 @@ def at(x: Tensor, place: Tensor) -> Tensor:
 
 
 def delayed_controls(m: Model, d: Data) -> Tensor:
-    """Controls (nu,) as they were `actuator_delay` ago (mj_readCtrl).
+    """Controls (nu,) as they were `actuator_delay` ago (mj_readCtrl)."""
+    p = m.plan.history
+    found = sampled(p.controls, d.history, d.time - m.actuator_delay[p.controls.owner, None])
+    return torch.cat([d.ctrl, found])[p.control_source]
+
+
+def sampled(p: Rings, history: Tensor, time: Tensor) -> Tensor:
+    """What was recorded (k,) at `time` (k, 1) [s] (mju_historyRead).
 
     Between samples the last one holds, or a line or a cubic spline runs through them; before the first and after the
     last sample these hold.
     """
-    p = m.plan.history
-    times, values = samples(m, d)
-    time = d.time - m.actuator_delay[p.actuator, None]
+    times, values = samples(p, history)
     close = tolerance(time)
     first = ((times < time - close) & (p.slot < p.count)).sum(1, keepdim=True)
     first = first.clamp(max=p.count - 1)
     # The sample at or after the time, and the one before.
     after, before = at(values, first), at(values, first - 1)
     exact = (at(times, first) - time).abs() <= close
-    found = between(m, times, values, time, first) if p.smooth else before
+    found = between(p, times, values, time, first) if p.smooth else before
     outside = (first == 0) | (time >= at(times, p.count - 1) - close)
-    found = torch.where(outside | exact, after, found)
-    return torch.cat([d.ctrl, found.squeeze(1)])[p.control_source]
+    return torch.where(outside | exact, after, found).squeeze(1)
 
 
-def between(m: Model, times: Tensor, values: Tensor, time: Tensor, first: Tensor) -> Tensor:
+def between(p: Rings, times: Tensor, values: Tensor, time: Tensor, first: Tensor) -> Tensor:
     """Values (k, 1) at `time` (k, 1), between the samples `first - 1` and `first` (k, 1), held, linear or cubic."""
-    p = m.plan.history
     low, high = at(values, first - 1), at(values, first)
     span = at(times, first) - at(times, first - 1)
     safe = torch.where(span > 0, span, 1.0)
@@ -69,15 +72,17 @@ def between(m: Model, times: Tensor, values: Tensor, time: Tensor, first: Tensor
     return torch.where(kind == 0, low, torch.where(kind == 1, low + x * (high - low), cubic))
 
 
-def recorded(m: Model, d: Data) -> Tensor:
-    """`history` (nhistory,) with the present controls as samples of the present time (mju_historyInsert).
+def recorded(
+    p: Rings, history: Tensor, time: Tensor, value: Tensor, user: Tensor | None = None, due: Tensor | None = None
+) -> Tensor:
+    """`history` (nhistory,) with `value` (k,) as samples of the present `time` () [s] (mju_historyInsert).
 
-    They push out the oldest samples, replace those of the same time, or the oldest if older than all.
+    They push out the oldest samples, replace those of the same time, or the oldest if older than all. Not given: user
+    (k,), the numbers for the user stay; due: (k,) bool, which are recorded, all are.
     """
-    p = m.plan.history
-    times, values = samples(m, d)
-    control = d.ctrl[p.control][:, None]
-    time = d.time.expand(control.shape)
+    times, values = samples(p, history)
+    value = value[:, None]
+    time = time.expand(value.shape)
     close = tolerance(time)
     first = ((times < time - close) & (p.slot < p.count)).sum(1, keepdim=True)
     same = (first < p.count) & ((at(times, first) - time).abs() <= close)
@@ -86,12 +91,15 @@ def recorded(m: Model, d: Data) -> Tensor:
     def inserted(x: Tensor, new: Tensor) -> Tensor:
         following = torch.cat([x[:, 1:], x[:, -1:]], dim=1)
         moved = torch.where(~same & (p.slot < place), following, x)
-        return torch.where(p.slot == place, new, moved)
+        result = torch.where(p.slot == place, new, moved)
+        return result if due is None else torch.where(due[:, None], result, x)
 
     newest = ~same & (first == p.count)
-    cursor = d.history[p.cursor][:, None].long() + newest
+    newest = newest if due is None else newest & due[:, None]
+    cursor = history[p.cursor][:, None].long() + newest
     cursor = torch.where(cursor >= p.count, cursor - p.count, cursor)
     ring = p.slot.clamp(max=p.count - 1) - cursor - 1
     ring = torch.where(ring < 0, ring + p.count, ring)
-    rings = [inserted(x, new).gather(1, ring).flatten() for x, new in ((times, time), (values, control))]
-    return torch.cat([d.history[p.user], cursor.squeeze(1).to(times.dtype), *rings])[p.source]
+    rings = [inserted(x, new).gather(1, ring).flatten() for x, new in ((times, time), (values, value))]
+    user = history[p.user] if user is None else user
+    return torch.cat([user, cursor.squeeze(1).to(times.dtype), *rings, history])[p.source]

@@ -46,7 +46,7 @@ Lanes = int | Literal["auto"]
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """One pointer of the exported struct. `kind` is "state", "input" or "output"; no step without what is `required`."""
+    """One pointer of the exported struct. `kind`: "state", "input" or "output"; it may be NULL unless `required`."""
 
     name: str
     kind: str

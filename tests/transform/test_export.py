@@ -193,7 +193,7 @@ def test_errors_are_codes(library) -> None:
 def test_sizes(library) -> None:
     m, _, file = library
     worlds = Worlds(file, "arm", 1)
-    for size in ("nq", "nv", "nu", "na", "nbody", "neq", "nmocap", "nsensordata"):
+    for size in ("nq", "nv", "nu", "na", "nbody", "neq", "nmocap", "nsensordata", "nplastic", "nhistory"):
         assert worlds.function(size)() == getattr(m, size)
     worlds.function("timestep").restype = ctypes.c_double
     assert worlds.function("timestep")() == pytest.approx(0.005)

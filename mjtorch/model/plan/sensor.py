@@ -195,6 +195,8 @@ class SensorStage(tree.Tree):
         silent, sensordata before], all flat
     clipped: static, whether a sensor has a cutoff
     sensor: (nsensordata,) the sensor that each number belongs to
+    remembered: if sensors report what they have recorded, (nsensordata,) where each number then lies in [sensordata,
+        channels of `HistoryPlan.readings`]
     above, below: (nsensordata,) bool, whether a cutoff applies to large positive and large negative values
     """
 
@@ -212,6 +214,7 @@ class SensorStage(tree.Tree):
     sensor: Tensor
     above: Tensor
     below: Tensor
+    remembered: tuple[Tensor, ...]
 
 
 @tree.dataclass(kw_only=True)
@@ -305,7 +308,21 @@ class _StageBuilder:
             sensor=self.index(owner),
             above=torch.tensor(here & (real | positive), device=self.device),
             below=torch.tensor(here & real, device=self.device),
+            remembered=self.remembered(),
         )
+
+    def remembered(self) -> tuple[Tensor, ...]:
+        """`SensorStage.remembered`."""
+        m = self.m
+        kept = np.flatnonzero(m.sensor_history[:, 0])
+        first = m.nsensordata + np.cumsum(m.sensor_dim[kept]) - m.sensor_dim[kept]
+        place = np.arange(m.nsensordata)
+        late = ((m.sensor_delay > 0) | (m.sensor_interval[:, 0] > 0)) & (m.sensor_type != SensorType.USER)
+        chosen = [k for k, i in enumerate(kept) if late[i] and i in self.sensors]
+        for k in chosen:
+            adr, dim = m.sensor_adr[kept[k]], m.sensor_dim[kept[k]]
+            place[adr : adr + dim] = first[k] + np.arange(dim)
+        return (self.index(place),) if chosen else ()
 
     def of_type(self, kind: SensorType) -> list[int]:
         """The sensors of the stage that are of one type."""

@@ -1,0 +1,96 @@
+"""What MuJoCo's two other engines for accelerators lack of what the table in `support` lists, read in their sources."""
+
+from typing import NamedTuple
+
+
+class Relative(NamedTuple):
+    """An engine. lacks: by area, the features that it lacks, by name; where it lacks a part only, what that is."""
+
+    name: str
+    version: str
+    lacks: dict[str, dict[str, str]]
+
+
+def _all(*names: str, **parts: str) -> dict[str, str]:
+    """Features that are lacking altogether, and parts of others, whose names have underscores here."""
+    return {name: name for name in names} | {name.replace("_", " "): part for name, part in parts.items()}
+
+
+_LIMIT_SENSORS = tuple(f"{kind}limit{what}" for kind in ("joint", "tendon") for what in ("pos", "vel", "frc"))
+_POLY = "that are polynomials"
+
+MJX = Relative(
+    "MJX-JAX",
+    "3.12.1",
+    {
+        "passive forces": _all(
+            "fluid on ellipsoids",
+            "plastic joint springs",
+            springs=f"springs {_POLY}",
+            dampers=f"dampers {_POLY}",
+            fluid_on_inertia_boxes="fluid with implicitfast",
+        ),
+        "cameras and lights": _all("lights in all modes"),
+        "tendons": _all("plastic springs", springs=f"springs {_POLY}", dampers=f"dampers {_POLY}"),
+        "actuators": _all(
+            *(f"transmission {kind}" for kind in ("slidercrank", "body", "so3")),
+            *(f"dynamics {kind}" for kind in ("user", "dcmotor", "pid")),
+            *(f"gain {kind}" for kind in ("user", "dcmotor", "so3", "pid")),
+            *(f"bias {kind}" for kind in ("user", "dcmotor", "so3")),
+            "several controls, outputs and activations",
+            "delay and history",
+            "damping and armature",
+        ),
+        "collisions": _all(
+            *(f"{one}-{two}" for one in ("ellipsoid", "cylinder") for two in ("box", "mesh")),
+            pairs_of_other_geoms="height fields with these, signed distance fields",
+        ),
+        "contacts": {
+            **_all("override", "surface velocity", "adhesion of geoms", "adhesion of pairs", "speculative", "ipc"),
+            "condim 1, 3, 4, 6": "condim 1 with elliptic cones",
+            "margin and gap": "gap, margin of meshes",
+        },
+        "equality": _all("flex", "flexvert", "flexstrain"),
+        "solver": _all("PGS", "noslip iterations", "diagexact", "sleep"),
+        "integrator": _all("implicit", "discrete"),
+        "sensors": _all(
+            *_LIMIT_SENSORS,
+            *("insidesite", "geomdist", "geomnormal", "geomfromto", "e_potential", "e_kinetic"),
+            *("tactile", "user", "plugin", "delay, interval and history"),
+            contact="contact of bodies, subtrees or sites, or with netforce",
+            rangefinder="rangefinder of cameras",
+        ),
+        "energy": _all("energy"),
+        "inverse dynamics": _all("comparison with forward dynamics (fwdinv)"),
+        "deformables": _all("flexes"),
+        "extensions": _all("plugins", "callbacks"),
+    },
+)
+
+WARP = Relative(
+    "MuJoCo Warp",
+    "3.12.0",
+    {
+        "passive forces": _all("plastic joint springs"),
+        "tendons": _all("plastic springs"),
+        "actuators": _all(
+            *("transmission so3", "dynamics pid", "gain so3", "gain pid", "bias so3"),
+            "several controls, outputs and activations",
+            "damping and armature",
+        ),
+        "collisions": {
+            "several contacts of convex shapes (multiccd)": "multiccd of other than boxes and meshes",
+        },
+        "contacts": _all("override", "speculative", "ipc", margin_and_gap="margin of boxes or meshes with multiccd"),
+        "equality": _all("flexvert"),
+        "solver": _all("PGS", "noslip iterations", "diagexact"),
+        "integrator": _all("discrete"),
+        "sensors": _all("plugin", "enclosed objects", rangefinder="rangefinder of cameras"),
+        "inverse dynamics": _all("comparison with forward dynamics (fwdinv)"),
+        "deformables": _all(flexes="some of the flexes"),
+        "extensions": _all(plugins="plugins, but of signed distance fields"),
+        "derivatives": _all("gradients through contact"),
+    },
+)
+
+RELATIVES = (MJX, WARP)
