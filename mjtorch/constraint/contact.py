@@ -25,13 +25,19 @@ def contact_jacobian(m: Model, d: Data) -> Tensor:
     directions = along(c.frame, c.pos - point)
     if p.max_dim > 3:
         directions = torch.cat([directions, F.pad(c.frame, (0, 3))], dim=1)
-    directions = directions.flatten(0, 1)
-    row = directions[p.direction]
-    if m.opt.cone == Cone.PYRAMIDAL and p.max_dim > 1:
-        mu = c.friction.flatten()[p.edge_mu] * p.edge_sign
-        row = row + mu[:, None] * directions[p.edge]
+    row = along_rows(m, d, directions.flatten(0, 1))
     moves = torch.where(c.detected[:, None, None], p.geom_dof[c.geom.clamp(min=0)], 0.0)
     return (row @ motion.mT) * (moves[:, 1] - moves[:, 0])[p.slot]
+
+
+def along_rows(m: Model, d: Data, directions: Tensor) -> Tensor:
+    """What each contact row (nc, k) is made of, from what the directions of all contacts (n, k) are."""
+    p = m.plan.constraint.contact
+    row = directions[p.direction]
+    if m.opt.cone == Cone.PYRAMIDAL and p.max_dim > 1:
+        mu = d.contact.friction.flatten()[p.edge_mu] * p.edge_sign
+        row = row + mu[:, None] * directions[p.edge]
+    return row
 
 
 def regularizer_scale(m: Model, d: Data) -> Tensor:

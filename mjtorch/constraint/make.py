@@ -11,9 +11,11 @@ from mjtorch.constraint.equality import equality, jac_dot_v
 from mjtorch.constraint.friction import friction, frictionloss, tendon_friction
 from mjtorch.constraint.impedance import impedance, stiffness_damping
 from mjtorch.constraint.limit import limit, tendon_limit
+from mjtorch.constraint.surface import surface_velocity
 from mjtorch.math.linalg import triangular_solve
 from mjtorch.math.vector import MIN_VALUE
 from mjtorch.model import Data, DisableBit, EnableBit, Model
+from mjtorch.smooth.adhesion import row_adhesion
 
 
 def make_constraint(m: Model, d: Data) -> Data:
@@ -106,14 +108,20 @@ def exact_diagonal(m: Model, d: Data, J: Tensor) -> Tensor:
 def reference_constraint(m: Model, d: Data) -> Data:
     """Velocity of the rows and the acceleration that they ask for (mj_referenceConstraint). Sets efc_vel, efc_aref.
 
-    `aref = -B vel - K imp (pos - margin)`, less what connects and welds accelerate by themselves.
+    `aref = -B vel - K imp (pos - margin)`, less what connects and welds accelerate by themselves. The velocity of
+    contacts is that of the surfaces; contacts that stick are asked for `R adhesion` more.
     """
     p = m.plan.constraint
     if p.nefc == 0:
         return d
     vel = d.efc_J @ d.qvel
+    if p.nc and m.plan.collision.moving:
+        sliding = torch.where(d.efc_D[-p.nc :] > 0, surface_velocity(m, d), 0.0)
+        vel = torch.cat([vel[: -p.nc], vel[-p.nc :] + sliding])
     stiffness, damping, imp, _ = d.efc_KBIP.unbind(-1)
     aref = -damping * vel - stiffness * imp * (d.efc_pos - d.efc_margin)
+    if p.nc and m.plan.collision.adhesion_source:
+        aref = aref + F.pad(d.efc_R[-p.nc :] * row_adhesion(m, d), (p.nefc - p.nc, 0))
     if p.equality.nconnect + p.equality.nweld:
         aref = torch.cat([aref[: p.ne] - jac_dot_v(m, d), aref[p.ne :]])
     return d.replace(efc_vel=vel, efc_aref=aref)

@@ -6,6 +6,7 @@ from torch import Tensor
 from mjtorch.constraint.equality import between, pairs, weld_scale
 from mjtorch.constraint.tendon import tendon_actions
 from mjtorch.model import Cone, Data, Model
+from mjtorch.smooth.adhesion import adhesion
 from mjtorch.smooth.com import subtree_sum
 from mjtorch.smooth.jacobian import applied_force, wrench_at
 from mjtorch.smooth.rne import body_acceleration, body_force
@@ -17,17 +18,19 @@ Action = tuple[Tensor, Tensor, Tensor, Tensor]
 def contact_force(m: Model, d: Data) -> Tensor:
     """Force [N], then torque [N m] of every contact slot (n, 6), along the rows of `contact.frame` (mj_contactForce).
 
-    It acts on the second geom, and its opposite on the first; the normal force is never negative. Zero for slots that
-    make no constraint rows. Needs `efc_force`.
+    It acts on the second geom, and its opposite on the first; the normal force is negative only where geoms stick. Zero
+    for slots that make no constraint rows. Needs `efc_force`.
     """
     p = m.plan.constraint
     if not p.nc:
         return d.contact.pos.new_zeros(len(d.contact.dim), 6)
     force = torch.cat([d.efc_force[-p.nc :], d.efc_force.new_zeros(1)])[p.contact.slot_rows]
-    if m.opt.cone == Cone.ELLIPTIC:
-        return force
-    plus, minus = force[:, 1:].unflatten(1, (-1, 2)).unbind(-1)
-    return torch.cat([force.sum(1, keepdim=True), (plus - minus) * d.contact.friction], dim=1)
+    if m.opt.cone == Cone.PYRAMIDAL:
+        plus, minus = force[:, 1:].unflatten(1, (-1, 2)).unbind(-1)
+        force = torch.cat([force.sum(1, keepdim=True), (plus - minus) * d.contact.friction], dim=1)
+    if m.plan.collision.adhesion_source:
+        force = torch.cat([force[:, :1] - adhesion(m, d)[:, None], force[:, 1:]], dim=1)
+    return force
 
 
 def rne_postconstraint(m: Model, d: Data) -> Data:

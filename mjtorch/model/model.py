@@ -158,6 +158,8 @@ class Model(tree.Tree):
     geom_margin: Tensor
     geom_gap: Tensor
     geom_fluid: Tensor
+    geom_surfacevel: Tensor
+    geom_adhesion: Tensor
     site_size: Tensor
     site_pos: Tensor
     site_quat: Tensor
@@ -187,6 +189,7 @@ class Model(tree.Tree):
     pair_margin: Tensor
     pair_gap: Tensor
     pair_friction: Tensor
+    pair_adhesion: Tensor
     eq_solref: Tensor
     eq_solimp: Tensor
     eq_data: Tensor

@@ -46,7 +46,8 @@ MJX = Relative(
             pairs_of_other_geoms="height fields with these, signed distance fields",
         ),
         "contacts": {
-            **_all("override", "surface velocity", "adhesion of geoms", "adhesion of pairs", "speculative", "ipc"),
+            **_all("override", "surface velocity", "speculative", "ipc"),
+            **_all("adhesion of geoms", "adhesion of pairs", "adhesion across a gap"),
             "condim 1, 3, 4, 6": "condim 1 with elliptic cones",
             "margin and gap": "gap, margin of meshes",
         },

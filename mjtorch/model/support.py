@@ -214,6 +214,12 @@ def _meeting(one: int, two: int) -> Callable[[mujoco.MjModel], Names]:
     return uses
 
 
+def _sticking_gaps(m: mujoco.MjModel) -> Names:
+    """Geoms and pairs with a gap, across which contacts may stick."""
+    sticks = m.geom_adhesion.any() or m.pair_adhesion.any()
+    return _set("geom_gap")(m) + _set("pair_gap")(m) if sticks else []
+
+
 def _mesh_touch(m: mujoco.MjModel) -> Names:
     """Sensors of the forces in the volume of a site that is a mesh."""
     feels = np.flatnonzero(m.sensor_type == mjtSensor.mjSENS_TOUCH)
@@ -370,9 +376,10 @@ TABLE: tuple[Feature, ...] = (
     Feature("contacts", "condim 1, 3, 4, 6", YES, _is("geom_condim", 1, 3, 4, 6)),
     Feature("contacts", "margin and gap", YES, _set("geom_margin", "geom_gap")),
     Feature("contacts", "override", YES, _enabled(EnableBit.OVERRIDE, "override")),
-    Feature("contacts", "surface velocity", NO, _set("geom_surfacevel"), "remove surfacevel"),
-    Feature("contacts", "adhesion of geoms", NO, _set("geom_adhesion"), "remove adhesion"),
-    Feature("contacts", "adhesion of pairs", NO, _set("pair_adhesion"), "remove adhesion"),
+    Feature("contacts", "surface velocity", YES, _set("geom_surfacevel")),
+    Feature("contacts", "adhesion of geoms", YES, _set("geom_adhesion")),
+    Feature("contacts", "adhesion of pairs", YES, _set("pair_adhesion")),
+    Feature("contacts", "adhesion across a gap", NO, _sticking_gaps, "set gap to zero"),
     Feature("contacts", "speculative", NO, _enabled(EnableBit.SPECULATIVE, "speculative"), "disable the flag"),
     Feature("contacts", "ipc", NO, _enabled(EnableBit.IPC, "ipc"), "disable the flag"),
     *_rows("equality", "", "eq_type", _members(mjtEq), EQUALITY, "use connect, weld, joint or tendon"),

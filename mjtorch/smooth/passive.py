@@ -6,6 +6,7 @@ from torch import Tensor
 from mjtorch.math import quaternion as quat
 from mjtorch.math.vector import cross, norm
 from mjtorch.model import Data, DisableBit, Model
+from mjtorch.smooth.adhesion import adhesion_force
 from mjtorch.smooth.ellipsoid import ellipsoid_force
 from mjtorch.smooth.fluid import fluid_wrench
 from mjtorch.smooth.plastic import rest_positions
@@ -85,7 +86,8 @@ def passive(m: Model, d: Data) -> Data:
 
     Sets qfrc_spring, qfrc_damper, qfrc_gravcomp, qfrc_fluid and their sum qfrc_passive, which leaves out the gravity
     compensation that actuators provide. With both SPRING and DAMPER disabled all of them are zero. Needs `com_pos`,
-    `tendon`, `ten_velocity`, and `com_vel` if there is a fluid.
+    `tendon`, `ten_velocity`, `com_vel` if there is a fluid, `make_constraint` if contacts stick, which pulls geoms
+    together in qfrc_passive.
     """
     p, tendons, opt = m.plan.passive, m.plan.tendon, m.opt
     springs, dampers = not opt.disabled(DisableBit.SPRING), not opt.disabled(DisableBit.DAMPER)
@@ -105,6 +107,8 @@ def passive(m: Model, d: Data) -> Data:
     if others and p.fluid:
         forces["qfrc_fluid"] = fluid_force(m, d)
     total = forces["qfrc_spring"] + forces["qfrc_damper"]
+    if others and m.plan.constraint.nc and m.plan.collision.adhesion_source:
+        total = total + adhesion_force(m, d)
     if p.gravcomp:
         total = total + forces["qfrc_gravcomp"] * p.gravcomp_dof
     if p.fluid:

@@ -85,6 +85,9 @@ class CollisionPlan(tree.Tree):
     source: (ncandidate, 2) whose parameters are mixed: rows of [geoms, pairs]; twice the same where nothing is mixed
     margin_source: (ncandidate, 2) the same for margin and gap, which know no priority
     aligned: (ncandidate, 1) bool, the contact frame follows the axis of the second geom
+    moving: static, whether the surface of a geom moves
+    adhesion_source: if contacts stick, (ngeom, ngeom, 2) where the adhesion of two geoms lies in [geoms, pairs], twice
+        the same where nothing is added
     extent: (ngeom, 2) 1 where a geom's radius and half-length are in the first two sizes, else 0
     geom_body: (ngeom,) body ids
     """
@@ -107,6 +110,8 @@ class CollisionPlan(tree.Tree):
     source: Tensor
     margin_source: Tensor
     aligned: Tensor
+    moving: bool = tree.field(static=True)
+    adhesion_source: tuple[Tensor, ...]
     extent: Tensor
     geom_body: Tensor
 
@@ -179,9 +184,23 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype, ca
         source=ints([_source(mj_model, c) for c in candidates], -1, 2),
         margin_source=ints([_pair_row(mj_model, c) or c.geom for c in candidates], -1, 2),
         aligned=torch.tensor(aligned, dtype=torch.bool, device=device)[:, None],
+        moving=bool(mj_model.geom_surfacevel.any()),
+        adhesion_source=_adhesion_source(mj_model, candidates, ints),
         extent=floats(np.stack([(geom_type == SPHERE) | (geom_type == CAPSULE), geom_type == CAPSULE], axis=-1)),
         geom_body=ints(mj_model.geom_bodyid, -1),
     )
+
+
+def _adhesion_source(
+    mj_model: mujoco.MjModel, candidates: list[Candidate], ints: Callable[..., Tensor]
+) -> tuple[Tensor, ...]:
+    """`CollisionPlan.adhesion_source`."""
+    if not (mj_model.geom_adhesion.any() or mj_model.pair_adhesion.any()):
+        return ()
+    table = np.zeros((mj_model.ngeom, mj_model.ngeom, 2))
+    for c in candidates:
+        table[c.geom] = _source(mj_model, c)
+    return (ints(table, *table.shape),)
 
 
 def _family(

@@ -124,6 +124,7 @@ class ContactPlan(tree.Tree):
     first: (nrow,) the first row of the row's contact, counted from the first contact row
     slot_rows: (ncon, w) the rows of each slot, counted likewise; `nrow` stands for none. Pyramidal: the column of a
         frictionless normal, then a pair of edges for each direction of friction; elliptic: force, then torque
+    normal_share: (nrow,) how much of a contact's normal a row is: 1 or 0, of pyramids an equal part
     frictional: (nfriction,) elliptic: slots with dim > 1; has_edges: (ncon,) pyramidal: 1 for slots with dim > 1
     geom_body: (ngeom,), geom_dof: (ngeom, nv) 0/1, the dofs that move each geom
     """
@@ -137,6 +138,7 @@ class ContactPlan(tree.Tree):
     scale: Tensor
     first: Tensor
     slot_rows: Tensor
+    normal_share: Tensor
     frictional: Tensor
     has_edges: Tensor
     geom_body: Tensor
@@ -388,9 +390,9 @@ def _contact(b: _Builder, dims: tuple[int, ...]) -> tuple[ContactPlan, list[int]
             rows.append((s, normal, normal, 5 * s, 0, s if pyramidal else 6 * s))
             types.append(mjtConstraint.mjCNSTR_CONTACT_FRICTIONLESS)
         elif pyramidal:
-            edges = [(k, sign) for k in range(1, dim) for sign in (1, -1)]
-            rows += [(s, normal, normal + k, 5 * s + k - 1, sign, s) for k, sign in edges]
-            types += [mjtConstraint.mjCNSTR_CONTACT_PYRAMIDAL] * len(edges)
+            signed = [(k, sign) for k in range(1, dim) for sign in (1, -1)]
+            rows += [(s, normal, normal + k, 5 * s + k - 1, sign, s) for k, sign in signed]
+            types += [mjtConstraint.mjCNSTR_CONTACT_PYRAMIDAL] * len(signed)
         else:
             rows += [(s, normal + k, normal + k, 5 * s, 0, 6 * s + k) for k in range(dim)]
             types += [mjtConstraint.mjCNSTR_CONTACT_ELLIPTIC] * dim
@@ -401,6 +403,8 @@ def _contact(b: _Builder, dims: tuple[int, ...]) -> tuple[ContactPlan, list[int]
     slot_rows = np.full((n, 11 if pyramidal else 6), len(rows))
     for row, (s, start) in enumerate(zip(slot, first, strict=True)):
         slot_rows[s, row - start + (pyramidal and dims[s] > 1)] = row
+    edges = np.array([2 * (dims[s] - 1) if pyramidal and dims[s] > 1 else 1 for s in slot])
+    is_normal = pyramidal | (np.arange(len(rows)) == np.array(first, dtype=int))
     plan = ContactPlan(
         max_dim=max(dims, default=0),
         slot=b.ints(slot),
@@ -411,6 +415,7 @@ def _contact(b: _Builder, dims: tuple[int, ...]) -> tuple[ContactPlan, list[int]
         scale=b.ints(scale),
         first=b.ints(first),
         slot_rows=b.ints(slot_rows, *slot_rows.shape),
+        normal_share=b.floats(is_normal / edges, len(rows)),
         frictional=b.ints(frictional),
         has_edges=b.floats([pyramidal and dim > 1 for dim in dims], n),
         geom_body=b.ints(m.geom_bodyid),
