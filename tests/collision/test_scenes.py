@@ -6,11 +6,11 @@ import mujoco
 import numpy as np
 import pytest
 import torch
+from collision.scenes import grasp, hand, pile, stack
 from numpy.typing import NDArray
 from reference import oracle
 
 import mjtorch
-from collision.scenes import grasp, hand, pile, stack
 
 pytestmark = pytest.mark.slow
 STEPS, LAST = 2000, 200
