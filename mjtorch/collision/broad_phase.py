@@ -60,8 +60,17 @@ def chosen(d: Data, family: Family, bound: Tensor, threshold: Tensor) -> Chosen:
         if block.places == block.pairs:
             pairs.append(torch.arange(first, first + block.pairs, device=gap.device))
         else:
-            pairs.append(first + order[mine].sort(stable=True).indices[: block.places].sort().values)
+            pairs.append(first + deepest(order[mine], block.places))
             lost.append((near[mine].sum() - block.places).clamp(min=0))
         first += block.pairs
     pair = torch.cat(pairs)
     return Chosen(pair, family.geom[:, pair], family.candidate[pair], near[pair], torch.stack(lost).sum())
+
+
+def deepest(order: Tensor, count: int) -> Tensor:
+    """Where the `count` least of `order (n,)` are, in their own order; infinite ones fill what is left, at the end."""
+    least = order.sort(stable=True)
+    index = least.indices[:count]
+    # Among many numbers, infinities take no time to sort.
+    place = index.to(order.dtype).masked_fill(torch.isinf(least.values[:count]), torch.inf)
+    return index[place.sort(stable=True).indices]

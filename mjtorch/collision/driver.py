@@ -138,13 +138,13 @@ def closest_rows(m: Model, key: Tensor, candidate: Tensor) -> tuple[Tensor, Tens
     Returns them, whether there is one (ncon,) bool, and how many rows () whose key is not infinite got no slot.
     """
     keep, taken, lost = [], [], []
-    end = m.plan.collision.ncandidate
     for first, count, slots in m.plan.collision.groups:
         mine = (candidate >= first) & (candidate < first + count)
         nearest = key.masked_fill(~mine, torch.inf).sort(stable=True)
         there = ~torch.isinf(nearest.values)
         rows, filled = nearest.indices[:slots], there[:slots]
-        order = candidate[rows].masked_fill(~filled, end).sort(stable=True).indices
+        # Among many numbers, infinities take no time to sort.
+        order = candidate[rows].to(key.dtype).masked_fill(~filled, torch.inf).sort(stable=True).indices
         keep.append(rows[order])
         taken.append(filled[order])
         lost.append((there.sum() - slots).clamp(min=0))

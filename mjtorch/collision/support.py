@@ -142,7 +142,9 @@ def local_support(shape: Core, direction: Tensor) -> Tensor:
     if shape.has(BOXED):
         found.append(torch.where(direction >= 0, shape.half, -shape.half))
     if shape.has(CURVED):
-        scaled = shape.round * direction
+        # A disc alone needs no scaling, which would cost a digit.
+        is_scaled = shape.has((Shape.ELLIPSOID,))
+        scaled = shape.round * direction if is_scaled else torch.where(shape.round > 0, direction, 0.0)
         length = norm(scaled, keepdim=True)
         # Along the axis of a disc: its middle.
         none = length < MIN_VALUE

@@ -15,11 +15,11 @@ from mjtorch.model.plan.mesh import hull_reach
 # A model with no more candidates than this keeps them all: choosing among so few costs more than it saves. So it is
 # with the pairs of a family.
 FEW = 12
-SECONDS = 2.5  # simulated time of an episode, for a model of moderate size; larger models get less
+SECONDS = 3.0  # simulated time of an episode, for a model of moderate size; larger models get less
 WORK = 300_000  # bound on all steps times dofs and geoms
 EPISODES = 4
-HOLD = 0.05  # [s] that a random control is held
-EVERY = 4  # steps from one look at the pairs to the next
+HOLD = 0.2  # [s] that a random control is held
+EVERY = 0.02  # [s] from one look at the pairs to the next
 DIVERGED = 1e8  # an acceleration above this ends the episode
 
 
@@ -96,26 +96,22 @@ def observed(mj_model: mujoco.MjModel, pairs: Mapping[Key, Pairs]) -> Observed:
     starts = [None, *range(min(model.nkey, EPISODES))]
     episodes = max(EPISODES, len(starts))
     steps = int(min(np.ceil(SECONDS / model.opt.timestep), WORK / (model.nv + model.ngeom) / episodes))
+    half, round, radius = parts(torch.tensor(model.geom_type, dtype=torch.long), torch.tensor(model.geom_size))
+    half = half + torch.tensor(hull_reach(model))
+    every = max(1, int(EVERY / model.opt.timestep))
     most = np.zeros(7, dtype=np.int64)
     near = dict.fromkeys(pairs, 0)
     for episode in range(episodes):
         for step, data in enumerate(_rollout(model, starts[episode % len(starts)], episode, max(1, steps))):
             most = np.maximum(most, np.bincount(data.contact.dim, minlength=7)[:7])
-            if pairs and step % EVERY == 0:
-                bound = _bound(model, data)
+            if pairs and step % every == 0:
+                bound = reach(torch.tensor(data.geom_xmat).unflatten(-1, (3, 3)), half, round, radius).numpy()
                 near = {kind: max(near[kind], _overlapping(data, bound, those)) for kind, those in pairs.items()}
     return Observed({dim: int(count) for dim, count in enumerate(most) if count}, near)
 
 
-def _bound(model: mujoco.MjModel, data: mujoco.MjData) -> np.ndarray:
-    """How far (ngeom, 3) [m] geoms reach from their centres along the axes of the world."""
-    half, round, radius = parts(torch.tensor(model.geom_type, dtype=torch.long), torch.tensor(model.geom_size))
-    mat = torch.tensor(data.geom_xmat).unflatten(-1, (3, 3))
-    return reach(mat, half + torch.tensor(hull_reach(model)), round, radius).numpy()
-
-
 def _overlapping(data: mujoco.MjData, bound: np.ndarray, pairs: Pairs) -> int:
-    """How many pairs are near each other."""
+    """How many pairs are near each other; bound: (ngeom, 3) [m] how far geoms reach along the axes of the world."""
     one, two = pairs.geom.T
     gap = np.abs(data.geom_xpos[two] - data.geom_xpos[one]) - bound[one] - bound[two]
     return int((gap.max(-1) <= pairs.within).sum())
