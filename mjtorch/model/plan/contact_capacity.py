@@ -19,6 +19,7 @@ SECONDS = 3.0  # simulated time of an episode, for a model of moderate size; lar
 WORK = 300_000  # bound on all steps times dofs and geoms
 EPISODES = 4
 HOLD = 0.2  # [s] that a random control is held
+SETTLE = 0.1  # [s] after which a start in any position is forgotten
 EVERY = 0.02  # [s] from one look at the pairs to the next
 DIVERGED = 1e8  # an acceleration above this ends the episode
 
@@ -118,12 +119,22 @@ def _overlapping(data: mujoco.MjData, bound: np.ndarray, pairs: Pairs) -> int:
 
 
 def _rollout(model: mujoco.MjModel, keyframe: int | None, seed: int, steps: int) -> Iterator[mujoco.MjData]:
-    """The states of one episode, until it diverges; the first half of the seeds start almost at rest."""
+    """The states of one episode, until it diverges; the first half of the seeds start almost at rest.
+
+    The others start at speed, or, where there is no keyframe, in any position within the limits of the joints; what is
+    in contact before that has settled does not count.
+    """
     rng = np.random.default_rng(seed)
     data = mujoco.MjData(model)
     if keyframe is not None:
         mujoco.mj_resetDataKeyframe(model, data, keyframe)
-    data.qvel += (0.01 if seed < EPISODES // 2 else 1.0) * rng.standard_normal(model.nv)
+    calm = seed < EPISODES // 2
+    data.qvel += (0.01 if calm else 1.0) * rng.standard_normal(model.nv)
+    anywhere = keyframe is None and not calm and model.jnt_limited.any()
+    if anywhere:
+        low, high = model.jnt_range.T
+        limited = model.jnt_limited.astype(bool) & (model.jnt_type >= int(mujoco.mjtJoint.mjJNT_SLIDE))
+        data.qpos[model.jnt_qposadr[limited]] = rng.uniform(low, high)[limited]
     low, high = np.where(model.actuator_ctrllimited[:, None], model.actuator_ctrlrange, [-1.0, 1.0]).T
     implicit = model.opt.integrator in (Integrator.IMPLICIT, Integrator.IMPLICITFAST)
     advance = mujoco.mj_implicit if implicit else mujoco.mj_Euler
@@ -132,7 +143,8 @@ def _rollout(model: mujoco.MjModel, keyframe: int | None, seed: int, steps: int)
         if step % hold == 0:
             data.ctrl[:] = rng.uniform(low, high)
         mujoco.mj_forward(model, data)
-        yield data
+        if not anywhere or data.time >= SETTLE:
+            yield data
         # `mj_step` would warn about a divergence, aloud; here it is of no interest.
         if not np.abs(data.qacc).max(initial=0.0) < DIVERGED or not np.abs(data.qvel).max(initial=0.0) < DIVERGED:
             return
