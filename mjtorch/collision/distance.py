@@ -5,11 +5,11 @@ from torch import Tensor
 
 from mjtorch.collision.capsule import nearest_of_segments
 from mjtorch.collision.contact_points import ContactPoints, Solid
-from mjtorch.collision.convex import closest
+from mjtorch.collision.convex import nearest
 from mjtorch.collision.families import COLLIDERS
 from mjtorch.collision.plane import touching_plane
 from mjtorch.collision.sphere import core_to_core, surface
-from mjtorch.collision.support import MESH, Convex, from_first, primitive
+from mjtorch.collision.support import MESH, Convex, core, from_first, primitive
 from mjtorch.collision.witness import Nearest
 from mjtorch.math.shape import Shape
 from mjtorch.math.vector import dot
@@ -89,13 +89,13 @@ def distances(
     Returns dist (n,) [m], negative in penetration, and fromto (n, 2, 3) [m], a point on geom 1 and one on geom 2; zero
     where the geoms are further apart than `distmax`.
     """
-    found = nearest(shape1, shape2, iterations, tolerance)
+    found = nearest_points(shape1, shape2, iterations, tolerance)
     near = found.dist < distmax
     fromto = torch.stack([found.point1, found.point2], dim=1)
     return torch.where(near, found.dist, distmax), torch.where(near[:, None, None], fromto, 0.0)
 
 
-def nearest(shape1: Convex, shape2: Convex, iterations: int, tolerance: float | Tensor) -> Nearest:
+def nearest_points(shape1: Convex, shape2: Convex, iterations: int, tolerance: float | Tensor) -> Nearest:
     """Where n pairs of geoms are nearest: as their collider finds it if they have one, else as convex shapes."""
     family = SUPPORTED[shape1.type, shape2.type].family
     one, two = (Solid(shape.pos, shape.mat, shape.size) for shape in (shape1, shape2))
@@ -105,8 +105,8 @@ def nearest(shape1: Convex, shape2: Convex, iterations: int, tolerance: float | 
         return _least(round_round(one, two, (shape1.type, shape2.type)))
     if family in COLLIDERS and family != BOX_BOX:
         return _least(COLLIDERS[family](one, two, torch.full_like(one.size[:, 0], torch.inf)))
-    near1, near2, origin = from_first(shape1, shape2)
-    found = closest(near1, near2, iterations, tolerance).nearest
+    core1, core2, origin = from_first(core(shape1), core(shape2))
+    found = nearest(core1, core2, torch.ones_like(shape1.pos[:, 0], dtype=torch.bool), iterations, tolerance).nearest
     return found._replace(point1=found.point1 + origin, point2=found.point2 + origin)
 
 

@@ -139,6 +139,16 @@ def _world(mj_model: mujoco.MjModel, d: Any, layout: _Layout) -> mujoco.MjData:
     return result
 
 
+def _adhesion(mj_model: mujoco.MjModel, geom: np.ndarray) -> np.ndarray:
+    """(ncon,) how hard contacts of geoms (ncon, 2) can pull, as C mixes it (mj_contactParam)."""
+    priority, value = mj_model.geom_priority[geom], mj_model.geom_adhesion[geom]
+    mixed = (value * (priority == priority.max(axis=1, keepdims=True))).sum(axis=1)
+    for k in range(mj_model.npair):
+        pair = {int(mj_model.pair_geom1[k]), int(mj_model.pair_geom2[k])}
+        mixed[[set(g) == pair for g in geom.tolist()]] = mj_model.pair_adhesion[k]
+    return mixed
+
+
 def _contacts(result: mujoco.MjData, d: Any, layout: _Layout, slots: list[int], rows: np.ndarray) -> None:
     """Fill the contact list."""
     contact = result.contact
@@ -151,6 +161,7 @@ def _contacts(result: mujoco.MjData, d: Any, layout: _Layout, slots: list[int], 
     for name in ("H", "adhesion", "surfacevel"):
         if hasattr(contact, name):
             getattr(contact, name)[:] = 0.0  # fresh memory is not
+    contact.adhesion[:] = _adhesion(result.model, contact.geom)
     contact.exclude[:] = contact.dist >= contact.includemargin
     contact.efc_address[:] = -1
     # the friction coefficient of the regularized cone

@@ -53,6 +53,7 @@ def test_matches_c(cone: str, parts: dict[str, str]) -> None:
             theirs = expected[(mj_data.contact.geom == pair).all(1)].sum(0)
             np.testing.assert_allclose(wrench, theirs, rtol=0, atol=1e-8 * max(1, np.abs(expected).max()))
         pulls |= bool((force[:, 0] < 0).any())
+        np.testing.assert_allclose(mjtorch.get_data(mj_model, d).contact.adhesion, mj_data.contact.adhesion)
         after = mjtorch.step(this.m, d)
         expected_after = mjtorch.put_data(mj_model, mj_stepped(mj_model, mj_data), model=this.m)
         assert_fields_close(after, expected_after, ("qpos", "qvel"), 1e-6)
