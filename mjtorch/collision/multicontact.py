@@ -223,7 +223,7 @@ def multicontact(one: Features, two: Features, margin: Tensor) -> Patch:
 
     point, inside = clipped(ground, up, subject, normal2, is_edge)
     height = ((point - ground[:, :1]) * up[:, None]).sum(-1)
-    inside &= (facing | is_edge)[:, None] & (height <= margin[:, None])
+    inside = inside & (facing | is_edge)[:, None] & (height <= margin[:, None])
     corner, exists = _largest(point, inside, up, 2 * count)
     height = ((corner - ground[:, :1]) * up[:, None]).sum(-1, keepdim=True)
     foot = corner - height * up[:, None]
