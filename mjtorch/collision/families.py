@@ -43,7 +43,7 @@ def family_contacts(m: Model, d: Data, family: Family, chosen: Chosen, threshold
     """
     reach = threshold[chosen.candidate]
     one, two = (
-        Solid(d.geom_xpos[geom], d.geom_xmat[geom], m.geom_size[geom], None if mesh is None else hull_of(mesh, chosen))
+        Solid(d.geom_xpos[geom], d.geom_xmat[geom], m.geom_size[geom], hull_of(mesh, chosen))
         for geom, mesh in zip(chosen.geom, family.meshes, strict=True)
     )
     if family.name in COLLIDERS:
@@ -111,7 +111,10 @@ def core_of(solid: Solid, types: tuple[int, ...], type: Tensor) -> Core:
     return shape.replace(vert=hull.vert, face=hull.face, normal=hull.normal, degree=hull.degree)
 
 
-def hull_of(meshes: Meshes, chosen: Chosen) -> Hull:
-    """The hulls of geoms of which some are meshes."""
-    mesh = meshes.mesh if chosen.pair is None else meshes.mesh[chosen.pair]
-    return Hull(meshes.vert[mesh], meshes.face[mesh], meshes.normal[mesh], meshes.degree)
+def hull_of(meshes: tuple[Meshes, ...], chosen: Chosen) -> Hull | None:
+    """The hulls of geoms of which some are meshes, if any."""
+    if not meshes:
+        return None
+    (hulls,) = meshes
+    mesh = hulls.mesh if chosen.pair is None else hulls.mesh[chosen.pair]
+    return Hull(hulls.vert[mesh], hulls.face[mesh], hulls.normal[mesh], hulls.degree)
