@@ -49,7 +49,7 @@ def family_contacts(m: Model, d: Data, family: Family, chosen: Chosen, threshold
     if family.name in COLLIDERS:
         points = COLLIDERS[family.name](one, two, reach)
         return [points if chosen.near is None else points._replace(exists=points.exists & chosen.near[:, None])]
-    types = m.plan.collision.geom_type[chosen.geom]
+    types = [m.plan.collision.geom_type[geom] for geom in chosen.geom]
     shape1, shape2 = (core_of(*of) for of in zip((one, two), family.types, types, strict=True))
     near = torch.ones_like(reach, dtype=torch.bool) if chosen.near is None else chosen.near
     return convex_contacts(m, family, shape1, shape2, near, reach)
