@@ -97,12 +97,13 @@ def nearest(shape1: Core, shape2: Core, active: Tensor, iterations: int, toleran
 
     active: (n,) bool, pairs that are of interest; the others cost nothing, and what is said of them means nothing
     """
-    limit = torch.as_tensor(tolerance, dtype=shape1.pos.dtype, device=shape1.pos.device)
+    # One for each pair: a derivative of a loop cannot be traced if the loop captures a number of the model.
+    limit = (torch.zeros_like(shape1.pos[:, 0]) + tolerance).detach()
 
-    def search(pairs: tuple[Core, Core, Tensor]) -> Closest:
-        return searched(pairs[0], pairs[1], pairs[2], iterations, limit)
+    def search(pairs: tuple[Core, Core, Tensor, Tensor]) -> Closest:
+        return searched(*pairs, iterations)
 
-    found: Closest = each(search, (detach(shape1), detach(shape2), active))
+    found: Closest = each(search, (detach(shape1), detach(shape2), active, limit))
     cores = witness(shape1, shape2, found.nearest, found.corner1, found.corner2)
     return Closest(
         Nearest(
@@ -116,8 +117,8 @@ def nearest(shape1: Core, shape2: Core, active: Tensor, iterations: int, toleran
     )
 
 
-def searched(shape1: Core, shape2: Core, active: Tensor, iterations: int, tolerance: Tensor) -> Closest:
-    """The nearest points of the cores of shapes that are constants, if any pair is active."""
+def searched(shape1: Core, shape2: Core, active: Tensor, tolerance: Tensor, iterations: int) -> Closest:
+    """The nearest points of the cores of shapes that are constants, if any pair is active; tolerance: (n,) [m]."""
     point1, point2 = shape1.pos, shape2.pos
     normal = basis(point1, 1, 0, 0).expand_as(point1)
     anything = Closest(
@@ -127,13 +128,13 @@ def searched(shape1: Core, shape2: Core, active: Tensor, iterations: int, tolera
     )
 
     def search(state: tuple[Tensor, Closest]) -> tuple[Tensor, Closest]:
-        return torch.zeros_like(active), search_cores(shape1, shape2, active, iterations, tolerance)
+        return torch.zeros_like(active), search_cores(shape1, shape2, active, tolerance, iterations)
 
     return while_loop(lambda state: state[0].any(), search, (active, tree.map(Tensor.contiguous, anything)))[1]
 
 
-def search_cores(shape1: Core, shape2: Core, active: Tensor, iterations: int, tolerance: Tensor) -> Closest:
-    """The nearest points of the cores of shapes that are constants."""
+def search_cores(shape1: Core, shape2: Core, active: Tensor, tolerance: Tensor, iterations: int) -> Closest:
+    """The nearest points of the cores of shapes that are constants; tolerance: (n,) [m]."""
 
     def furthest(direction: Tensor) -> tuple[Tensor, Tensor]:
         return support(shape1, -direction), support(shape2, direction)
@@ -141,7 +142,7 @@ def search_cores(shape1: Core, shape2: Core, active: Tensor, iterations: int, to
     start = shape2.pos - shape1.pos
     apart = gjk(furthest, start, active, iterations, tolerance)
     distance = norm(apart.nearest, keepdim=True)
-    touch = distance <= tolerance
+    touch = distance <= tolerance[:, None]
     deep = epa(furthest, start, touch[:, 0] & active, iterations, tolerance, roughness(shape1, shape2))
 
     # At most three corners of shapes that are apart have a weight; one that has none is left out.
@@ -157,7 +158,7 @@ def search_cores(shape1: Core, shape2: Core, active: Tensor, iterations: int, to
         return Closest(cores, corner1, corner2)
     # Not converged: what is known best is a direction, not a face.
     curved = shape1.among(CURVED) | shape2.among(CURVED)
-    coarse = touch & (deep.reach[:, 3:] > deep.depth[:, None] + tolerance)
+    coarse = touch & (deep.reach[:, 3:] > (deep.depth + tolerance)[:, None])
     normal = torch.where(coarse, -deep.reach[:, :3], normal)
     corner1 = spanned(corner1, point1, support(shape1, normal), normal, curved)
     corner2 = spanned(corner2, point2, support(shape2, -normal), -normal, curved)

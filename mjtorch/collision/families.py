@@ -43,13 +43,13 @@ def family_contacts(m: Model, d: Data, family: Family, chosen: Chosen, threshold
     """
     reach = threshold[chosen.candidate]
     one, two = (
-        Solid(d.geom_xpos[geom], d.geom_xmat[geom], m.geom_size[geom], None if mesh is None else hull_of(mesh, chosen))
+        Solid(d.geom_xpos[geom], d.geom_xmat[geom], m.geom_size[geom], hull_of(mesh, chosen))
         for geom, mesh in zip(chosen.geom, family.meshes, strict=True)
     )
     if family.name in COLLIDERS:
         points = COLLIDERS[family.name](one, two, reach)
         return [points if chosen.near is None else points._replace(exists=points.exists & chosen.near[:, None])]
-    types = m.plan.collision.geom_type[chosen.geom]
+    types = [m.plan.collision.geom_type[geom] for geom in chosen.geom]
     shape1, shape2 = (core_of(*of) for of in zip((one, two), family.types, types, strict=True))
     near = torch.ones_like(reach, dtype=torch.bool) if chosen.near is None else chosen.near
     return convex_contacts(m, family, shape1, shape2, near, reach)
@@ -111,7 +111,10 @@ def core_of(solid: Solid, types: tuple[int, ...], type: Tensor) -> Core:
     return shape.replace(vert=hull.vert, face=hull.face, normal=hull.normal, degree=hull.degree)
 
 
-def hull_of(meshes: Meshes, chosen: Chosen) -> Hull:
-    """The hulls of geoms of which some are meshes."""
-    mesh = meshes.mesh if chosen.pair is None else meshes.mesh[chosen.pair]
-    return Hull(meshes.vert[mesh], meshes.face[mesh], meshes.normal[mesh], meshes.degree)
+def hull_of(meshes: tuple[Meshes, ...], chosen: Chosen) -> Hull | None:
+    """The hulls of geoms of which some are meshes, if any."""
+    if not meshes:
+        return None
+    (hulls,) = meshes
+    mesh = hulls.mesh if chosen.pair is None else hulls.mesh[chosen.pair]
+    return Hull(hulls.vert[mesh], hulls.face[mesh], hulls.normal[mesh], hulls.degree)

@@ -88,7 +88,7 @@ class Core(tree.Tree):
 def primitive(type: int, pos: Tensor, mat: Tensor, size: Tensor) -> Convex:
     """Geoms that are no meshes; the shapes are those of the fields of `Convex`."""
     empty = pos.new_zeros((pos.shape[0], 0, 3))
-    return Convex(pos, mat, size, empty, empty.long(), empty, type)
+    return Convex(pos, mat, size, empty, empty.long(), torch.zeros_like(empty), type)
 
 
 def core(shape: Convex) -> Core:
@@ -102,7 +102,8 @@ def assembled(types: tuple[int, ...], type: Tensor, pos: Tensor, mat: Tensor, si
     """Shapes of several types as sums of parts, those that are meshes still without hulls."""
     half, round, radius = parts(types[0] if len(types) == 1 else type, size)
     empty = pos.new_zeros((pos.shape[0], 0, 3))
-    return Core(pos, mat, half, round, radius, norm(size), type, empty, empty.long(), empty, types)
+    none = torch.zeros_like(empty)
+    return Core(pos, mat, half, round, radius, norm(size), type, empty, empty.long(), none, types)
 
 
 def detach(shape: Core) -> Core:

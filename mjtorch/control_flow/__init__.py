@@ -29,9 +29,9 @@ tensor([1., 2., 3.])
 
 from mjtorch.control_flow.cond import cond
 from mjtorch.control_flow.fori_loop import fori_loop
-from mjtorch.control_flow.map import map
+from mjtorch.control_flow.map import each, map
 from mjtorch.control_flow.scan import scan
 from mjtorch.control_flow.switch import switch
 from mjtorch.control_flow.while_loop import while_loop
 
-__all__ = ["cond", "fori_loop", "map", "scan", "switch", "while_loop"]
+__all__ = ["cond", "each", "fori_loop", "map", "scan", "switch", "while_loop"]

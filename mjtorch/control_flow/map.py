@@ -46,11 +46,11 @@ def each(f: Callable[[Any], Any], xs: Any) -> Any:
     >>> each(lambda rows: rows.sum(-1), torch.eye(3))
     tensor([1., 1., 1.])
 
-    Called eagerly it is just that. A traced function goes slice by slice, as `map` does, each with its axis of size 1:
-    so what a loop in `f` costs is not that of the slice which takes longest, once for every slice.
+    In most contexts it is just that. What `mjtorch.jit` compiles goes slice by slice, as `map` does, each with its axis
+    of size 1: so what a loop in `f` costs is not that of the slice which takes longest, once for every slice.
     """
     leaves = tree.leaves(xs)
-    if leaves[0].shape[0] < 2 or not context.is_traced(leaves):
+    if leaves[0].shape[0] < 2 or not (context.wants_scans() and context.is_traced(leaves)):
         return f(xs)
 
     def one(_: Any, x: Any) -> tuple[tuple[()], Any]:

@@ -48,7 +48,8 @@ def parts(type: int | Tensor, size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """
     rows = [_PARTS[Shape(k)] if k in _PARTS else (_NO,) * 7 for k in range(TYPES)]
     table = torch.tensor(rows, dtype=size.dtype, device=size.device)
-    half, round, radius = (table[type] @ size[..., None])[..., 0].split([3, 3, 1], dim=-1)
+    # Three products, not views of one: loops do not take two views of one tensor.
+    half, round, radius = ((part @ size[..., None])[..., 0] for part in table[type].split([3, 3, 1], dim=-2))
     return half, round, radius[:, 0]
 
 

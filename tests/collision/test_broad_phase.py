@@ -142,3 +142,19 @@ def test_batched_compiled_and_differentiated(kinds):
 
     gradient = torch.func.grad(depth)(worlds[0].geom_xpos, worlds[0])
     assert gradient.isfinite().all() and gradient.abs().max() > 0
+
+
+@pytest.mark.slow
+def test_compiled_derivatives():
+    mj_model = cloud(("ellipsoid", "cylinder"), 4, 0.25)
+    m = double(mj_model)
+    worlds = mjtorch.tree.stack([posed(m, placed(mj_model, scale)) for scale in (0.9, 1.0)])
+
+    def depth(xpos, d):
+        c = collision(m, d.replace(geom_xpos=xpos)).contact
+        return (c.dist * c.detected).sum()
+
+    expected = torch.vmap(torch.func.grad(depth))(worlds.geom_xpos, worlds)
+    found = mjtorch.jit(torch.func.grad(depth), in_dims=(0, 0), strict=True)(worlds.geom_xpos, worlds)
+    assert expected.abs().max() > 0
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)

@@ -144,7 +144,8 @@ def test_compiled_is_the_same(first, second):
     with torch.no_grad():
         compiled = mjtorch.jit(contacts(), in_dims=(0, 0), strict=True)(poses.shape1, poses.shape2)
     eager = torch.vmap(contacts())(poses.shape1, poses.shape2)
-    tolerance = 1e-9 if first in POLYTOPES else 1e-4
+    # Depths are found within 1e-6, directions of curved shapes with about the root of that.
+    tolerance = 1e-9 if first in POLYTOPES else 2e-4
     torch.testing.assert_close(compiled.normal, eager.normal, rtol=0, atol=tolerance)
     assert torch.equal(compiled.exists, eager.exists)
     # Rounding may change the order of contacts.

@@ -106,7 +106,8 @@ def branch_in_loop(x: Tensor, w: Tensor) -> Any:
 
 def mapped(x: Tensor, w: Tensor) -> Any:
     rows = x[:, None] * torch.arange(10.0)
-    return cf.map(lambda row: (row * w, row.sum()), rows.T), cf.map(lambda row: row * w, rows.T, batch_size=4)
+    every = cf.each(lambda some: (some * w, some.sum(-1)), rows.T)
+    return cf.map(lambda row: (row * w, row.sum()), rows.T), cf.map(lambda row: row * w, rows.T, batch_size=4), every
 
 
 def vmap_in_loop(x: Tensor, w: Tensor) -> Any:

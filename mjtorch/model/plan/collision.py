@@ -69,14 +69,14 @@ class Family(tree.Tree):
     blocks: static, its parts, in order
     geom: (2, n) geom ids
     candidate: (n,) the first candidate of each pair
-    meshes: of the first geoms and of the second, None where these are no meshes
+    meshes: of the first geoms and of the second, none where these are no meshes
     """
 
     name: str = tree.field(static=True)
     blocks: tuple[Block, ...] = tree.field(static=True)
     geom: Tensor
     candidate: Tensor
-    meshes: tuple[Meshes | None, Meshes | None]
+    meshes: tuple[tuple[Meshes, ...], tuple[Meshes, ...]]
 
     @property
     def selects(self) -> bool:
@@ -327,23 +327,24 @@ def _family(
 
 def _meshes(
     mj_model: mujoco.MjModel, geoms: list[int], ints: Callable[..., Tensor], floats: Callable[..., Tensor]
-) -> Meshes | None:
-    """The hulls of geoms, None if none is a mesh."""
+) -> tuple[Meshes, ...]:
+    """The hulls of geoms, nothing if none is a mesh."""
     is_mesh = mj_model.geom_type[geoms] == MESH
     if not is_mesh.any():
-        return None
+        return ()
     used, row = np.unique(np.where(is_mesh, mj_model.geom_dataid[geoms], mj_model.nmesh), return_inverse=True)
     found = hulls(mj_model, [mesh for mesh in used.tolist() if mesh < mj_model.nmesh])
     vert, face, normal = found.vert, found.face, found.normal
     if not is_mesh.all():
         vert, face, normal = (np.concatenate([x, np.zeros_like(x[:1])]) for x in (vert, face, normal))
-    return Meshes(
+    hull = Meshes(
         vert=floats(vert),
         face=ints(face, *face.shape),
         normal=floats(normal),
         mesh=ints(row, -1),
         degree=found.degree,
     )
+    return (hull,)
 
 
 def _candidates(mj_model: mujoco.MjModel) -> list[Candidate]:
