@@ -35,8 +35,11 @@ COLLIDERS: dict[str, Collider] = {
 
 def family_contacts(m: Model, d: Data, family: Family, threshold: Tensor) -> ContactPoints:
     """The contacts of all pairs of a family; threshold: (ncandidate,) [m] the distances at which they are detected."""
+    rounding = m.settings.rounding[0] if m.settings.rounding else None
     one, two = (
-        Solid(d.geom_xpos[geom], d.geom_xmat[geom], m.geom_size[geom], None if mesh is None else hull_of(mesh))
+        Solid(
+            d.geom_xpos[geom], d.geom_xmat[geom], m.geom_size[geom], None if mesh is None else hull_of(mesh), rounding
+        )
         for geom, mesh in zip(family.geom, family.meshes, strict=True)
     )
     reach = threshold[family.candidate]
