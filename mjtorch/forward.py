@@ -6,9 +6,16 @@ import torch
 from torch import Tensor
 
 from mjtorch.collision import collision
-from mjtorch.constraint import inv_constraint, make_constraint, reference_constraint, solve
+from mjtorch.constraint import (
+    force_from_distance,
+    inv_constraint,
+    make_constraint,
+    reference_constraint,
+    solve,
+)
 from mjtorch.control_flow.layout import like_new
 from mjtorch.integrate import continuous_acc, euler, implicit, rungekutta4
+from mjtorch.math.value import value_of
 from mjtorch.math.vector import norm
 from mjtorch.model import Data, DisableBit, EnableBit, Integrator, Model
 from mjtorch.model.check import check_data
@@ -25,6 +32,7 @@ from mjtorch.smooth.passive import passive
 from mjtorch.smooth.rne import rne
 from mjtorch.smooth.tendon import tendon
 from mjtorch.smooth.transmission import transmission
+from mjtorch.substep import substepped
 from mjtorch.transform import stage, static_arguments
 
 # mjMAXVAL: a larger number in the state counts as diverged.
@@ -36,7 +44,7 @@ BADQPOS, BADQVEL, BADQACC = 3, 4, 5
 @static_arguments("outputs")
 @stage
 def step(m: Model, d: Data, *, outputs: str | Sequence[str] | None = None) -> Data:
-    """One time step: forward dynamics, then the integrator that `m.opt` names (mj_step).
+    """One time step: forward dynamics, then the integrator that `m.opt` names, or `Substeps` (mj_step).
 
     As in C, what the result knows besides the state belongs to the beginning of the step. A world whose state is not
     finite is counted in `d.warning` and goes on; C's automatic reset is not done.
@@ -61,6 +69,8 @@ def step(m: Model, d: Data, *, outputs: str | Sequence[str] | None = None) -> Da
     d = count_bad(d, BADQACC, d.qacc)
     if m.opt.enabled(EnableBit.FWDINV):
         d = compare_fwd_inv(m, d)
+    if m.settings.substeps:
+        return like_new(substepped(m, d, dynamics))
     match m.opt.integrator:
         case Integrator.EULER:
             d = euler(m, d)
@@ -147,6 +157,8 @@ def fwd_velocity(m: Model, d: Data) -> Data:
 def fwd_acceleration(m: Model, d: Data) -> Data:
     """Forces and acceleration without constraints (mj_fwdAcceleration)."""
     qfrc_smooth = d.qfrc_passive - d.qfrc_bias + d.qfrc_applied + d.qfrc_actuator + xfrc_accumulate(m, d)
+    if m.settings.distance:
+        qfrc_smooth = value_of(qfrc_smooth, qfrc_smooth + force_from_distance(m, d))
     return d.replace(qfrc_smooth=qfrc_smooth, qacc_smooth=solve_m(m, d, qfrc_smooth))
 
 

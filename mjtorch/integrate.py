@@ -246,8 +246,13 @@ def position_rate(m: Model, qvel: Tensor, moved: Tensor) -> Tensor:
     They differ for orientations, where displacements are rotation vectors (Munthe-Kaas, "High order Runge-Kutta methods
     on manifolds", 1999). MuJoCo before 4.0 takes them as the same.
     """
+    return displacement_rate(m, qvel, moved) if m.plan.integration.rk_correction else qvel
+
+
+def displacement_rate(m: Model, qvel: Tensor, moved: Tensor) -> Tensor:
+    """`position_rate`, whatever the version of MuJoCo."""
     p = m.plan.integration
-    if not (p.rk_correction and p.quat_dof.shape[0]):
+    if not p.quat_dof.shape[0]:
         return qvel
     rate = rotation_vector_rate(moved[p.quat_dof], qvel[p.quat_dof])
     return torch.cat([qvel[p.linear_dof], rate.flatten()])[p.dof_source]

@@ -22,6 +22,7 @@ ROOMS = (
     "constraint",
     "sensor",
     "integrate",
+    "substep",
     "forward",
     "linearize",
     "rollout",

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from mjtorch.collision.contact_points import ContactPoints, Solid
+from mjtorch.math.value import value_of
 from mjtorch.math.vector import MIN_VALUE, dot, normalize
 from mjtorch.smooth.object import to_local
 
@@ -11,7 +12,7 @@ from mjtorch.smooth.object import to_local
 def sphere_box(sphere: Solid, box: Solid, reach: Tensor) -> ContactPoints:
     """One contact (mjc_SphereBox)."""
     center = to_local(box.mat, sphere.pos - box.pos)
-    return in_the_world(box, *center_box(center[:, None], sphere.size[:, :1], box.size[:, None]))
+    return in_the_world(box, *center_box(center[:, None], sphere.size[:, :1], box.size[:, None], box.rounding))
 
 
 def in_the_world(box: Solid, dist: Tensor, pos: Tensor, normal: Tensor) -> ContactPoints:
@@ -22,11 +23,11 @@ def in_the_world(box: Solid, dist: Tensor, pos: Tensor, normal: Tensor) -> Conta
     )
 
 
-def center_box(center: Tensor, radius: Tensor, size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def center_box(center: Tensor, radius: Tensor, size: Tensor, rounding: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Distance (...) [m], position and normal (..., 3) of the contact of a sphere and a box, in the frame of the box.
 
     center: (..., 3) [m], radius: (...) [m], size: (..., 3) [m] half lengths. A centre inside the box is pushed out
-    through the nearest face; of several, through the first of -x, x, -y, y, -z, z.
+    through the nearest face; of several, through the first of -x, x, -y, y, -z, z. rounding: see `Solid`.
     """
     nearest = torch.maximum(torch.minimum(center, size), -size)
     outwards, distance = normalize(nearest - center, torch.zeros_like(center))
@@ -35,7 +36,21 @@ def center_box(center: Tensor, radius: Tensor, size: Tensor) -> tuple[Tensor, Te
     normal = torch.where(inside, inwards, outwards)
     dist = torch.where(inside, -depth, distance)[..., 0] - radius
     # Midway between the surfaces: half the distance from that of the sphere.
-    return dist, center + normal * (radius + 0.5 * dist)[..., None], normal
+    pos = center + normal * (radius + 0.5 * dist)[..., None]
+    return dist, pos, normal if rounding is None else value_of(normal, rounded_normal(center, size, rounding))
+
+
+def rounded_normal(center: Tensor, size: Tensor, rounding: Tensor) -> Tensor:
+    """Smooth normal (..., 3) of a sphere and a box, as `center_box` has it where `rounding` () [m] goes to zero.
+
+    The way from the centre to the box, `max(-c - a, 0) - max(c - a, 0)` in each direction, with softplus for max. That
+    also tells the nearest face from inside.
+    """
+
+    def soft(x: Tensor) -> Tensor:
+        return torch.nn.functional.softplus(x / rounding)
+
+    return normalize(soft(-center - size) - soft(center - size), torch.zeros_like(center))[0]
 
 
 def nearest_face(center: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,8 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.collision.contact_points import ContactPoints, Solid, first_of
 from mjtorch.collision.polygon import clipped, distinct
-from mjtorch.math.vector import MIN_VALUE, cross, dot
+from mjtorch.math.value import value_of
+from mjtorch.math.vector import MIN_VALUE, cross, dot, normalize
 from mjtorch.smooth.object import to_local
 
 # An edge wins over a face only if it is better by this share of its depth ...
@@ -75,26 +76,49 @@ def box_box(one: Solid, two: Solid, reach: Tensor) -> ContactPoints:
     is_edge = axis.is_edge
     exists = torch.where(is_edge, torch.arange(8, device=is_edge.device) == 0, face.exists) & ~axis.apart
     pos, normal = (torch.where(is_edge[..., None], a, b) for a, b in ((edge.pos, face.pos), (edge.normal, face.normal)))
+    if one.rounding is not None:
+        normal = value_of(normal, rounded_normal(boxes, one.rounding, rounding)[:, None].expand(normal.shape))
     return ContactPoints(torch.where(is_edge, edge.dist, face.dist), pos, normal, exists)
 
 
-def separating_axis(boxes: Boxes, reach: Tensor, rounding: Rounding) -> Axis:
-    """The axis along which the boxes overlap least: the normal of one of six faces, or normal to one of nine pairs of
-    edges."""
+def rounded_normal(boxes: Boxes, width: Tensor, rounding: Rounding) -> Tensor:
+    """Smooth normal (n, 3), in the world: of all axes, those that separate best, by how much; width: () [m]."""
+    unit = torch.eye(3, dtype=width.dtype, device=width.device)
+    faces, edges, across = separations(boxes, unit, rounding)
+    axes = torch.cat([unit.expand(boxes.rot.shape), boxes.rot.mT, across], dim=1)
+    outward = torch.where(dot(axes, boxes.pos21[:, None], keepdim=True) < 0, -axes, axes)
+    weight = (torch.cat([faces, edges], dim=-1) / width).softmax(-1)
+    normal, _ = normalize((weight[..., None] * outward).sum(1), torch.zeros_like(boxes.pos21))
+    return (boxes.one.mat @ normal[..., None])[..., 0]
+
+
+def separations(boxes: Boxes, unit: Tensor, rounding: Rounding) -> tuple[Tensor, Tensor, Tensor]:
+    """How far apart [m] the boxes are along the normals of faces (n, 6), of box 1 and then 2, and across edges (n, 9).
+
+    And the directions (n, 9, 3) across edges, in the frame of box 1, whose axes are `unit` (3, 3). Parallel edges are
+    infinitely far from apart.
+    """
     one, two, rot = boxes.one.size, boxes.two.size, boxes.rot
     face1 = boxes.pos21.abs() - one - (rot.abs() * two[:, None]).sum(-1)
     face2 = boxes.pos12.abs() - two - (rot.abs() * one[:, :, None]).sum(-2)
-    faces = torch.cat([face1, face2], dim=-1)
-    best_face = faces.amax(-1, keepdim=True)
-    face = faces.argmax(-1, keepdim=True)
-
-    unit = torch.eye(3, dtype=rot.dtype, device=rot.device)
     across = cross(unit[:, None], rot.mT[:, None]).flatten(1, 2)
     square = dot(across, across)
     crossing = square >= rounding.parallel
     across = across * square.masked_fill(~crossing, 1.0).rsqrt()[..., None]
     extent = (across.abs() * one[:, None]).sum(-1) + ((across @ rot).abs() * two[:, None]).sum(-1)
     edges = (dot(across, boxes.pos21[:, None]).abs() - extent).masked_fill(~crossing, -torch.inf)
+    return torch.cat([face1, face2], dim=-1), edges, across
+
+
+def separating_axis(boxes: Boxes, reach: Tensor, rounding: Rounding) -> Axis:
+    """The axis along which the boxes overlap least: the normal of one of six faces, or normal to one of nine pairs of
+    edges."""
+    one, two, rot = boxes.one.size, boxes.two.size, boxes.rot
+    unit = torch.eye(3, dtype=rot.dtype, device=rot.device)
+    faces, edges, across = separations(boxes, unit, rounding)
+    best_face = faces.amax(-1, keepdim=True)
+    face = faces.argmax(-1, keepdim=True)
+
     best_edge = edges.amax(-1, keepdim=True)
     slack = EDGE_BIAS * best_edge.abs().masked_fill(torch.isinf(best_edge), 0.0)
     # Of nearly equal ones the first.

@@ -73,7 +73,7 @@ def capsule_box(capsule: Solid, box: Solid, reach: Tensor) -> ContactPoints:
     step, exists = second_step(nearest, center, axis, half_axis, box.size)
     places = torch.stack([nearest.place, nearest.place + step], dim=1)
     centers = center[:, None] + places * half_axis[:, None]
-    points = in_the_world(box, *center_box(centers, capsule.size[:, :1], box.size[:, None]))
+    points = in_the_world(box, *center_box(centers, capsule.size[:, :1], box.size[:, None], box.rounding))
     return points._replace(exists=torch.cat([torch.ones_like(exists), exists], dim=-1))
 
 

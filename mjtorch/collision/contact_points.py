@@ -22,13 +22,14 @@ class Hull(NamedTuple):
 class Solid(NamedTuple):
     """One geom of each of n pairs: pos (n, 3) [m], mat (n, 3, 3) its axes in the columns, size (n, 3) [m].
 
-    hull: of meshes
+    hull: of meshes; rounding: () [m] of boxes in derivatives, see `Gradient`; None for none
     """
 
     pos: Tensor
     mat: Tensor
     size: Tensor
     hull: Hull | None = None
+    rounding: Tensor | None = None
 
     @property
     def axis(self) -> Tensor:

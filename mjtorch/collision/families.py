@@ -42,8 +42,9 @@ def family_contacts(m: Model, d: Data, family: Family, chosen: Chosen, threshold
     threshold: (ncandidate,) [m] the distances at which they are detected
     """
     reach = threshold[chosen.candidate]
+    rounding = m.settings.rounding[0] if m.settings.rounding else None
     one, two = (
-        Solid(d.geom_xpos[geom], d.geom_xmat[geom], m.geom_size[geom], hull_of(mesh, chosen))
+        Solid(d.geom_xpos[geom], d.geom_xmat[geom], m.geom_size[geom], hull_of(mesh, chosen), rounding)
         for geom, mesh in zip(chosen.geom, family.meshes, strict=True)
     )
     if family.name in COLLIDERS:

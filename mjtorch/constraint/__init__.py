@@ -1,11 +1,13 @@
 """Constraints: rows (equality, friction, limit, contact) and the solver."""
 
+from mjtorch.constraint.distance import force_from_distance
 from mjtorch.constraint.make import make_constraint, reference_constraint
 from mjtorch.constraint.reaction import contact_force, rne_postconstraint
 from mjtorch.constraint.solver import inv_constraint, solve
 
 __all__ = [
     "contact_force",
+    "force_from_distance",
     "inv_constraint",
     "make_constraint",
     "reference_constraint",

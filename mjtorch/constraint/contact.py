@@ -64,10 +64,15 @@ def friction_reference(m: Model, d: Data) -> Tensor:
     return torch.where(((own != 0).any(-1) & ~mixed(own))[:, None], own, normal)
 
 
+def inverse_weight(m: Model, d: Data) -> Tensor:
+    """Inverse weights (ncon,) [1/kg] of the two bodies of each contact, added: about the inverse inertia along it."""
+    return m.body_invweight0[:, 0][m.plan.constraint.contact.geom_body][d.contact.geom.clamp(min=0)].sum(-1)
+
+
 def contact(m: Model, d: Data) -> tuple[Elements, Tensor]:
     """Rows of the contact slots. Returns the elements, normals then elliptic frictions, and J (nc, nv)."""
     p, c = m.plan.constraint.contact, d.contact
-    weight = m.body_invweight0[:, 0][p.geom_body][c.geom.clamp(min=0)].sum(-1)
+    weight = inverse_weight(m, d)
     if m.opt.cone == Cone.PYRAMIDAL and p.max_dim > 1:
         mu = c.friction[:, 0]
         weight = weight * (1 + mu * mu * p.has_edges)

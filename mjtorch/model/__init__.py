@@ -9,6 +9,7 @@ from mjtorch.model.model import Model
 from mjtorch.model.option import Cone, DisableBit, EnableBit, Integrator, Option, Solver, Statistic
 from mjtorch.model.put_data import put_data
 from mjtorch.model.put_model import put_model
+from mjtorch.model.settings import Gradient, Substeps
 from mjtorch.model.state import State, get_state, reset_data, reset_data_keyframe, set_state, state_size
 
 __all__ = [
@@ -17,12 +18,14 @@ __all__ = [
     "Data",
     "DisableBit",
     "EnableBit",
+    "Gradient",
     "Integrator",
     "Model",
     "Option",
     "Solver",
     "State",
     "Statistic",
+    "Substeps",
     "get_data",
     "get_state",
     "make_data",

@@ -33,8 +33,9 @@ def _set(m: Any, axes: Any, path: list[str], name: str) -> Any:
     first, *rest = path
     if first in tree.static_fields(type(m)):
         raise ValueError(f"model_axes: {name!r} is static: it shapes the program and cannot differ between worlds")
-    if first == "plan" or first not in tree.tensor_fields(type(m)) or bool(rest) != (first in ("opt", "stat")):
-        known = ", ".join(path for path, _ in tree.leaves_with_path(m) if not path.startswith("plan."))
+    fields = [name for name in tree.tensor_fields(type(m)) if name not in ("plan", "settings")]
+    if first not in fields or bool(rest) != (first in ("opt", "stat")):
+        known = ", ".join(path for path, _ in tree.leaves_with_path(m) if not path.startswith(("plan.", "settings.")))
         raise ValueError(f"model_axes: {name!r} is not a field of the model; the fields are {known}")
     value = _set(getattr(m, first), getattr(axes, first), rest, name) if rest else 0
     return axes.replace(**{first: value})

@@ -5,6 +5,7 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.model.option import Option, Statistic
 from mjtorch.model.plan import Plan
+from mjtorch.model.settings import Settings
 
 Ints = tuple[int, ...]
 
@@ -15,7 +16,8 @@ class Model(tree.Tree):
 
     Numbers that may be differentiated or batched are tensors. Sizes, types, addresses and ids are static tuples of int:
     changing them means another program. `plan` holds the index tensors and masks that follow from them, one part per
-    room of the engine; they are made by `put_model` and never batched.
+    room of the engine; they are made by `put_model` and never batched. `settings`: what C
+    does not have, off by default.
     """
 
     # sizes
@@ -116,6 +118,7 @@ class Model(tree.Tree):
     opt: Option
     stat: Statistic
     plan: Plan = tree.field(constant=True)
+    settings: Settings
 
     # numbers: the shape is mjModel's, (n,) or (n, k)
     qpos0: Tensor

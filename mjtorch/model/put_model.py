@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.model import plan, support
+from mjtorch.model import plan, settings, support
 from mjtorch.model.model import Model
 from mjtorch.model.option import Cone, Integrator, Option, Solver, Statistic
+from mjtorch.model.settings import Gradient, Substeps
 
 DTYPES = (torch.float32, torch.float64)
 
@@ -22,6 +23,8 @@ def put_model(
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
     contact_capacity: int | None = None,
+    gradient: Gradient | None = None,
+    substeps: Substeps | None = None,
 ) -> Model:
     """Copy what the engine needs of `mj_model` to `device`.
 
@@ -33,6 +36,8 @@ def put_model(
             contacts that short rollouts of `mj_model` show, with a margin. Contacts that find no slot are counted in
             `Data.warning`. Of many pairs of convex geoms those nearest to each other are looked at closely: at least
             so many, and twice as many as the rollouts show to be near each other; near pairs beyond are counted, too.
+        gradient: derivatives that say more than the exact ones, of the same simulation; see `Gradient`.
+        substeps: time steps split up where motion is not smooth; see `Substeps`.
 
     Raises:
         NotImplementedError: the model uses features that are not supported; all of them are listed.
@@ -67,10 +72,12 @@ def put_model(
         enableflags=int(mj_model.opt.enableflags),
         disableactuator=int(mj_model.opt.disableactuator),
     )
+    plans = plan.build(mj_model, device=where, dtype=dtype, contact_capacity=contact_capacity)
     subtrees: dict[str, Any] = {
         "opt": option,
         "stat": Statistic(meaninertia=tensor(mj_model.stat.meaninertia)),
-        "plan": plan.build(mj_model, device=where, dtype=dtype, contact_capacity=contact_capacity),
+        "plan": plans,
+        "settings": settings.build(mj_model, plans, option.timestep, gradient, substeps),
     }
     statics = {name: _static(_field(mj_model, name)) for name in tree.static_fields(Model)}
     numbers = [f.name for f in dataclasses.fields(Model) if f.name not in subtrees and f.name not in statics]

@@ -134,10 +134,14 @@ def next_activation(m: Model, d: Data, act_dot: Tensor) -> Tensor:
     if p.exact.some:
         tau = m.actuator_dynprm[p.act_actuator, 0].clamp(min=MIN_VALUE)
         span = select(p.exact, -tau * torch.expm1(-h / tau), h)
-    act = d.act + act_dot * span
-    if p.actlimited.some:
-        act = clamp(act, m.actuator_actrange[p.act_actuator], p.actlimited)
+    act = within_range(m, d.act + act_dot * span)
     return motor.next_states(m, d, act) if p.motor_states or m.plan.motor.integral_act.shape[0] else act
+
+
+def within_range(m: Model, act: Tensor) -> Tensor:
+    """Activations (na,) within `actuator_actrange`, where there is one."""
+    p = m.plan.actuation
+    return clamp(act, m.actuator_actrange[p.act_actuator], p.actlimited) if p.actlimited.some else act
 
 
 def current_activation(m: Model, d: Data, act_dot: Tensor) -> Tensor:

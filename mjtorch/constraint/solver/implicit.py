@@ -85,28 +85,3 @@ class _First(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor) -> None:
         raise NotImplementedError(SECOND)
-
-
-def value_of(value: Tensor, formula: Tensor) -> Tensor:
-    """`value`, with the derivatives of `formula`; both are the same up to the solver's tolerance."""
-    return _Value.apply(value.detach(), formula)
-
-
-class _Value(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(value: Tensor, formula: Tensor) -> Tensor:
-        return value.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
-        return None, grad
-
-    @staticmethod
-    def jvp(ctx: Any, value: Any, formula: Tensor) -> Tensor:
-        return formula.clone()

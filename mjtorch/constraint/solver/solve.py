@@ -4,12 +4,13 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.constraint.solver.implicit import attach, value_of
+from mjtorch.constraint.solver.implicit import attach
 from mjtorch.constraint.solver.noslip import solve_noslip
 from mjtorch.constraint.solver.pgs import dual_state, solve_pgs
 from mjtorch.constraint.solver.primal import solve_cg, solve_newton, warmstart
 from mjtorch.constraint.solver.problem import Problem, build, force, residuals, state
 from mjtorch.math import linalg
+from mjtorch.math.value import value_of
 from mjtorch.model import Data, DisableBit, Model, Solver
 
 
