@@ -114,7 +114,7 @@ class Model(tree.Tree):
     stat: Statistic
     plan: Plan = tree.field(constant=True)
 
-    # numbers: the shape is mjModel's, (n,) or (n, k)
+    # numbers: the shape is mjModel's, (n,) or (n, k); `inertia_from_geom` may make body_inertia (nbody, 6)
     qpos0: Tensor
     qpos_spring: Tensor
     body_pos: Tensor
