@@ -1,9 +1,9 @@
 """Gradients of one step: what they cost, whether they are there, and whether they are right; ours and MJX's.
 
-The gradient is that of a weighted sum of qpos and qvel after a step, with respect to qpos, qvel and ctrl before it. Times are
-seconds of the processor, so that they hold on a busy machine. The error is relative to central differences of steps by
-C MuJoCo in float64 whose Newton solver runs until nothing improves, in states of a robot that has fallen, in contact; that of qpos is left
-out where there are quaternions, of which each program makes unit ones in its own way.
+The gradient is that of a weighted sum of qpos and qvel after a step, with respect to qpos, qvel and ctrl before it.
+Times are seconds of the processor, so that they hold on a busy machine. The error is relative to central differences of
+steps by C MuJoCo in float64 whose Newton solver runs until nothing improves, in states of a robot that has fallen, in
+contact; the part of qpos is left out where there are quaternions, of which each program makes unit ones in its own way.
 """
 
 import argparse

@@ -82,7 +82,7 @@ def _counted(m: Model, geoms: Sequence[int] | None) -> list[int]:
 def _check(m: Model, density: Tensor | float | None, mass: Tensor | None) -> None:
     if (density is None) == (mass is None):
         raise ValueError("inertia_from_geom: give either density or mass")
-    shapes = {"density": [(), (m.ngeom,)], "mass": [(m.ngeom,)]}
+    shapes: dict[str, list[tuple[int, ...]]] = {"density": [(), (m.ngeom,)], "mass": [(m.ngeom,)]}
     for name, x in (("density", density), ("mass", mass)):
         if isinstance(x, Tensor) and tuple(x.shape) not in shapes[name]:
             wanted = " or ".join(map(str, shapes[name]))

@@ -87,6 +87,7 @@ def _settle(graph: GraphModule) -> None:
         pure = _without_write(n) if mutates(n.target) else None
         if pure is not None:
             n.target = pure
+            assert n.graph.owning_module is not None
             n.graph.owning_module.recompile()
 
 
