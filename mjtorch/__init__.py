@@ -52,6 +52,7 @@ from mjtorch.smooth.camlight import camlight
 from mjtorch.smooth.com import com_pos, com_vel
 from mjtorch.smooth.energy import energy_pos, energy_vel, subtree_vel
 from mjtorch.smooth.inertia import crb, factor_m, full_m, mul_m, solve_m
+from mjtorch.smooth.inertia_from_geom import inertia_from_geom
 from mjtorch.smooth.jacobian import (
     apply_ft,
     jac,
@@ -119,6 +120,7 @@ __all__ = [
     "get_data",
     "get_state",
     "implicit",
+    "inertia_from_geom",
     "integrate_pos",
     "inverse",
     "jac",

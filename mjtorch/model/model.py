@@ -120,7 +120,7 @@ class Model(tree.Tree):
     plan: Plan = tree.field(constant=True)
     settings: Settings
 
-    # numbers: the shape is mjModel's, (n,) or (n, k)
+    # numbers: the shape is mjModel's, (n,) or (n, k); `inertia_from_geom` may make body_inertia (nbody, 6)
     qpos0: Tensor
     qpos_spring: Tensor
     body_pos: Tensor

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from mjtorch.math.spatial import cross_motion
+from mjtorch.math.spatial import cross_motion, symmetric
 from mjtorch.math.vector import MIN_VALUE, cross
 from mjtorch.model import Data, Model
 
@@ -16,10 +16,11 @@ def subtree_sum(m: Model, x: Tensor) -> Tensor:
 def inertia_about(inertia: Tensor, mat: Tensor, mass: Tensor, offset: Tensor) -> Tensor:
     """Ten-number inertia (n, 10) about a point, from principal moments (mju_inertCom).
 
-    inertia: (n, 3) [kg m^2] principal moments, mat: (n, 3, 3) principal axes, mass: (n,) [kg],
-    offset: (n, 3) [m] from the point to the centre of mass.
+    inertia: (n, 3) [kg m^2] principal moments, or (n, 6) with products behind, mat: (n, 3, 3) principal axes,
+    mass: (n,) [kg], offset: (n, 3) [m] from the point to the centre of mass.
     """
-    principal = (mat * inertia[:, None, :]) @ mat.mT
+    scaled = mat * inertia[:, None, :] if inertia.shape[1] == 3 else mat @ symmetric(inertia)
+    principal = scaled @ mat.mT
     square = (offset * offset).sum(-1)[:, None, None] * torch.eye(3, dtype=mat.dtype, device=mat.device)
     full = principal + mass[:, None, None] * (square - offset[:, :, None] * offset[:, None, :])
     unique = full.flatten(1)[:, [0, 4, 8, 1, 2, 5]]

@@ -12,10 +12,11 @@ from mjtorch.model import Data, Model
 def inertia_box(mass: Tensor, inertia: Tensor) -> Tensor:
     """Edge lengths (nbody, 3) [m] of the uniform box with the same mass and principal moments.
 
-    mass: (nbody,) [kg], inertia: (nbody, 3) [kg m^2]. Along x: `sqrt(6 (Iyy + Izz - Ixx) / mass)`. A body without mass
-    has no box: its edges are zero.
+    mass: (nbody,) [kg], inertia: (nbody, 3) [kg m^2], or (nbody, 6) with products behind. Along x:
+    `sqrt(6 (Iyy + Izz - Ixx) / mass)`. A body without mass has no box: its edges are zero.
     """
     massless = (mass < MIN_VALUE)[:, None]
+    inertia = inertia if inertia.shape[1] == 3 else inertia[:, :3]
     excess = (inertia.sum(-1, keepdim=True) - 2 * inertia).clamp(min=MIN_VALUE)
     edge = (6 * excess / torch.where(massless, 1.0, mass[:, None])).sqrt()
     return torch.where(massless, torch.zeros_like(edge), edge)

@@ -59,8 +59,9 @@ def set_const(m: Model) -> Model:
 
     Sets the subtree masses, inverse weights, inertias, lengths and accelerations at `qpos0`, where cameras and lights
     are then, the second anchors of body-based `connect` constraints and, from MuJoCo 4.0 on, the relative pose of
-    `weld` constraints that were given none. Not derived: what only the compiler of MJCF does (body inertia from geoms,
-    damping from dampratio, spring lengths), the ranges of actuator lengths, statistics, bounding volumes.
+    `weld` constraints that were given none. Not derived: what only the compiler of MJCF does (damping from dampratio,
+    spring lengths; for the inertia of bodies from geoms see `inertia_from_geom`), the ranges of actuator lengths,
+    statistics, bounding volumes.
     """
     p = m.plan.kinematics
     d = transmission(m, tendon(m, com_pos(m, kinematics(m, make_data(m)))))

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.node import map_arg
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -61,6 +62,7 @@ def trace(
     while True:
         graph = _make_fx(program, examples, name, table)
         graph.graph.eliminate_dead_code()
+        _settle(graph)
         calls = list(_calls(graph))
         writes = [n for n in calls if mutates(n.target)]
         complaints = [c for n in calls if (c := _complaint(n.target, n.meta.get("val")))]
@@ -74,6 +76,39 @@ def trace(
         if impure:  # decompositions may write, too
             program, pure = _functionalized(graph), len(table)
         table |= new
+
+
+def _settle(graph: GraphModule) -> None:
+    """Writes to new tensors that nobody else reads, as calls that make another one.
+
+    Derivatives are full of them, that of a clamp for one; without writes there is no second trace.
+    """
+    for n in _calls(graph):
+        pure = _without_write(n) if mutates(n.target) else None
+        if pure is not None:
+            n.target = pure
+            assert n.graph.owning_module is not None
+            n.graph.owning_module.recompile()
+
+
+def _without_write(n: Node) -> Any:
+    """The op that returns what `n` writes, if memory that is no one else's is all that changes."""
+    first = n.args[0] if n.args else None
+    if not isinstance(first, Node) or first.op != "call_function" or list(first.users) != [n]:
+        return None
+    inputs = [x.meta.get("val") for x in {*first.all_input_nodes, *n.all_input_nodes}]
+    if not isinstance(n.target, torch._ops.OpOverload) or not all(isinstance(x, FakeTensor) for x in inputs):
+        return None
+    if _memory(first.meta["val"]) in {_memory(x.meta["val"]) for x in first.all_input_nodes}:
+        return None
+    packet = getattr(torch.ops.aten, op_name(n.target).removesuffix("_"), None)
+    pure = getattr(packet, n.target._overloadname, None)
+    if pure is None or mutates(pure):
+        return None
+    # In place, the dtype is that of what is written to.
+    made = pure(*map_arg(n.args, lambda x: x.meta["val"]), **map_arg(n.kwargs, lambda x: x.meta["val"]))
+    own = first.meta["val"]
+    return pure if isinstance(made, Tensor) and (made.dtype, made.shape) == (own.dtype, own.shape) else None
 
 
 def _functionalized(graph: GraphModule) -> Flat:

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -144,6 +145,36 @@ def test_writing_in_place_to_what_the_function_made_is_fine() -> None:
         return b.mul_(2)
 
     assert torch.equal(jit(f, strict=True)(X), torch.stack([f(x) for x in X]))
+
+
+def written_alone(a: Tensor) -> Tensor:
+    """As derivatives do: a new tensor is written to, and nobody else sees it."""
+    return torch.func.grad(lambda a: (a.clamp(1, 5)[[0, 0, 1]] * a[:3]).sum())(a)
+
+
+def written_and_seen(a: Tensor) -> Tensor:
+    new = a.clone()
+    new[:2].add_(1)
+    return new.mul_(2)
+
+
+def of_its_own_dtype(a: Tensor) -> Tensor:
+    """In place, a comparison gives numbers, and a number of double precision is rounded."""
+    return a.clone().logical_and_(a > 2) + (a + 1).add_(a.double() / 3)
+
+
+@pytest.mark.parametrize("f, times", [(written_alone, 1), (written_and_seen, 2), (of_its_own_dtype, 2)])
+def test_traced_again_only_for_writes_that_are_seen(
+    f: Callable[[Tensor], Tensor], times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = sys.modules["mjtorch.transform.trace"]  # the package has a function of this name
+    traces = []
+    original = module._make_fx
+    monkeypatch.setattr(module, "_make_fx", lambda *args: traces.append(args) or original(*args))
+    found, wanted = jit(f, strict=True)(X), torch.vmap(f)(X)
+    assert found.dtype == wanted.dtype
+    torch.testing.assert_close(found, wanted)
+    assert len(traces) == times
 
 
 def test_errors_of_the_function_are_its_own() -> None:
