@@ -26,10 +26,12 @@ def collision(m: Model, d: Data) -> Data:
         return d.replace(contact=empty_contact(m), ncon=torch.zeros_like(d.ncon))
     axis = d.geom_xmat[:, :, 2]
     includemargin, threshold = margins(m)
-    dist, normal, pos, exists = candidates(m, d, axis, threshold)
+    dist, normal, pos, exists, lost = candidates(m, d, axis, threshold)
     detected = exists & (dist <= threshold)
     geom, source, aligned = p.geom, p.source, p.aligned
 
+    if lost:
+        d = d.replace(warning=d.warning + full(torch.stack(lost).sum()))
     if p.ncon < p.ncandidate:
         keep = closest(m, (dist - includemargin).detach().masked_fill(~detected, torch.inf))
         d = d.replace(warning=d.warning + overflow(m, detected))
@@ -58,21 +60,25 @@ def collision(m: Model, d: Data) -> Data:
     return d.replace(contact=contact, ncon=detected.sum())
 
 
-def candidates(m: Model, d: Data, axis: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """dist (n,) [m], normal (n, 3), pos (n, 3) [m] and exists (n,) bool of all candidates, in their order.
+def candidates(
+    m: Model, d: Data, axis: Tensor, threshold: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor]]:
+    """dist (n,) [m], normal (n, 3), pos (n, 3) [m] and exists (n,) bool of all candidates, in their order; what is lost.
 
     axis: (ngeom, 3) the z axes of the geoms; threshold: (n,) [m] the distances at which contacts are detected.
     """
     p = m.plan.collision
     rows = [round_contacts(m, d, axis)] if p.core_geom.shape[0] else []
+    lost = []
     for family in p.families:
         points = family_contacts(m, d, family, threshold)
         normal, pos = points.normal.flatten(0, 1), points.pos.flatten(0, 1)
         rows.append((points.dist.flatten(), normal, pos, points.exists.flatten()))
+        lost += [] if points.lost is None else [points.lost]
     dist, normal, pos, exists = (torch.cat(part) for part in zip(*rows, strict=True)) if len(rows) > 1 else rows[0]
     if p.in_order:
-        return dist, normal, pos, exists
-    return dist[p.order], normal[p.order], pos[p.order], exists[p.order]
+        return dist, normal, pos, exists, lost
+    return dist[p.order], normal[p.order], pos[p.order], exists[p.order], lost
 
 
 def closest(m: Model, key: Tensor) -> Tensor:
@@ -99,4 +105,9 @@ def overflow(m: Model, detected: Tensor) -> Tensor:
         for first, count, slots in m.plan.collision.groups
         if slots < count
     ]
-    return torch.nn.functional.pad(torch.stack(lost).sum()[None], (CONTACTFULL, 6 - CONTACTFULL))
+    return full(torch.stack(lost).sum())
+
+
+def full(lost: Tensor) -> Tensor:
+    """What to add to `Data.warning`, (7,) integers, for `lost ()` contacts."""
+    return torch.nn.functional.pad(lost[None], (CONTACTFULL, 6 - CONTACTFULL))

@@ -10,12 +10,13 @@ from mjtorch.collision.capsule_box import capsule_box
 from mjtorch.collision.contact_points import ContactPoints, Hull, Solid
 from mjtorch.collision.convex import convex
 from mjtorch.collision.cylinder import sphere_cylinder
+from mjtorch.collision.height_field import field_contacts
 from mjtorch.collision.plane import plane_box, plane_cylinder, plane_ellipsoid
 from mjtorch.collision.plane_mesh import plane_mesh
 from mjtorch.collision.support import Convex, primitive
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.collision import Family, Meshes
-from mjtorch.model.plan.geom_pairs import CONVEX
+from mjtorch.model.plan.geom_pairs import CONVEX, FIELDS
 
 # From the first geoms of n pairs, the second ones, and the distances (n,) [m] within which contacts matter. How many
 # contacts it returns for each pair is in `mjtorch/model/plan/geom_pairs.py`.
@@ -42,6 +43,9 @@ def family_contacts(m: Model, d: Data, family: Family, threshold: Tensor) -> Con
     reach = threshold[family.candidate]
     if family.name in CONVEX:
         return convex_contacts(m, family, one, two, reach)
+    if family.fields is not None:
+        shape = shape_of(two, FIELDS[family.name][1])
+        return field_contacts(m, family.fields, one, shape, reach, family.contacts)
     return COLLIDERS[family.name](one, two, reach)
 
 

@@ -11,8 +11,8 @@ from mjtorch import tree
 from mjtorch.math.shape import Shape
 from mjtorch.math.vector import MIN_VALUE, basis, norm, normalize
 
-# mjGEOM_MESH
-MESH = 7
+# mjGEOM_HFIELD, which is what the prisms are called that a height field is made of, and mjGEOM_MESH.
+PRISM, MESH = 1, 7
 
 
 @tree.dataclass
@@ -20,13 +20,13 @@ class Convex(tree.Tree):
     """n convex geoms of one type.
 
     pos: (n, 3) [m], mat: (n, 3, 3), size: (n, 3) [m] as in MuJoCo
-    vert: (n, nvert, 3) [m] vertices of meshes in the frame of the geom, a vertex repeated where there are fewer;
-        (n, 0, 3) for other types
+    vert: (n, nvert, 3) [m] vertices of meshes in the frame of the geom, a vertex repeated where there are fewer; the
+        six of prisms, which may move; (n, 0, 3) for other types
     face: (n, nface, k) vertices of the polygons of meshes, counterclockwise from outside, the last one repeated where
         there are fewer, and a polygon where there are fewer; normal: (n, nface, 3) unit, outward; both empty likewise,
         or if the meshes have no polygons
     degree: the most polygons at a vertex of a mesh
-    type: mjtGeom; sphere, capsule, ellipsoid, cylinder, box or mesh
+    type: mjtGeom; sphere, capsule, ellipsoid, cylinder, box, mesh or prism
     """
 
     pos: Tensor

@@ -10,19 +10,22 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.model.plan import contact_capacity
+from mjtorch.model.plan import contact_capacity, height_field
 from mjtorch.model.plan.geom_pairs import (
     CAPSULE,
+    HFIELD,
     MESH,
     PLANE,
     ROUND,
     SPHERE,
     SUPPORTED,
+    GeomPair,
     collided,
     tried_pairs,
     types,
     unsupported_pairs,
 )
+from mjtorch.model.plan.height_field import HeightFields, Window
 from mjtorch.model.plan.mesh import hulls
 
 __all__ = ["CollisionPlan", "Family", "Meshes", "build", "unsupported_pairs"]
@@ -48,6 +51,7 @@ class Family(tree.Tree):
     geom: (2, n) geom ids
     candidate: (n,) the first candidate of each pair
     meshes: of the first geoms and of the second, None where these are no meshes
+    fields: of the first geoms, None where these are no height fields
     """
 
     name: str = tree.field(static=True)
@@ -55,6 +59,7 @@ class Family(tree.Tree):
     geom: Tensor
     candidate: Tensor
     meshes: tuple[Meshes | None, Meshes | None]
+    fields: HeightFields | None
 
 
 @tree.dataclass(kw_only=True)
@@ -137,7 +142,9 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype, ca
 
     capacity: the most contacts kept at a time; None: chosen from short rollouts.
     """
-    candidates = _candidates(mj_model)
+    pairs = tried_pairs(mj_model)
+    windows = height_field.windows(mj_model, pairs)
+    candidates = _candidates(mj_model, pairs, windows)
     counts = {dim: sum(c.dim == dim for c in candidates) for dim in sorted({c.dim for c in candidates})}
     slots = contact_capacity.slots(mj_model, counts, capacity)
     firsts = np.cumsum([0, *counts.values()]).tolist()
@@ -159,7 +166,7 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype, ca
     def geoms(those: list[Candidate]) -> Tensor:
         return ints([c.geom for c in those], -1, 2).T.contiguous()
 
-    families = [_family(mj_model, name, members, candidates, ints, floats) for name, members in rows.items()]
+    families = [_family(mj_model, name, members, candidates, windows, ints, floats) for name, members in rows.items()]
     return CollisionPlan(
         contact_dim=tuple(dim for dim, n in slots.items() for _ in range(n)),
         groups=tuple((first, counts[dim], slots[dim]) for first, dim in zip(firsts, counts, strict=False)),
@@ -189,6 +196,7 @@ def _family(
     name: str,
     members: list[Candidate],
     candidates: list[Candidate],
+    windows: dict[int, Window],
     ints: Callable[..., Tensor],
     floats: Callable[..., Tensor],
 ) -> Family:
@@ -196,12 +204,15 @@ def _family(
     pairs = [c for c in members if c.nth == 0]
     first = {(c.tried, c.nth): k for k, c in enumerate(candidates)}
     one, two = (_meshes(mj_model, [c.geom[k] for c in pairs], ints, floats) for k in (0, 1))
+    type1, type2 = pairs[0].types
+    is_field = type1 == HFIELD
     return Family(
         name=name,
         contacts=len(members) // len(pairs),
         geom=ints([c.geom for c in pairs], -1, 2).T.contiguous(),
         candidate=ints([first[c.tried, 0] for c in pairs], -1),
         meshes=(one, two),
+        fields=height_field.build(mj_model, [c.geom for c in pairs], windows[type2], ints) if is_field else None,
     )
 
 
@@ -218,13 +229,16 @@ def _meshes(
     return Meshes(vert=vert, face=face, normal=normal, mesh=ints(row, -1), degree=found.degree)
 
 
-def _candidates(mj_model: mujoco.MjModel) -> list[Candidate]:
+def _candidates(mj_model: mujoco.MjModel, pairs: list[GeomPair], windows: dict[int, Window]) -> list[Candidate]:
     """The contacts that may arise, by condim, in C's order within each."""
     candidates = []
-    for tried, pair in enumerate(tried_pairs(mj_model)):
+    for tried, pair in enumerate(pairs):
         kinds, how = types(mj_model, pair), collided(mj_model, pair)
+        count = how.contacts if how else 0
+        if how and kinds[0] == HFIELD:
+            count = windows[kinds[1]].contacts
         dim = _condim(mj_model, pair.geom1, pair.geom2, pair.pair)
-        for nth in range(how.contacts if how else 0):
+        for nth in range(count):
             candidates.append(Candidate(dim, (pair.geom1, pair.geom2), kinds, pair.pair, tried, nth))
     return sorted(candidates, key=lambda c: c.dim)
 

@@ -48,18 +48,23 @@ def _share(capacity: int, candidates: dict[int, int], seen: dict[int, int]) -> d
 
 def observed(mj_model: mujoco.MjModel) -> dict[int, int]:
     """condim -> the most contacts seen at a time in short rollouts with random controls (the same on every call)."""
+    most = np.zeros(7, dtype=np.int64)
+    for data in states(mj_model):
+        most = np.maximum(most, np.bincount(data.contact.dim, minlength=7)[:7])
+    return {dim: int(count) for dim, count in enumerate(most) if count}
+
+
+def states(mj_model: mujoco.MjModel) -> Iterator[mujoco.MjData]:
+    """What short rollouts pass through; `mj_model` is not changed, the data is the same object time and again."""
     model = copy.copy(mj_model)
     # What is measured or reported is of no use here.
     model.opt.disableflags |= DisableBit.SENSOR
     model.opt.enableflags &= ~(EnableBit.ENERGY | EnableBit.FWDINV)
     steps = min(STEPS, WORK // (model.nv + model.ngeom))
-    most = np.zeros(7, dtype=np.int64)
     starts = [None, *range(min(model.nkey, EPISODES))]
     episodes = max(EPISODES, len(starts))
     for episode in range(episodes):
-        for data in _rollout(model, starts[episode % len(starts)], episode, max(1, steps // episodes)):
-            most = np.maximum(most, np.bincount(data.contact.dim, minlength=7)[:7])
-    return {dim: int(count) for dim, count in enumerate(most) if count}
+        yield from _rollout(model, starts[episode % len(starts)], episode, max(1, steps // episodes))
 
 
 def _rollout(model: mujoco.MjModel, keyframe: int | None, seed: int, steps: int) -> Iterator[mujoco.MjData]:
