@@ -41,7 +41,7 @@ class Extent(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """Which elements were chosen (k,), which of these there are (k,) bool, and how many had no room ()."""
+    """Which elements were chosen (k,), which of these there are (k,) bool, and how many of each row had no room (n,)."""
 
     element: Tensor
     exists: Tensor
@@ -64,7 +64,7 @@ def field_contacts(
     extent = extents(fixed, spacing.detach())
     terrain = around(m.hfield_data, fields, size, spacing, extent, reach.detach())
     may_touch = terrain.inside & (separation(terrain, extent, fixed) <= reach[:, None])
-    chosen = first(may_touch.flatten(), fields.tested)
+    chosen = first(may_touch, fields.tested)
     pair = chosen.element // may_touch.shape[1]
 
     found = convex(
@@ -77,13 +77,15 @@ def field_contacts(
     )
     touching = chosen.exists & (found.dist[:, 0] <= reach[pair])
     exists, row = by_pair(touching, pair, len(reach), contacts)
+    # C would not look further for a pair that is full.
+    lost = torch.where(exists.all(1), 0, chosen.lost + terrain.missed)
     mat = field.mat[:, None]
     return ContactPoints(
         dist=found.dist[row, 0],
         pos=field.pos[:, None] + (mat @ found.pos[row, 0, :, None])[..., 0],
         normal=(mat @ found.normal[row, :, None])[..., 0],
         exists=exists,
-        lost=chosen.lost + terrain.missed.sum(),
+        lost=lost.sum(),
     )
 
 
@@ -151,13 +153,14 @@ def separation(terrain: Terrain, extent: Extent, shape: Convex) -> Tensor:
 
 
 def first(mask: Tensor, count: int) -> Chosen:
-    """The first `count` elements of `mask (n,)` that are true."""
-    total = mask.sum()
-    rank = torch.where(mask, mask.cumsum(0) - 1, count).clamp(max=count)
-    index = torch.arange(len(mask), device=mask.device)
+    """The first `count` elements of `mask (n, w)` that are true, row by row."""
+    flat = mask.flatten()
+    order = flat.cumsum(0)
+    rank = torch.where(flat, order - 1, count).clamp(max=count)
+    index = torch.arange(len(flat), device=mask.device)
     element = torch.zeros(count + 1, dtype=torch.long, device=mask.device).scatter(0, rank, index)[:count]
-    exists = torch.arange(count, device=mask.device) < total
-    return Chosen(element, exists, (total - count).clamp(min=0))
+    exists = torch.arange(count, device=mask.device) < order[-1]
+    return Chosen(element, exists, (mask & (order > count).view_as(mask)).sum(1))
 
 
 def prisms(terrain: Terrain, pair: Tensor, element: Tensor) -> Convex:

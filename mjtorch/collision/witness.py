@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mjtorch.collision.frame import make_frame
-from mjtorch.collision.support import Convex, detach, local_support, support, to_local, to_world
+from mjtorch.collision.support import PRISM, Convex, detach, is_at, local_support, support, to_local, to_world
 from mjtorch.control_flow.fori_loop import fori_loop
 from mjtorch.math.shape import Shape
 from mjtorch.math.vector import dot, norm
@@ -59,7 +59,7 @@ def surface(shape: Convex, point: Tensor, normal: Tensor, corner: Tensor) -> Sur
     """
     q, m = to_local(shape, point - shape.pos).detach(), to_local(shape, normal).detach()
     size = shape.size
-    flat_radius = (1e3 if q.dtype is torch.float32 else 1e7) * norm(size.detach(), keepdim=True)
+    flat_radius = _flat(shape.type, q.dtype) * norm(size.detach(), keepdim=True)
     flat = (q.abs() < (1 - AT_END) * size) & (m.abs() < ALIGNED)
     match shape.type:
         case Shape.SPHERE:
@@ -89,9 +89,57 @@ def surface(shape: Convex, point: Tensor, normal: Tensor, corner: Tensor) -> Sur
     bend = bend.detach()
     # What is a constant in the frame of the geom turns with it: s(m) for the fixed normal of the world.
     turned = (bend @ (to_local(shape, normal.detach()) - m)[..., None])[..., 0]
+    if shape.type == PRISM:
+        moved, tilted = _reshaped(shape, q, m, corner.detach(), flat_radius)
+        local, turned = local + moved, turned + tilted
     mat = shape.mat.detach()
     fixed = to_world(shape, local) + shape.pos
     return Surface(fixed + to_world(shape, turned), fixed, mat @ bend @ mat.mT)
+
+
+def _flat(type: int, dtype: torch.dtype) -> float:
+    """The radius of curvature that stands for flatness, in sizes of a shape."""
+    if type == PRISM:
+        # The derivatives by vertices have differences of its squares.
+        return 1e2 if dtype is torch.float32 else 1e4
+    return 1e3 if dtype is torch.float32 else 1e7
+
+
+def _reshaped(shape: Convex, q: Tensor, m: Tensor, corner: Tensor, flat_radius: Tensor) -> tuple[Tensor, Tensor]:
+    """Derivatives by the vertices: how the point `q` moves with them, and s(m) as edges turn, (n, 3) [m] of value zero.
+
+    corner: (n, 3, 3) [m] vertices in the world, constants, one or two of them repeated on an edge or at a vertex
+    """
+    local = (corner - shape.pos.detach()[:, None]) @ shape.mat.detach()
+    which = (shape.vert.detach()[:, None] - local[:, :, None]).abs().sum(-1).argmin(-1)
+    vert = (is_at(which, shape.vert.shape[1]).to(q.dtype)) @ shape.vert
+    fixed = vert.detach()
+    moved = (_weights(fixed, q)[..., None] * (vert - fixed)).sum(1)
+    edge = (vert[:, :, None] - vert[:, None]).flatten(1, 2)
+    length = norm(edge.detach(), keepdim=True)
+    # On an edge the length is a constant: of the change, what is across the edge turns it.
+    unit = edge / torch.where(length > 0, length, 1.0)
+    turned = (unit @ m[..., None]) * flat_radius[..., None]
+    tilted = (unit.detach() * turned).sum(1)
+    return moved, tilted - tilted.detach()
+
+
+def _weights(corner: Tensor, point: Tensor) -> Tensor:
+    """Weights (n, 3) of the corners (n, 3, 3) of a triangle, edge or vertex in the point (n, 3) on it."""
+    edge = corner[:, 1:] - corner[:, :1]
+    from_first = point - corner[:, 0]
+    square = dot(edge, edge)
+    along = dot(edge, from_first[:, None])
+    mixed = dot(edge[:, 0], edge[:, 1])
+    det = square[:, 0] * square[:, 1] - mixed * mixed
+    flat = det > 1e-6 * square[:, 0] * square[:, 1]
+    inner = along * square.flip(-1) - mixed[:, None] * along.flip(-1)
+    inner = inner / torch.where(flat, det, 1.0)[:, None]
+    # The longer edge, if the corners are on one line.
+    longer = is_at(square.argmax(-1), 2)
+    single = torch.where(longer & (square > 0), along / torch.where(square > 0, square, 1.0), 0.0)
+    pair = torch.where(flat[:, None], inner, single)
+    return torch.cat([1 - pair.sum(-1, keepdim=True), pair], dim=-1)
 
 
 def to_local_both(shape: Convex, matrix: Tensor) -> Tensor:

@@ -329,7 +329,9 @@ TABLE: tuple[Feature, ...] = (
         _pair_names,
         "replace one of them by a geom of a supported pair, or set contype and conaffinity so that they do not meet",
     ),
-    Feature("collisions", "several contacts of convex shapes (multiccd)", YES, lambda m: _names_of_pairs(m, convex_pairs(m))),
+    Feature(
+        "collisions", "several contacts of convex shapes (multiccd)", YES, lambda m: _names_of_pairs(m, convex_pairs(m))
+    ),
     Feature(
         "collisions",
         "convex shapes by other means (nativeccd disabled)",

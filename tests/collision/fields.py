@@ -5,7 +5,6 @@ from typing import NamedTuple
 import mujoco
 import numpy as np
 import torch
-from collision.contacts import double
 from collision.convex_pairs import ASSETS, SHAPES
 
 import mjtorch
@@ -91,9 +90,20 @@ def ours(m: Model, datas: list[mujoco.MjData], run=None) -> tuple[list[list[Foun
     for k in range(len(datas)):
         slots = contact.detected[k].nonzero()[:, 0]
         lists.append(
-            [
-                Found(float(contact.dist[k, i]), contact.pos[k, i].numpy(), contact.frame[k, i, 0].numpy())
-                for i in slots
-            ]
+            [Found(float(contact.dist[k, i]), contact.pos[k, i].numpy(), contact.frame[k, i, 0].numpy()) for i in slots]
         )
     return lists, contact
+
+
+def turned_geoms(d: mjtorch.model.Data, change: torch.Tensor) -> mjtorch.model.Data:
+    """The second geom shifted by the first three of `change (6,)` and turned by the others."""
+    shift, turn = change[:3], change[3:]
+    x, y, z = turn.unbind(-1)
+    zero = torch.zeros_like(x)
+    skew = torch.stack([zero, -z, y, z, zero, -x, -y, x, zero]).unflatten(0, (3, 3))
+    mat = d.geom_xmat[1]
+    mat = mat + skew @ mat + 0.5 * skew @ skew @ mat
+    return d.replace(
+        geom_xpos=torch.cat([d.geom_xpos[:1], (d.geom_xpos[1] + shift)[None]]),
+        geom_xmat=torch.cat([d.geom_xmat[:1], mat[None]]),
+    )
