@@ -63,9 +63,10 @@ def collision(m: Model, d: Data) -> Data:
 def candidates(
     m: Model, d: Data, axis: Tensor, threshold: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor]]:
-    """dist (n,) [m], normal (n, 3), pos (n, 3) [m] and exists (n,) bool of all candidates, in their order; what is lost.
+    """dist (n,) [m], normal (n, 3), pos (n, 3) [m] and exists (n,) bool of all candidates, in their order.
 
     axis: (ngeom, 3) the z axes of the geoms; threshold: (n,) [m] the distances at which contacts are detected.
+    Last, what families had no room for: each a number ().
     """
     p = m.plan.collision
     rows = [round_contacts(m, d, axis)] if p.core_geom.shape[0] else []

@@ -41,7 +41,7 @@ class Extent(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """Which elements were chosen (k,), which of these there are (k,) bool, and how many of each row had no room (n,)."""
+    """Which elements were chosen (k,), which of these exist (k,) bool, and how many of each row had no room (n,)."""
 
     element: Tensor
     exists: Tensor

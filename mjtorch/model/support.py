@@ -164,9 +164,14 @@ def _pair_names(m: mujoco.MjModel) -> Names:
     return _names_of_pairs(m, unsupported_pairs(m))
 
 
+def _convex_names(m: mujoco.MjModel) -> Names:
+    """Pairs of convex geoms without a formula of their own."""
+    return _names_of_pairs(m, convex_pairs(m))
+
+
 def _other_means(m: mujoco.MjModel) -> Names:
-    """Pairs of geoms without a formula of their own."""
-    return _names_of_pairs(m, convex_pairs(m) + field_pairs(m))
+    """Pairs of geoms without a formula of their own, if the flag is off."""
+    return _names_of_pairs(m, convex_pairs(m) + field_pairs(m)) if m.opt.disableflags & DisableBit.NATIVECCD else []
 
 
 def _names_of_pairs(m: mujoco.MjModel, pairs: list[tuple[int, int]]) -> Names:
@@ -336,7 +341,7 @@ TABLE: tuple[Feature, ...] = (
         "collisions",
         "convex shapes by other means (nativeccd disabled)",
         NO,
-        lambda m: _other_means(m) if m.opt.disableflags & DisableBit.NATIVECCD else [],
+        _other_means,
         "enable the flag",
     ),
     Feature("contacts", "explicit pairs", YES, _count("npair", "pair")),
