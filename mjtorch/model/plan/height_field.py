@@ -55,7 +55,9 @@ def windows(mj_model: mujoco.MjModel, pairs: Sequence[GeomPair]) -> dict[int, Wi
             type, mine = int(mj_model.geom_type[pair.geom2]), _window(mj_model, pair)
             other = found.get(type, mine)
             found[type] = Window(max(mine.rows, other.rows), max(mine.cols, other.cols))
-    seen = _seen(mj_model) if found else []
+    if not found:
+        return found
+    seen = _seen(mj_model)
     return {type: window._replace(seen=int(seen[type])) for type, window in found.items()}
 
 
