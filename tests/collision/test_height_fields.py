@@ -232,6 +232,7 @@ def test_body_that_drops(shape, pair):
         compared += 1
 
 
+@pytest.mark.slow
 def test_compiled_is_the_same():
     mj_model = on_field("capsule")
     datas = [d for d in poses(mj_model, FEW) if d.ncon][:8]
