@@ -118,8 +118,8 @@ def around(
         for edge in (extent.low[:, :2] - reach[:, None], extent.high[:, :2] + reach[:, None])
     )
     origin = torch.minimum(start, cells - window).clamp(min=0)
-    missed = ((end < origin + window) | (end < 0) | (origin + window >= cells)).all(-1)
-    missed = ~missed & (start < cells).all(-1) & (extent.low[:, 2] - reach < size[:, 2].detach())
+    over = ((start < cells) & (end >= 0)).all(-1) & (extent.low[:, 2] - reach < size[:, 2].detach())
+    missed = over & ((end >= origin + window) & (origin + window < cells)).any(-1)
 
     col = origin[:, :1] + torch.arange(fields.cols + 1, device=cells.device)
     row = origin[:, 1:] + torch.arange(fields.rows + 1, device=cells.device)
