@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from mjtorch.collision.contact_points import ContactPoints, Solid
-from mjtorch.collision.convex import closest
+from mjtorch.collision.convex import nearest
 from mjtorch.collision.families import COLLIDERS
-from mjtorch.collision.support import Convex, from_first, primitive
+from mjtorch.collision.support import Convex, core, from_first, primitive
 from mjtorch.math.shape import Shape
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.geom_pairs import SUPPORTED
@@ -46,8 +46,8 @@ def geom_distance(m: Model, d: Data, geom1: int, geom2: int, distmax: float | Te
 
 def _of_contacts(points: ContactPoints, distmax: Tensor) -> tuple[Tensor, Tensor]:
     """What `distances` returns, from the contacts of n pairs."""
-    dist, nearest = points.dist.masked_fill(~points.exists, torch.inf).min(-1)
-    which = nearest[:, None, None].expand(-1, 1, 3)
+    dist, first = points.dist.masked_fill(~points.exists, torch.inf).min(-1)
+    which = first[:, None, None].expand(-1, 1, 3)
     pos, normal = points.pos.gather(1, which), points.normal.gather(1, which)
     near = dist < distmax
     half = 0.5 * torch.where(near, dist, 0.0)[:, None, None] * normal
@@ -74,8 +74,8 @@ def distances(
     Returns dist (n,) [m], negative in penetration, and fromto (n, 2, 3) [m], a point on geom 1 and one on geom 2; zero
     where the geoms are further apart than `distmax`.
     """
-    shape1, shape2, origin = from_first(shape1, shape2)
-    found = closest(shape1, shape2, iterations, tolerance).nearest
+    one, two, origin = from_first(core(shape1), core(shape2))
+    found = nearest(one, two, torch.ones_like(distmax, dtype=torch.bool), iterations, tolerance).nearest
     near = found.dist < distmax
     fromto = torch.stack([found.point1, found.point2], dim=1) + origin[:, None]
     return torch.where(near, found.dist, distmax), torch.where(near[:, None, None], fromto, 0.0)

@@ -1,8 +1,11 @@
 """`collision`: the contact list of a world (mj_collision)."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
+from mjtorch.collision.broad_phase import bounds, chosen, everything
 from mjtorch.collision.families import family_contacts
 from mjtorch.collision.frame import make_frame
 from mjtorch.collision.parameters import margins, parameters
@@ -26,16 +29,26 @@ def collision(m: Model, d: Data) -> Data:
         return d.replace(contact=empty_contact(m), ncon=torch.zeros_like(d.ncon))
     axis = d.geom_xmat[:, :, 2]
     includemargin, threshold = margins(m)
-    dist, normal, pos, exists, lost = candidates(m, d, axis, threshold)
-    detected = exists & (dist <= threshold)
+    found = candidates(m, d, axis, threshold)
+    dist, normal, pos, row = found.dist, found.normal, found.pos, found.candidate
     geom, source, aligned = p.geom, p.source, p.aligned
+    if row is not None:
+        includemargin, threshold = includemargin[row], threshold[row]
+    detected = found.exists & (dist <= threshold)
+    if found.lost is not None:
+        d = d.replace(warning=d.warning + warning(found.lost))
 
-    if lost:
-        d = d.replace(warning=d.warning + full(torch.stack(lost).sum()))
-    if p.ncon < p.ncandidate:
-        keep = closest(m, (dist - includemargin).detach().masked_fill(~detected, torch.inf))
-        d = d.replace(warning=d.warning + overflow(m, detected))
-        detected, geom, source, aligned = detected[keep], geom[keep], source[keep], aligned[keep]
+    if row is not None or p.ncon < p.ncandidate:
+        key = (dist - includemargin).detach().masked_fill(~detected, torch.inf)
+        if row is None:
+            keep = slot = closest(m, key)
+            d = d.replace(warning=d.warning + overflow(m, detected))
+            detected = detected[keep]
+        else:
+            keep, detected, lost = closest_rows(m, key, row)
+            slot = row[keep]
+            d = d.replace(warning=d.warning + warning(lost))
+        geom, source, aligned = geom[slot], source[slot], aligned[slot]
         columns = torch.cat([dist[:, None], includemargin[:, None], normal, pos], dim=-1)[keep]
         # Zero in empty slots, which lets a compiler leave them out.
         columns = torch.where(detected[:, None], columns, 0.0)
@@ -60,26 +73,50 @@ def collision(m: Model, d: Data) -> Data:
     return d.replace(contact=contact, ncon=detected.sum())
 
 
-def candidates(
-    m: Model, d: Data, axis: Tensor, threshold: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor]]:
-    """dist (n,) [m], normal (n, 3), pos (n, 3) [m] and exists (n,) bool of all candidates, in their order.
+class Found(NamedTuple):
+    """What may be a contact, n of them.
 
-    axis: (ngeom, 3) the z axes of the geoms; threshold: (n,) [m] the distances at which contacts are detected.
-    Last, what families had no room for: each a number ().
+    dist: (n,) [m], normal: (n, 3), pos: (n, 3) [m], exists: (n,) bool
+    candidate: (n,) which candidate each is; None: all are there, in their order
+    lost: () what may touch and was not looked at closely; None: nothing
+    """
+
+    dist: Tensor
+    normal: Tensor
+    pos: Tensor
+    exists: Tensor
+    candidate: Tensor | None
+    lost: Tensor | None
+
+
+def candidates(m: Model, d: Data, axis: Tensor, threshold: Tensor) -> Found:
+    """The candidates of all pairs, or those of the closest pairs of families that have many.
+
+    axis: (ngeom, 3) the z axes of the geoms; threshold: (ncandidate,) [m] the distances at which contacts are detected.
     """
     p = m.plan.collision
     rows = [round_contacts(m, d, axis)] if p.core_geom.shape[0] else []
-    lost = []
+    which, lost = [p.round_candidate] if rows else [], []
+    bound = bounds(m, d) if any(family.bounded for family in p.families) else None
     for family in p.families:
-        points = family_contacts(m, d, family, threshold)
-        normal, pos = points.normal.flatten(0, 1), points.pos.flatten(0, 1)
-        rows.append((points.dist.flatten(), normal, pos, points.exists.flatten()))
-        lost += [] if points.lost is None else [points.lost]
+        pairs = everything(family) if bound is None else chosen(d, family, bound, threshold)
+        start = 0
+        for block, points in zip(family.blocks, family_contacts(m, d, family, pairs, threshold), strict=True):
+            normal, pos = points.normal.flatten(0, 1), points.pos.flatten(0, 1)
+            rows.append((points.dist.flatten(), normal, pos, points.exists.flatten()))
+            if p.selects:
+                first = pairs.candidate[start : start + block.places, None]
+                which.append((first + torch.arange(block.contacts, device=first.device)).flatten())
+            start += block.places
+            lost += [] if points.lost is None else [points.lost]
+        lost += [] if pairs.lost is None else [pairs.lost]
     dist, normal, pos, exists = (torch.cat(part) for part in zip(*rows, strict=True)) if len(rows) > 1 else rows[0]
+    total = torch.stack(lost).sum() if lost else None
+    if p.selects:
+        return Found(dist, normal, pos, exists, torch.cat(which), total)
     if p.in_order:
-        return dist, normal, pos, exists, lost
-    return dist[p.order], normal[p.order], pos[p.order], exists[p.order], lost
+        return Found(dist, normal, pos, exists, None, total)
+    return Found(dist[p.order], normal[p.order], pos[p.order], exists[p.order], None, total)
 
 
 def closest(m: Model, key: Tensor) -> Tensor:
@@ -99,6 +136,25 @@ def closest(m: Model, key: Tensor) -> Tensor:
     return torch.cat(keep)
 
 
+def closest_rows(m: Model, key: Tensor, candidate: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """`closest` of rows (n,) that are only some of the candidates: the rows (ncon,) that get the slots, by candidate.
+
+    Returns them, whether there is one (ncon,) bool, and how many rows () whose key is not infinite got no slot.
+    """
+    keep, taken, lost = [], [], []
+    for first, count, slots in m.plan.collision.groups:
+        mine = (candidate >= first) & (candidate < first + count)
+        nearest = key.masked_fill(~mine, torch.inf).sort(stable=True)
+        there = ~torch.isinf(nearest.values)
+        rows, filled = nearest.indices[:slots], there[:slots]
+        # Among many numbers, infinities take no time to sort.
+        order = candidate[rows].to(key.dtype).masked_fill(~filled, torch.inf).sort(stable=True).indices
+        keep.append(rows[order])
+        taken.append(filled[order])
+        lost.append((there.sum() - slots).clamp(min=0))
+    return torch.cat(keep), torch.cat(taken), torch.stack(lost).sum()
+
+
 def overflow(m: Model, detected: Tensor) -> Tensor:
     """What to add to `Data.warning`, (7,) integers, for contacts that find no slot; detected: (ncandidate,) bool."""
     lost = [
@@ -106,9 +162,9 @@ def overflow(m: Model, detected: Tensor) -> Tensor:
         for first, count, slots in m.plan.collision.groups
         if slots < count
     ]
-    return full(torch.stack(lost).sum())
+    return warning(torch.stack(lost).sum())
 
 
-def full(lost: Tensor) -> Tensor:
-    """What to add to `Data.warning`, (7,) integers, for `lost ()` contacts."""
+def warning(lost: Tensor) -> Tensor:
+    """What to add to `Data.warning`, (7,) integers, for so many contacts () that are lost."""
     return torch.nn.functional.pad(lost[None], (CONTACTFULL, 6 - CONTACTFULL))

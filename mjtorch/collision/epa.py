@@ -58,11 +58,16 @@ class Depth(NamedTuple):
 
 
 def epa(
-    support: Support, start: Tensor, active: Tensor, iterations: int, tolerance: float | Tensor, relative: float = 0.0
+    support: Support,
+    start: Tensor,
+    active: Tensor,
+    iterations: int,
+    tolerance: float | Tensor,
+    relative: float | Tensor = 0.0,
 ) -> Depth:
     """The depth of n pairs of convex shapes, reached within `tolerance` [m] if it can be in so many `iterations`.
 
-    relative: a tolerance as a part of the size of the difference; the larger one counts
+    relative: a tolerance, or one for each pair, as a part of the size of the difference; the larger one counts
     start: (n, 3) a direction that the first tetrahedron extends in; active: (n,) bool, pairs that are of interest
     """
     polytope = tetrahedron(support, start, 4 + iterations)

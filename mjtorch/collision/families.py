@@ -2,21 +2,24 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
+from mjtorch import tree
 from mjtorch.collision.box import sphere_box
 from mjtorch.collision.box_box import box_box
+from mjtorch.collision.broad_phase import Chosen
 from mjtorch.collision.capsule_box import capsule_box
 from mjtorch.collision.contact_points import ContactPoints, Hull, Solid
-from mjtorch.collision.convex import convex
+from mjtorch.collision.convex import Closest, Contacts, nearest, several, single
 from mjtorch.collision.cylinder import sphere_cylinder
 from mjtorch.collision.height_field import field_contacts
 from mjtorch.collision.plane import plane_box, plane_cylinder, plane_ellipsoid
 from mjtorch.collision.plane_mesh import plane_mesh
-from mjtorch.collision.support import Convex, primitive
+from mjtorch.collision.support import Core, assembled, from_first
+from mjtorch.collision.witness import Nearest
 from mjtorch.model import Data, Model
-from mjtorch.model.plan.collision import Family, Meshes
-from mjtorch.model.plan.geom_pairs import CONVEX, FIELDS
+from mjtorch.model.plan.collision import Block, Family, Meshes
 
 # From the first geoms of n pairs, the second ones, and the distances (n,) [m] within which contacts matter. How many
 # contacts it returns for each pair is in `mjtorch/model/plan/geom_pairs.py`.
@@ -34,45 +37,85 @@ COLLIDERS: dict[str, Collider] = {
 }
 
 
-def family_contacts(m: Model, d: Data, family: Family, threshold: Tensor) -> ContactPoints:
-    """The contacts of all pairs of a family; threshold: (ncandidate,) [m] the distances at which they are detected."""
+def family_contacts(m: Model, d: Data, family: Family, chosen: Chosen, threshold: Tensor) -> list[ContactPoints]:
+    """The contacts of the chosen pairs of a family, block by block.
+
+    threshold: (ncandidate,) [m] the distances at which they are detected
+    """
+    reach = threshold[chosen.candidate]
     one, two = (
-        Solid(d.geom_xpos[geom], d.geom_xmat[geom], m.geom_size[geom], None if mesh is None else hull_of(mesh))
-        for geom, mesh in zip(family.geom, family.meshes, strict=True)
+        Solid(d.geom_xpos[geom], d.geom_xmat[geom], m.geom_size[geom], None if mesh is None else hull_of(mesh, chosen))
+        for geom, mesh in zip(chosen.geom, family.meshes, strict=True)
     )
-    reach = threshold[family.candidate]
-    if family.name in CONVEX:
-        return convex_contacts(m, family, one, two, reach)
+    if family.name in COLLIDERS:
+        points = COLLIDERS[family.name](one, two, reach)
+        return [points if chosen.near is None else points._replace(exists=points.exists & chosen.near[:, None])]
+    types = m.plan.collision.geom_type[chosen.geom]
     if family.fields is not None:
-        shape = shape_of(two, FIELDS[family.name][1])
-        return field_contacts(m, family.fields, one, shape, reach, family.contacts)
-    return COLLIDERS[family.name](one, two, reach)
+        shape = core_of(two, family.types[1], types[1])
+        return [field_contacts(m, family.fields, one, shape, reach, family.blocks[0].contacts)]
+    shape1, shape2 = (core_of(*of) for of in zip((one, two), family.types, types, strict=True))
+    near = torch.ones_like(reach, dtype=torch.bool) if chosen.near is None else chosen.near
+    return convex_contacts(m, family, shape1, shape2, near, reach)
 
 
-def convex_contacts(m: Model, family: Family, one: Solid, two: Solid, reach: Tensor) -> ContactPoints:
-    """The contacts of a family of convex shapes that have no formula; reach: (n,) [m] as for `Collider`."""
-    shape1, shape2 = (shape_of(solid, type) for solid, type in zip((one, two), CONVEX[family.name], strict=True))
-    found = convex(
-        shape1,
-        shape2,
-        reach,
-        multiccd=family.contacts > 1,
-        iterations=m.opt.ccd_iterations,
-        tolerance=m.opt.ccd_tolerance,
+def convex_contacts(
+    m: Model, family: Family, shape1: Core, shape2: Core, near: Tensor, reach: Tensor
+) -> list[ContactPoints]:
+    """The contacts of convex shapes that have no formula, block by block; reach: (n,) [m] as for `Collider`.
+
+    near: (n,) bool, which pairs may touch
+    """
+    one, two, origin = from_first(shape1, shape2)
+    found = nearest(one, two, near, m.opt.ccd_iterations, m.opt.ccd_tolerance)
+    # Blocks of one contact each come first.
+    alone, flat = ([block for block in family.blocks if (block.contacts > 1) == many] for many in (False, True))
+    count = sum(block.places for block in alone)
+    parts = [single(found)] * len(alone)
+    if flat:
+        one, two = (_rest(x, count, _types(flat, k)) for k, x in enumerate((one, two)))
+        rest = Closest(Nearest(*(x[count:] for x in found.nearest)), found.corner1[count:], found.corner2[count:])
+        parts += [several(one, two, rest, reach[count:])] * len(flat)
+    points, start = [], 0
+    for block, contacts in zip(family.blocks, parts, strict=True):
+        here = slice(start, start + block.places)
+        points.append(_points(contacts, block, start - (count if block.contacts > 1 else 0), near[here], origin[here]))
+        start += block.places
+    return points
+
+
+def _types(blocks: list[Block], k: int) -> tuple[int, ...]:
+    """The types of the first geoms of some blocks, or of the second."""
+    return tuple(sorted({t for block in blocks for t in block.types[k]}))
+
+
+def _rest(shape: Core, count: int, types: tuple[int, ...]) -> Core:
+    """The shapes from number `count` on, which are of these types."""
+    return tree.map(lambda x: x[count:], shape).replace(types=types)
+
+
+def _points(contacts: Contacts, block: Block, start: int, near: Tensor, origin: Tensor) -> ContactPoints:
+    """The contacts of a block, those in the rows from `start` on, as the driver wants them; origin: (n, 3) [m]."""
+    here, count = slice(start, start + block.places), block.contacts
+    pos = contacts.pos[here, :count] + origin[:, None]
+    return ContactPoints(
+        dist=contacts.dist[here, :count],
+        pos=pos,
+        normal=contacts.normal[here, None].expand_as(pos),
+        exists=contacts.exists[here, :count] & near[:, None],
     )
-    normal = found.normal[:, None].expand_as(found.pos)
-    return ContactPoints(dist=found.dist, pos=found.pos, normal=normal, exists=found.exists)
 
 
-def shape_of(solid: Solid, type: int) -> Convex:
-    """Geoms of one type as the general collider wants them."""
-    shape = primitive(type, solid.pos, solid.mat, solid.size)
+def core_of(solid: Solid, types: tuple[int, ...], type: Tensor) -> Core:
+    """Geoms of these `types`, of each its `type (n,)`, as the general collider wants them."""
+    shape = assembled(types, type, solid.pos, solid.mat, solid.size)
     hull = solid.hull
     if hull is None:
         return shape
     return shape.replace(vert=hull.vert, face=hull.face, normal=hull.normal, degree=hull.degree)
 
 
-def hull_of(meshes: Meshes) -> Hull:
-    """The hulls of geoms that are meshes."""
-    return Hull(meshes.vert[meshes.mesh], meshes.face[meshes.mesh], meshes.normal[meshes.mesh], meshes.degree)
+def hull_of(meshes: Meshes, chosen: Chosen) -> Hull:
+    """The hulls of geoms of which some are meshes."""
+    mesh = meshes.mesh if chosen.pair is None else meshes.mesh[chosen.pair]
+    return Hull(meshes.vert[mesh], meshes.face[mesh], meshes.normal[mesh], meshes.degree)

@@ -39,10 +39,11 @@ class Simplex(NamedTuple):
     done: Tensor
 
 
-def gjk(support: Support, start: Tensor, iterations: int, tolerance: float | Tensor) -> Simplex:
+def gjk(support: Support, start: Tensor, active: Tensor, iterations: int, tolerance: float | Tensor) -> Simplex:
     """The nearest points of n pairs of convex shapes; `nearest` is zero where they intersect.
 
     start: (n, 3) the direction in which the difference is entered first, such as from centre to centre
+    active: (n,) bool, pairs that are of interest
     tolerance: [m] on the distance, reached if it can be in so many `iterations`
     """
     point1, point2 = support(-normalize(start, basis(start, 1, 0, 0))[0])
@@ -51,7 +52,7 @@ def gjk(support: Support, start: Tensor, iterations: int, tolerance: float | Ten
         point2=point2[:, None].expand(-1, 4, -1).contiguous(),
         weight=basis(start, 1, 0, 0, 0).expand(start.shape[0], 4).contiguous(),
         nearest=point2 - point1,
-        done=torch.zeros_like(start[:, 0], dtype=torch.bool),
+        done=~active,
     )
     count = torch.zeros((), dtype=torch.long, device=start.device)
 

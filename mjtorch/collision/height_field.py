@@ -12,8 +12,8 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.collision.contact_points import ContactPoints, Solid
-from mjtorch.collision.convex import convex
-from mjtorch.collision.support import PRISM, Convex, detach, is_at, primitive, radius, support
+from mjtorch.collision.convex import nearest, single
+from mjtorch.collision.support import PRISM, Core, detach, from_first, is_at, support
 from mjtorch.math.vector import cross, dot, norm
 from mjtorch.model import Model
 from mjtorch.model.plan.height_field import HeightFields
@@ -49,7 +49,7 @@ class Chosen(NamedTuple):
 
 
 def field_contacts(
-    m: Model, fields: HeightFields, field: Solid, shape: Convex, reach: Tensor, contacts: int
+    m: Model, fields: HeightFields, field: Solid, shape: Core, reach: Tensor, contacts: int
 ) -> ContactPoints:
     """The contacts of n height fields with a convex shape each, `contacts` at most, the first ones in C's order.
 
@@ -67,14 +67,8 @@ def field_contacts(
     chosen = first(may_touch, fields.tested)
     pair = chosen.element // may_touch.shape[1]
 
-    found = convex(
-        prisms(terrain, pair, chosen.element),
-        tree.map(lambda x: x[pair], local),
-        reach[pair],
-        multiccd=False,
-        iterations=m.opt.ccd_iterations,
-        tolerance=m.opt.ccd_tolerance,
-    )
+    prism, geom, origin = from_first(prisms(terrain, pair, chosen.element), tree.map(lambda x: x[pair], local))
+    found = single(nearest(prism, geom, chosen.exists, m.opt.ccd_iterations, m.opt.ccd_tolerance))
     touching = chosen.exists & (found.dist[:, 0] <= reach[pair])
     exists, row = by_pair(touching, pair, len(reach), contacts)
     # C would not look further for a pair that is full.
@@ -82,14 +76,14 @@ def field_contacts(
     mat = field.mat[:, None]
     return ContactPoints(
         dist=found.dist[row, 0],
-        pos=field.pos[:, None] + (mat @ found.pos[row, 0, :, None])[..., 0],
+        pos=field.pos[:, None] + (mat @ (found.pos[:, 0] + origin)[row, :, None])[..., 0],
         normal=(mat @ found.normal[row, :, None])[..., 0],
         exists=exists,
         lost=lost.sum(),
     )
 
 
-def extents(shape: Convex, spacing: Tensor) -> Extent:
+def extents(shape: Core, spacing: Tensor) -> Extent:
     """How far n shapes reach along x, y, z and across the diagonals of cells of `spacing (n, 2)` [m]."""
     across = torch.stack([spacing[:, 1], -spacing[:, 0], torch.zeros_like(spacing[:, 0])], dim=-1)
     across = across / norm(across, keepdim=True)
@@ -99,12 +93,12 @@ def extents(shape: Convex, spacing: Tensor) -> Extent:
     return Extent(axes, -low, high)
 
 
-def reaches(shape: Convex, direction: Tensor) -> Tensor:
+def reaches(shape: Core, direction: Tensor) -> Tensor:
     """How far (n, k) [m] each of n shapes reaches along directions (n, k, 3), unit vectors."""
     n, k, _ = direction.shape
     each = tree.map(lambda x: x[:, None].expand(n, k, *x.shape[1:]).flatten(0, 1), shape)
     flat = direction.flatten(0, 1)
-    return (dot(flat, support(each, flat)) + radius(each)).unflatten(0, (n, k))
+    return (dot(flat, support(each, flat)) + each.radius).unflatten(0, (n, k))
 
 
 def around(
@@ -138,7 +132,7 @@ def around(
     return Terrain(top.flatten(1, 3), -size[:, 3], inside.flatten(1), missed)
 
 
-def separation(terrain: Terrain, extent: Extent, shape: Convex) -> Tensor:
+def separation(terrain: Terrain, extent: Extent, shape: Core) -> Tensor:
     """How far apart (n, w) [m] prisms and geoms are at least, by the faces of the prisms; negative: not at all."""
     top = terrain.top.detach()
     along = top @ extent.axes.mT[:, None]
@@ -163,7 +157,7 @@ def first(mask: Tensor, count: int) -> Chosen:
     return Chosen(element, exists, (mask & (order > count).view_as(mask)).sum(1))
 
 
-def prisms(terrain: Terrain, pair: Tensor, element: Tensor) -> Convex:
+def prisms(terrain: Terrain, pair: Tensor, element: Tensor) -> Core:
     """Of all prisms, those with the numbers `element (k,)`, which are around the geoms `pair (k,)`."""
     top = terrain.top.flatten(0, 1)[element]
     bottom = terrain.bottom[pair, None, None].expand(-1, 3, 1)
@@ -171,7 +165,20 @@ def prisms(terrain: Terrain, pair: Tensor, element: Tensor) -> Convex:
     center = vert.mean(1).detach()
     vert = vert - center[:, None]
     mat = torch.eye(3, dtype=vert.dtype, device=vert.device).expand(len(vert), 3, 3)
-    return primitive(PRISM, center, mat, vert.abs().amax(1).detach()).replace(vert=vert)
+    none, empty = torch.zeros_like(center), center.new_zeros((len(vert), 0, 3))
+    return Core(
+        pos=center,
+        mat=mat,
+        half=none,
+        round=none,
+        radius=none[:, 0],
+        extent=norm(vert.abs().amax(1).detach()),
+        type=torch.full_like(element, PRISM),
+        vert=vert,
+        face=empty.long(),
+        normal=empty,
+        types=(PRISM,),
+    )
 
 
 def by_pair(touching: Tensor, pair: Tensor, pairs: int, most: int) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mjtorch.collision.support import MESH, Convex, to_local, to_world
+from mjtorch.collision.support import MESH, Core, to_local, to_world
+from mjtorch.control_flow.map import each
+from mjtorch.control_flow.while_loop import while_loop
 from mjtorch.math.shape import Shape
 from mjtorch.math.vector import cross, dot, norm
 
@@ -59,34 +61,50 @@ class Patch(NamedTuple):
     exists: Tensor
 
 
-def features(shape: Convex, normal: Tensor, corner: Tensor) -> Features:
+def features(shape: Core, normal: Tensor, corner: Tensor) -> Features:
     """What is around the corners (n, 3, 3) [m] that the nearest point of a core was found from.
 
     normal: (n, 3) outward
     """
-    match shape.type:
-        case Shape.CAPSULE | Shape.CYLINDER:
-            return _round(shape, normal)
-        case Shape.BOX:
-            signs = torch.tensor([[(v >> k) % 2 * 2 - 1 for k in range(3)] for v in range(8)], device=normal.device)
-            face = torch.tensor(BOX_FACES, device=normal.device)
-            axes = torch.eye(3, dtype=normal.dtype, device=normal.device)
-            normals = torch.stack([axes, -axes], dim=1).flatten(0, 1)
-            n = normal.shape[0]
-            vert = signs * shape.size[:, None]
-            return _polytope(shape, vert, face.expand(n, 6, 4), normals.expand(n, 6, 3), corner)
-        case _:
-            return _polytope(shape, shape.vert, shape.face, shape.normal, corner)
+    kinds = [(types, around) for types, around in _FEATURES if shape.has(types)]
+    found = [around(shape, normal, corner) for _, around in kinds]
+    if len(found) == 1:
+        return found[0]
+    most = [max(x) for x in zip(*((*f.face.shape[1:3], f.start.shape[1]) for f in found), strict=True)]
+    chosen, *others = (_filled(f, *most) for f in found)
+    for (types, _), other in zip(kinds[1:], others, strict=True):
+        mine = shape.among(types)
+        chosen = Features(
+            *(torch.where(mine.view(-1, *(1,) * (x.dim() - 1)), x, y) for x, y in zip(other, chosen, strict=True))
+        )
+    return chosen
 
 
-def _round(shape: Convex, normal: Tensor) -> Features:
+def _filled(f: Features, faces: int, corners: int, edges: int) -> Features:
+    """The same with room for so many faces, corners of a face, and edges."""
+    spare, more = faces - f.face.shape[1], edges - f.start.shape[1]
+    face = torch.cat([f.face, f.face[:, :, -1:].expand(-1, -1, corners - f.face.shape[2], 3)], dim=2)
+    pad = torch.nn.functional.pad
+    return Features(
+        face=pad(face, (0, 0, 0, 0, 0, spare)),
+        normal=pad(f.normal, (0, 0, 0, spare)),
+        has_face=pad(f.has_face, (0, spare)),
+        start=pad(f.start, (0, 0, 0, more)),
+        end=pad(f.end, (0, 0, 0, more)),
+        has_edge=pad(f.has_edge, (0, more)),
+        size=f.size,
+    )
+
+
+def _round(shape: Core, normal: Tensor, corner: Tensor) -> Features:
     """A capsule or cylinder: the line along its side that is furthest out, and the end that is."""
     local = to_local(shape, normal.detach())
-    n, radius, length = normal.shape[0], shape.size[:, :1], shape.size[:, 1:2]
+    is_cylinder = shape.among((Shape.CYLINDER,))[:, None]
+    n, length = normal.shape[0], shape.half[:, 2:]
+    radius = torch.where(is_cylinder, shape.round[:, :1], shape.radius[:, None])
     out = norm(local[:, :2], keepdim=True).clamp(min=1e-12)
     side = torch.cat([radius * local[:, :2] / out, torch.zeros_like(out)], dim=-1)
-    if shape.type == Shape.CAPSULE:
-        side = radius * local
+    side = torch.where(is_cylinder, side, radius * local)
     half = torch.nn.functional.pad(length, (2, 0))
     start, end = (to_world(shape, side + sign * half) + shape.pos for sign in (-1, 1))
     up = torch.where(local[:, 2:] >= 0, 1.0, -1.0)
@@ -94,8 +112,7 @@ def _round(shape: Convex, normal: Tensor) -> Features:
     # Counterclockwise from outside: the other way round at the lower end.
     ring = torch.stack([angle.cos().expand(n, END), up * angle.sin()], dim=-1) * radius[..., None]
     point = torch.cat([ring, (up * length)[:, None].expand(n, END, 1)], dim=-1)
-    is_cylinder = torch.full((n, 1), shape.type == Shape.CYLINDER, device=normal.device)
-    on_end, on_side = local[:, 2:].abs() > RIM, out > (RIM if shape.type == Shape.CYLINDER else ON_END)
+    on_end, on_side = local[:, 2:].abs() > RIM, out > torch.where(is_cylinder, RIM, ON_END)
     return Features(
         face=(point @ shape.mat.mT + shape.pos[:, None])[:, None],
         normal=(up * shape.mat[:, :, 2])[:, None],
@@ -107,8 +124,26 @@ def _round(shape: Convex, normal: Tensor) -> Features:
     )
 
 
-def _polytope(shape: Convex, vert: Tensor, face: Tensor, normal: Tensor, corner: Tensor) -> Features:
-    """Faces that have all corners of the feature, and edges between these corners, or all edges of one corner."""
+def _box(shape: Core, normal: Tensor, corner: Tensor) -> Features:
+    """A box: the faces and edges at the corners of the nearest feature."""
+    signs = torch.tensor([[(v >> k) % 2 * 2 - 1 for k in range(3)] for v in range(8)], device=normal.device)
+    face = torch.tensor(BOX_FACES, device=normal.device)
+    axes = torch.eye(3, dtype=normal.dtype, device=normal.device)
+    normals = torch.stack([axes, -axes], dim=1).flatten(0, 1)
+    n = normal.shape[0]
+    return _polytope(shape, signs * shape.half[:, None], face.expand(n, 6, 4), normals.expand(n, 6, 3), corner, 3)
+
+
+def _mesh(shape: Core, normal: Tensor, corner: Tensor) -> Features:
+    """The hull of a mesh: the faces and edges at the corners of the nearest feature."""
+    return _polytope(shape, shape.vert, shape.face, shape.normal, corner, None)
+
+
+def _polytope(shape: Core, vert: Tensor, face: Tensor, normal: Tensor, corner: Tensor, degree: int | None) -> Features:
+    """Faces that have all corners of the feature, and edges between these corners, or all edges of one corner.
+
+    degree: faces at each vertex of a box; of a mesh, None
+    """
     n, count = face.shape[0], face.shape[2]
     local = (corner - shape.pos[:, None]).detach() @ shape.mat.detach()
     away = (vert[:, None].detach() - local[:, :, None]).abs().sum(-1)
@@ -120,13 +155,13 @@ def _polytope(shape: Convex, vert: Tensor, face: Tensor, normal: Tensor, corner:
     size = 1 + (~is_vertex).long() + is_face.long()
 
     has = torch.stack([(face == v[:, None, None]).any(-1) for v in (one, two, three)])
-    around = _first(has.all(0), 3 if shape.type == Shape.BOX else shape.degree)
+    around = _first(has.all(0), degree or shape.degree)
     chosen = face.gather(1, around.element[..., None].expand(-1, -1, count))
     world = vert @ shape.mat.mT + shape.pos[:, None]
     polygon = world.gather(1, chosen.flatten(1)[..., None].expand(-1, -1, 3)).unflatten(1, chosen.shape[1:])
     normals = normal.gather(1, around.element[..., None].expand(-1, -1, 3)) @ shape.mat.mT
 
-    if shape.type == Shape.BOX:
+    if degree:
         before = one[:, None] ^ torch.tensor([1, 2, 4], device=one.device)
     else:
         # The vertex before the corner in each polygon: the polygons of a corner have all its edges.
@@ -139,6 +174,14 @@ def _polytope(shape: Convex, vert: Tensor, face: Tensor, normal: Tensor, corner:
     start = world.gather(1, one[:, None, None].expand(n, other.shape[1], 3))
     end = world.gather(1, other.clamp(min=0)[..., None].expand(-1, -1, 3))
     return Features(polygon, normals, around.exists, start, end, edge, size)
+
+
+# What is around the nearest point, of shapes of some types.
+_FEATURES = (
+    ((Shape.CAPSULE, Shape.CYLINDER), _round),
+    ((Shape.BOX,), _box),
+    ((MESH,), _mesh),
+)
 
 
 class Chosen(NamedTuple):
@@ -180,7 +223,7 @@ def multicontact(one: Features, two: Features, margin: Tensor) -> Patch:
 
     point, inside = clipped(ground, up, subject, normal2, is_edge)
     height = ((point - ground[:, :1]) * up[:, None]).sum(-1)
-    inside &= (facing | is_edge)[:, None] & (height <= margin[:, None])
+    inside = inside & (facing | is_edge)[:, None] & (height <= margin[:, None])
     corner, exists = _largest(point, inside, up, 2 * count)
     height = ((corner - ground[:, :1]) * up[:, None]).sum(-1, keepdim=True)
     foot = corner - height * up[:, None]
@@ -273,21 +316,37 @@ def _largest(point: Tensor, inside: Tensor, up: Tensor, most: int) -> tuple[Tens
     some = _first(inside, most)
     point = point.gather(1, some.element[..., None].expand(-1, -1, 3))
     fixed = torch.where(some.exists[..., None], point, point[:, :1]).detach()
-    first, second = torch.triu_indices(most, most, 1, device=point.device)
-    diagonal = cross(up.detach()[:, None], fixed[:, second] - fixed[:, first])
-    side = diagonal @ fixed.mT - dot(diagonal, fixed[:, first], keepdim=True)
-    area = side.amax(-1) - side.amin(-1)
-    best = area.argmax(-1)
-    row = side.gather(1, best[:, None, None].expand(n, 1, most))[:, 0]
-    quad = torch.stack([first[best], row.argmax(-1), second[best], row.argmin(-1)], dim=-1)
     count = inside.sum(-1, keepdim=True)
+    index = each(_chosen, (fixed, up.detach(), count[:, 0] > CONTACTS))
     plain = torch.arange(CONTACTS, device=point.device)
-    index = torch.where(count > CONTACTS, quad, plain)
     return point.gather(1, index[..., None].expand(n, CONTACTS, 3)), plain < count
 
 
-def may_touch_along_faces(shape1: Convex, shape2: Convex) -> bool:
+def _chosen(given: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+    """Four of n sets of points (n, k, 3) [m]: those that span most area across `up (n, 3)` in sets that are `many`."""
+    fixed, up, many = given
+    first_four = torch.arange(CONTACTS, device=fixed.device).expand(fixed.shape[0], CONTACTS)
+
+    def widest(_: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return torch.zeros_like(many), torch.where(many[:, None], _quad(fixed, up), first_four)
+
+    return while_loop(lambda state: state[0].any(), widest, (many, first_four.contiguous()))[1]
+
+
+def _quad(point: Tensor, up: Tensor) -> Tensor:
+    """The four of points (n, k, 3) that span most area across `up (n, 3)`, (n, 4)."""
+    n, most = point.shape[:2]
+    first, second = torch.triu_indices(most, most, 1, device=point.device)
+    diagonal = cross(up[:, None], point[:, second] - point[:, first])
+    side = diagonal @ point.mT - dot(diagonal, point[:, first], keepdim=True)
+    area = side.amax(-1) - side.amin(-1)
+    best = area.argmax(-1)
+    row = side.gather(1, best[:, None, None].expand(n, 1, most))[:, 0]
+    return torch.stack([first[best], row.argmax(-1), second[best], row.argmin(-1)], dim=-1)
+
+
+def may_touch_along_faces(shape1: Core, shape2: Core) -> bool:
     """Whether several contacts are looked for; static."""
     flat = (Shape.CAPSULE, Shape.CYLINDER, Shape.BOX, MESH)
-    without_faces = any(shape.type == MESH and not shape.face.shape[1] for shape in (shape1, shape2))
-    return shape1.type in flat and shape2.type in flat and not without_faces
+    without_faces = any(shape.has((MESH,)) and not shape.face.shape[1] for shape in (shape1, shape2))
+    return shape1.only(flat) and shape2.only(flat) and not without_faces

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mjtorch.collision.frame import make_frame
-from mjtorch.collision.support import PRISM, Convex, detach, is_at, local_support, support, to_local, to_world
+from mjtorch.collision.support import HULLS, PRISM, Core, is_at, support, to_local, to_world
 from mjtorch.control_flow.fori_loop import fori_loop
 from mjtorch.math.shape import Shape
 from mjtorch.math.vector import cross, dot, norm
@@ -45,7 +45,7 @@ class Surface(NamedTuple):
 
     point: (n, 3) [m] where the normal is the given one, fixed: (n, 3) [m] the point of the geom that is there now
     bend: (n, 3, 3) [m] H, see above
-    tilt: (n, 3) how its normal turns with the vertices of a prism, of value zero; None: not at all
+    tilt: (n, 3) how its normal turns with the vertices of prisms, of value zero; None: not at all
     """
 
     point: Tensor
@@ -54,45 +54,24 @@ class Surface(NamedTuple):
     tilt: Tensor | None = None
 
 
-def surface(shape: Convex, point: Tensor, normal: Tensor, corner: Tensor) -> Surface:
+def surface(shape: Core, point: Tensor, normal: Tensor, corner: Tensor) -> Surface:
     """The surface of a core around `point (n, 3)` with outward `normal (n, 3)`, constants.
 
     corner: (n, k, 3) [m] what spans the face, or edge, that the point is on, some of them equal
     """
     q, m = to_local(shape, point - shape.pos).detach(), to_local(shape, normal).detach()
-    size = shape.size
-    flat_radius = (1e3 if q.dtype is torch.float32 else 1e7) * norm(size.detach(), keepdim=True)
-    flat = (q.abs() < (1 - AT_END) * size) & (m.abs() < ALIGNED)
-    match shape.type:
-        case Shape.SPHERE:
-            local, bend = torch.zeros_like(q), torch.zeros_like(shape.mat)
-        case Shape.CAPSULE:
-            length = size[:, 1:2]
-            flat = (q[:, 2:].abs() < (1 - AT_END) * length) & (m[:, 2:].abs() < ALIGNED)
-            z = torch.where(flat, q[:, 2:], length * q[:, 2:].sign())
-            local = torch.nn.functional.pad(z, (2, 0))
-            bend = torch.diag_embed(torch.nn.functional.pad(flat_radius * flat, (2, 0)))
-        case Shape.BOX:
-            local = torch.where(flat, q, size * q.sign())
-            bend = torch.diag_embed(flat_radius * flat)
-        case Shape.CYLINDER:
-            local, bend = _cylinder(size, q, m, flat_radius)
-        case Shape.ELLIPSOID:
-            local = local_support(shape, m)
-            square = size * size
-            length = norm(size * m, keepdim=True)
-            along = square * m / length
-            bend = (torch.diag_embed(square) - along[:, :, None] * along[:, None]) / length[..., None]
-        case _:
-            local = q
-            edge = (corner[:, :, None] - corner[:, None]).flatten(1, 2)
-            unit = edge / norm(edge, keepdim=True).clamp(min=1e-12)
-            bend = to_local_both(shape, flat_radius[..., None] * (unit.mT @ unit)).detach()
+    flat_radius = (1e3 if q.dtype is torch.float32 else 1e7) * shape.extent.detach()[:, None]
+    kinds = [(types, around) for types, around in _SURFACES if shape.has(types)]
+    local, bend = kinds[0][1](shape, q, m, flat_radius, corner)
+    for types, around in kinds[1:]:
+        mine, (own, own_bend) = shape.among(types), around(shape, q, m, flat_radius, corner)
+        local = torch.where(mine[:, None], own, local)
+        bend = torch.where(mine[:, None, None], own_bend, bend)
     bend = bend.detach()
     # What is a constant in the frame of the geom turns with it: s(m) for the fixed normal of the world.
     turned = (bend @ (to_local(shape, normal.detach()) - m)[..., None])[..., 0]
     tilt = None
-    if shape.type == PRISM:
+    if shape.only((PRISM,)):
         moved, tilted = _reshaped(shape, q, m, corner.detach())
         local, tilt = local + moved, to_world(shape, tilted)
     mat = shape.mat.detach()
@@ -100,7 +79,7 @@ def surface(shape: Convex, point: Tensor, normal: Tensor, corner: Tensor) -> Sur
     return Surface(fixed + to_world(shape, turned), fixed, mat @ bend @ mat.mT, tilt)
 
 
-def _reshaped(shape: Convex, q: Tensor, m: Tensor, corner: Tensor) -> tuple[Tensor, Tensor]:
+def _reshaped(shape: Core, q: Tensor, m: Tensor, corner: Tensor) -> tuple[Tensor, Tensor]:
     """How the point `q` of a prism moves with the vertices, and how its normal `m` turns, (n, 3) each, of value zero.
 
     corner: (n, 3, 3) [m] vertices in the world, constants, one or two of them repeated on an edge or at a vertex
@@ -143,14 +122,29 @@ def _weights(corner: Tensor, point: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return torch.cat([1 - pair.sum(-1, keepdim=True), pair], dim=-1), is_face, longer
 
 
-def to_local_both(shape: Convex, matrix: Tensor) -> Tensor:
+def to_local_both(shape: Core, matrix: Tensor) -> Tensor:
     """Matrices (n, 3, 3) of the world in the frames of the geoms."""
     return shape.mat.mT @ matrix @ shape.mat
 
 
-def _cylinder(size: Tensor, q: Tensor, m: Tensor, flat_radius: Tensor) -> tuple[Tensor, Tensor]:
+def _boxed(shape: Core, q: Tensor, m: Tensor, flat_radius: Tensor, corner: Tensor) -> tuple[Tensor, Tensor]:
+    """Point and bend, in its own frame, of a box that may be a segment or a point."""
+    flat = (q.abs() < (1 - AT_END) * shape.half) & (m.abs() < ALIGNED)
+    return torch.where(flat, q, shape.half * q.sign()), torch.diag_embed(flat_radius * flat)
+
+
+def _ellipsoid(shape: Core, q: Tensor, m: Tensor, flat_radius: Tensor, corner: Tensor) -> tuple[Tensor, Tensor]:
+    """Point and bend, in its own frame, of an ellipsoid."""
+    square = shape.round * shape.round
+    length = norm(shape.round * m, keepdim=True)
+    length = torch.where(length > 0, length, 1.0)
+    along = square * m / length
+    return square * m / length, (torch.diag_embed(square) - along[:, :, None] * along[:, None]) / length[..., None]
+
+
+def _cylinder(shape: Core, q: Tensor, m: Tensor, flat_radius: Tensor, corner: Tensor) -> tuple[Tensor, Tensor]:
     """Point and bend, in its own frame, of a cylinder: on its side, on its rim, or on a flat end."""
-    radius, length = size[:, :1], size[:, 1:2]
+    radius, length = shape.round[:, :1], shape.half[:, 2:]
     across, out = norm(m[:, :2], keepdim=True), norm(q[:, :2], keepdim=True)
     on_end = (across < ALIGNED) & (out < (1 - AT_END) * radius)
     on_side = (m[:, 2:].abs() < ALIGNED) & (q[:, 2:].abs() < (1 - AT_END) * length)
@@ -163,6 +157,21 @@ def _cylinder(size: Tensor, q: Tensor, m: Tensor, flat_radius: Tensor) -> tuple[
     flat = flat_radius * torch.cat([on_end, on_end, on_side], dim=-1)
     bend = torch.where(on_end[..., None], 0.0, curved * tangent[:, None]) + torch.diag_embed(flat)
     return torch.cat([xy, z], dim=-1), bend
+
+
+def _hull(shape: Core, q: Tensor, m: Tensor, flat_radius: Tensor, corner: Tensor) -> tuple[Tensor, Tensor]:
+    """Point and bend, in its own frame, of the hull of a mesh, or of a prism."""
+    edge = (corner[:, :, None] - corner[:, None]).flatten(1, 2)
+    unit = edge / norm(edge, keepdim=True).clamp(min=1e-12)
+    return q, to_local_both(shape, flat_radius[..., None] * (unit.mT @ unit)).detach()
+
+
+_SURFACES = (
+    ((Shape.SPHERE, Shape.CAPSULE, Shape.BOX), _boxed),
+    ((Shape.ELLIPSOID,), _ellipsoid),
+    ((Shape.CYLINDER,), _cylinder),
+    (HULLS, _hull),
+)
 
 
 def turn(surface1: Surface, surface2: Surface, normal: Tensor) -> tuple[Tensor, Tensor]:
@@ -189,13 +198,11 @@ def turn(surface1: Surface, surface2: Surface, normal: Tensor) -> tuple[Tensor, 
     return (across.mT @ torch.where(small[:, None], b, 0.0)[..., None])[..., 0], dist
 
 
-def witness(shape1: Convex, shape2: Convex, found: Nearest, corner1: Tensor, corner2: Tensor) -> Nearest:
+def witness(shape1: Core, shape2: Core, found: Nearest, corner1: Tensor, corner2: Tensor) -> Nearest:
     """What was found as a function of the shapes: all values and first derivatives.
 
     corner1, corner2: (n, k, 3) [m] what spans the faces, or edges, that the points are on
     """
-    if {Shape.ELLIPSOID, Shape.CYLINDER} & {shape1.type, shape2.type}:
-        found = closer(detach(shape1), detach(shape2), found, corner1, corner2)
     normal = found.normal
     surface1 = surface(shape1, found.point1, normal, corner1)
     surface2 = surface(shape2, found.point2, -normal, corner2)
@@ -211,8 +218,8 @@ def witness(shape1: Convex, shape2: Convex, found: Nearest, corner1: Tensor, cor
     )
 
 
-def closer(shape1: Convex, shape2: Convex, found: Nearest, corner1: Tensor, corner2: Tensor) -> Nearest:
-    """Nearest points of curved shapes, refined by Newton's method.
+def closer(shape1: Core, shape2: Core, found: Nearest, corner1: Tensor, corner2: Tensor) -> Nearest:
+    """Nearest points of shapes of which one is curved, all constants, refined by Newton's method.
 
     The gap between two shapes along any direction is at most their distance, so a step is good if the gap gets larger.
     """
@@ -220,7 +227,7 @@ def closer(shape1: Convex, shape2: Convex, found: Nearest, corner1: Tensor, corn
     def gap(normal: Tensor) -> Tensor:
         return dot(normal, support(shape2, -normal) - support(shape1, normal))
 
-    scale = norm(shape1.size) + norm(shape2.size)
+    scale = shape1.extent + shape2.extent
 
     def step(_: Tensor, now: Nearest) -> Nearest:
         surface1 = surface(shape1, now.point1, now.normal, corner1)

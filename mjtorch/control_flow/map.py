@@ -1,4 +1,4 @@
-"""`map`: a function of every slice of its input, one after the other."""
+"""`map` and `each`: a function of every slice of its input, one after the other."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from mjtorch import tree
+from mjtorch.control_flow import context
 from mjtorch.control_flow.context import opaque
 from mjtorch.control_flow.scan import scan
 
@@ -35,3 +36,24 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
     if whole < n:
         parts.append(torch.vmap(f)(tree.map(lambda x: x[whole:], xs)))
     return parts[0] if len(parts) == 1 else tree.map(lambda *ys: torch.cat(ys), *parts)
+
+
+@opaque
+def each(f: Callable[[Any], Any], xs: Any) -> Any:
+    """`f(xs)` of a function that treats every slice of `xs` along the leading axis alike, and returns one for each.
+
+    >>> import torch
+    >>> each(lambda rows: rows.sum(-1), torch.eye(3))
+    tensor([1., 1., 1.])
+
+    Called eagerly it is just that. A traced function goes slice by slice, as `map` does, each with its axis of size 1:
+    so what a loop in `f` costs is not that of the slice which takes longest, once for every slice.
+    """
+    leaves = tree.leaves(xs)
+    if leaves[0].shape[0] < 2 or not context.is_traced(leaves):
+        return f(xs)
+
+    def one(_: Any, x: Any) -> tuple[tuple[()], Any]:
+        return (), tree.map(lambda y: y[0], f(tree.map(lambda leaf: leaf[None], x)))
+
+    return scan(one, (), xs, unroll=False)[1]

@@ -26,6 +26,41 @@ class Shape(enum.IntEnum):
     BOX = 6
 
 
+# Half lengths of the box, then of the ellipsoid, then the radius of the ball that a shape is the sum of, as sums of its
+# sizes; by mjtGeom, of which 7, a mesh, is none of that.
+_NO, _1, _2, _3 = (0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)
+_PARTS = {
+    Shape.SPHERE: (_NO, _NO, _NO, _NO, _NO, _NO, _1),
+    Shape.CAPSULE: (_NO, _NO, _2, _NO, _NO, _NO, _1),
+    Shape.ELLIPSOID: (_NO, _NO, _NO, _1, _2, _3, _NO),
+    Shape.CYLINDER: (_NO, _NO, _2, _1, _1, _NO, _NO),
+    Shape.BOX: (_1, _2, _3, _NO, _NO, _NO, _NO),
+}
+TYPES = 9
+
+
+def parts(type: int | Tensor, size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What a convex shape is the sum of: a box, an ellipsoid, either of which may be flat or nothing, and a ball.
+
+    A cylinder, for one, is the sum of a segment and a disc. type: mjtGeom of all, or of each (n,); size: (n, 3) [m].
+    Returns half lengths of the box (n, 3), of the ellipsoid (n, 3), and the radius of the ball (n,), all [m]; zero for
+    a mesh and for a plane.
+    """
+    rows = [_PARTS[Shape(k)] if k in _PARTS else (_NO,) * 7 for k in range(TYPES)]
+    table = torch.tensor(rows, dtype=size.dtype, device=size.device)
+    half, round, radius = (table[type] @ size[..., None])[..., 0].split([3, 3, 1], dim=-1)
+    return half, round, radius[:, 0]
+
+
+def reach(mat: Tensor, half: Tensor, round: Tensor, radius: Tensor) -> Tensor:
+    """How far (n, 3) [m] a shape with these `parts` reaches from its centre along the axes of the world.
+
+    mat: (n, 3, 3) its axes, in the columns
+    """
+    box = (mat.abs() @ half[..., None])[..., 0]
+    return box + norm(mat * round[:, None]) + radius[:, None]
+
+
 def inside(shape: Shape, size: Tensor, point: Tensor) -> Tensor:
     """Whether points (..., 3) [m] are inside shapes of `size` (..., 3) [m]; bool (...) (mju_insideGeom)."""
     radius, z = size[..., 0], point[..., 2]

@@ -31,7 +31,8 @@ def put_model(
         dtype: `torch.float32` or `torch.float64`; torch's default dtype if not given.
         contact_capacity: the most contacts that are kept at a time, the closest first. Not given: chosen from the
             contacts that short rollouts of `mj_model` show, with a margin. Contacts that find no slot are counted in
-            `Data.warning`.
+            `Data.warning`. Of many pairs of convex geoms those nearest to each other are looked at closely: at least
+            so many, and twice as many as the rollouts show to be near each other; near pairs beyond are counted, too.
 
     Raises:
         NotImplementedError: the model uses features that are not supported; all of them are listed.

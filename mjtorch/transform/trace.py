@@ -68,12 +68,12 @@ def trace(
             _blame(flat, examples, name)
         if complaints:
             raise TraceError(f"jit({name}): {complaints[0]}")
-        if writes and pure < len(table):
-            program, pure = _functionalized(graph), len(table)
-        elif new := _decompositions(graph, known, table):
-            table |= new
-        else:
+        impure, new = writes and pure < len(table), _decompositions(graph, known, table)
+        if not impure and not new:
             return graph
+        if impure:  # decompositions may write, too
+            program, pure = _functionalized(graph), len(table)
+        table |= new
 
 
 def _functionalized(graph: GraphModule) -> Flat:

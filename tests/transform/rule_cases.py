@@ -176,6 +176,7 @@ def shape(x: Tensor) -> Functions:
                 x.squeeze(d),
                 x.flip(d),
                 x.roll(1, d),
+                x.roll(-2, d),
                 x.movedim(d, 0).clone(),
             ),
             f"slice {d}": lambda x, d=d: (

@@ -1,6 +1,7 @@
 """Index plan of the collision room."""
 
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -13,7 +14,6 @@ from mjtorch import tree
 from mjtorch.model.plan import contact_capacity, height_field
 from mjtorch.model.plan.geom_pairs import (
     CAPSULE,
-    HFIELD,
     MESH,
     PLANE,
     ROUND,
@@ -21,19 +21,27 @@ from mjtorch.model.plan.geom_pairs import (
     SUPPORTED,
     GeomPair,
     collided,
+    together,
     tried_pairs,
     types,
     unsupported_pairs,
 )
 from mjtorch.model.plan.height_field import HeightFields, Window
-from mjtorch.model.plan.mesh import hulls
+from mjtorch.model.plan.mesh import hull_reach, hulls
 
-__all__ = ["CollisionPlan", "Family", "Meshes", "build", "unsupported_pairs"]
+# Families that are collided by iteration, and those whose pairs take so much that, of many, the closest are chosen.
+ITERATED = ("convex", "convex-mesh")
+SELECTED = ("box-box", "capsule-box", *ITERATED)
+
+__all__ = ["Block", "CollisionPlan", "Family", "Meshes", "build", "unsupported_pairs"]
 
 
 @tree.dataclass(kw_only=True)
 class Meshes(tree.Tree):
-    """The hulls of geoms that are meshes: `mesh` (n,) is the row of each, the other fields are those of `Hulls`."""
+    """The hulls of geoms: `mesh` (n,) is the row of each, the other fields are those of `Hulls`.
+
+    The last row, all zero, is that of what is no mesh.
+    """
 
     vert: Tensor
     face: Tensor
@@ -42,12 +50,25 @@ class Meshes(tree.Tree):
     degree: int = tree.field(static=True)
 
 
+class Block(NamedTuple):
+    """Pairs of a family with the same number of candidates each.
+
+    pairs: how many there are; contacts: the candidates of each; types: those of the first geoms and of the second
+    places: how many pairs, the closest ones, are looked at closely; all of them, or fewer
+    """
+
+    pairs: int
+    contacts: int
+    types: tuple[tuple[int, ...], tuple[int, ...]]
+    places: int
+
+
 @tree.dataclass(kw_only=True)
 class Family(tree.Tree):
-    """Pairs of geoms that one function collides, n of them, with the same number of candidates each.
+    """Pairs of geoms that one function collides, n of them.
 
-    name: static, its key in the table of colliders
-    contacts: static, the candidates of each pair
+    name: static, its key in the table of colliders, or that of the general one
+    blocks: static, its parts, in order
     geom: (2, n) geom ids
     candidate: (n,) the first candidate of each pair
     meshes: of the first geoms and of the second, None where these are no meshes
@@ -55,11 +76,27 @@ class Family(tree.Tree):
     """
 
     name: str = tree.field(static=True)
-    contacts: int = tree.field(static=True)
+    blocks: tuple[Block, ...] = tree.field(static=True)
     geom: Tensor
     candidate: Tensor
     meshes: tuple[Meshes | None, Meshes | None]
     fields: HeightFields | None
+
+    @property
+    def selects(self) -> bool:
+        """Whether there are more pairs than places."""
+        return any(block.places < block.pairs for block in self.blocks)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it is asked which pairs are near each other: to select them, or to spare the others an iteration."""
+        return self.selects or self.name in ITERATED
+
+    @property
+    def types(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The types of the first geoms and of the second."""
+        one, two = ({t for block in self.blocks for t in block.types[k]} for k in (0, 1))
+        return tuple(sorted(one)), tuple(sorted(two))
 
 
 @tree.dataclass(kw_only=True)
@@ -70,7 +107,9 @@ class CollisionPlan(tree.Tree):
     grouped by condim, each group in C's order. A group has as many slots as candidates, or fewer: then the closest are
     kept.
     Geometry is done family by family, in rows. Planes, spheres and capsules come first, all together: the rows [plane,
-    sphere, first of capsule, second of capsule]. Then come the other families, pair by pair.
+    sphere, first of capsule, second of capsule]. Then come the other families, pair by pair. A family of many pairs has
+    fewer *places*: the pairs whose boxes along the axes of the world overlap get them, those that overlap most first;
+    others are known not to touch, or are counted as lost.
 
     contact_dim: static, `dim` of each contact slot
     groups: static, one (first candidate, candidates, slots) per condim
@@ -85,6 +124,7 @@ class CollisionPlan(tree.Tree):
     round: (2, n) the geoms of the sphere rows and the capsule rows
     core_geom: (n, 2) the geoms of the plane, sphere and capsule rows
     certain: (n,) bool, True: these rows but the second ones of capsules, which exist for parallel axes only
+    round_candidate: (n,) the candidates of the plane, sphere and capsule rows
     order: (ncandidate,) the row of each candidate
     geom: (ncandidate, 2) geom ids, as in the contact
     source: (ncandidate, 2) whose parameters are mixed: rows of [geoms, pairs]; twice the same where nothing is mixed
@@ -92,6 +132,8 @@ class CollisionPlan(tree.Tree):
     aligned: (ncandidate, 1) bool, the contact frame follows the axis of the second geom
     extent: (ngeom, 2) 1 where a geom's radius and half-length are in the first two sizes, else 0
     geom_body: (ngeom,) body ids
+    geom_type: (ngeom,) mjtGeom
+    hull: (ngeom, 3) [m] how far the hulls of meshes reach along their axes
     """
 
     contact_dim: tuple[int, ...] = tree.field(static=True)
@@ -107,6 +149,7 @@ class CollisionPlan(tree.Tree):
     round: Tensor
     core_geom: Tensor
     certain: Tensor
+    round_candidate: Tensor
     order: Tensor
     geom: Tensor
     source: Tensor
@@ -114,6 +157,13 @@ class CollisionPlan(tree.Tree):
     aligned: Tensor
     extent: Tensor
     geom_body: Tensor
+    geom_type: Tensor
+    hull: Tensor
+
+    @property
+    def selects(self) -> bool:
+        """Whether there are pairs that are looked at closely only if they are among the closest."""
+        return any(family.selects for family in self.families)
 
     @property
     def ncon(self) -> int:
@@ -142,11 +192,15 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype, ca
 
     capacity: the most contacts kept at a time; None: chosen from short rollouts.
     """
-    pairs = tried_pairs(mj_model)
-    windows = height_field.windows(mj_model, pairs)
-    candidates = _candidates(mj_model, pairs, windows)
+    tried = tried_pairs(mj_model)
+    windows = height_field.windows(mj_model, tried)
+    candidates = _candidates(mj_model, tried, windows)
     counts = {dim: sum(c.dim == dim for c in candidates) for dim in sorted({c.dim for c in candidates})}
-    slots = contact_capacity.slots(mj_model, counts, capacity)
+    rows = _rows(candidates)
+    blocks = {name: _blocks(members) for name, members in rows.items() if name not in ("plane", "sphere", "capsule")}
+    many = {(name, k): _pairs(mj_model, block) for name, part in blocks.items() for k, block in part.items()}
+    room = contact_capacity.choose(mj_model, counts, {key: many[key] for key in many if key[0] in SELECTED}, capacity)
+    slots = _at_most(room.slots, rows, blocks, room.places)
     firsts = np.cumsum([0, *counts.values()]).tolist()
     aligned = [c.types == (PLANE, CAPSULE) for c in candidates]
     geom_type = mj_model.geom_type
@@ -157,7 +211,6 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype, ca
     def floats(x: np.ndarray) -> Tensor:
         return torch.tensor(x, dtype=dtype, device=device)
 
-    rows = _rows(candidates)
     row = {(c.tried, c.nth): k for k, c in enumerate(itertools.chain(*rows.values()))}
     order = [row[c.tried, c.nth] for c in candidates]
     plane, sphere, capsule = (rows.pop(part) for part in ("plane", "sphere", "capsule"))
@@ -166,7 +219,9 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype, ca
     def geoms(those: list[Candidate]) -> Tensor:
         return ints([c.geom for c in those], -1, 2).T.contiguous()
 
-    families = [_family(mj_model, name, members, candidates, windows, ints, floats) for name, members in rows.items()]
+    families = [
+        _family(mj_model, name, part, room.places, candidates, windows, ints, floats) for name, part in blocks.items()
+    ]
     return CollisionPlan(
         contact_dim=tuple(dim for dim, n in slots.items() for _ in range(n)),
         groups=tuple((first, counts[dim], slots[dim]) for first, dim in zip(firsts, counts, strict=False)),
@@ -181,6 +236,7 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype, ca
         round=geoms(sphere + capsule),
         core_geom=ints([c.geom for c in plane + sphere + capsule], -1, 2),
         certain=torch.ones(len(plane) + len(sphere) + len(capsule) // 2, dtype=torch.bool, device=device),
+        round_candidate=ints(np.argsort(order)[: len(plane) + len(sphere) + len(capsule)], -1),
         order=ints(order, -1),
         geom=ints([c.geom for c in candidates], -1, 2),
         source=ints([_source(mj_model, c) for c in candidates], -1, 2),
@@ -188,55 +244,106 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype, ca
         aligned=torch.tensor(aligned, dtype=torch.bool, device=device)[:, None],
         extent=floats(np.stack([(geom_type == SPHERE) | (geom_type == CAPSULE), geom_type == CAPSULE], axis=-1)),
         geom_body=ints(mj_model.geom_bodyid, -1),
+        geom_type=ints(geom_type, -1),
+        hull=floats(hull_reach(mj_model)),
     )
+
+
+def _blocks(members: list[Candidate]) -> dict[int, list[Candidate]]:
+    """The candidates of a family by how many their pairs have."""
+    most: dict[int, int] = {}
+    for c in members:
+        most[c.tried] = max(most.get(c.tried, 0), c.nth + 1)
+    return {n: [c for c in members if most[c.tried] == n] for n in sorted(set(most.values()))}
+
+
+def _pairs(mj_model: mujoco.MjModel, block: list[Candidate]) -> contact_capacity.Pairs:
+    """The pairs of a block, and how near to each other these matter."""
+    first = [c for c in block if c.nth == 0]
+    geom = np.array([c.geom for c in first])
+    explicit = np.array([c.pair for c in first])
+    within = (mj_model.geom_margin + mj_model.geom_gap)[geom].sum(1)
+    if (explicit >= 0).any():
+        within = np.where(explicit >= 0, (mj_model.pair_margin + mj_model.pair_gap)[explicit], within)
+    return contact_capacity.Pairs(geom, within)
+
+
+def _at_most(
+    slots: dict[int, int],
+    rows: dict[str, list[Candidate]],
+    blocks: dict[str, dict[int, list[Candidate]]],
+    places: dict[tuple[str, int], int],
+) -> dict[int, int]:
+    """The same slots, but no more than can be filled."""
+    filled = Counter(c.dim for part in ("plane", "sphere", "capsule") for c in rows[part])
+    for name, part in blocks.items():
+        for contacts, block in part.items():
+            count = Counter(c.dim for c in block)
+            most = contacts * places.get((name, contacts), len(block))
+            filled.update({dim: min(n, most) for dim, n in count.items()})
+    return {dim: min(n, filled[dim]) for dim, n in slots.items()}
 
 
 def _family(
     mj_model: mujoco.MjModel,
     name: str,
-    members: list[Candidate],
+    part: dict[int, list[Candidate]],
+    places: dict[tuple[str, int], int],
     candidates: list[Candidate],
-    windows: dict[int, Window],
+    windows: dict[str, Window],
     ints: Callable[..., Tensor],
     floats: Callable[..., Tensor],
 ) -> Family:
-    """A family with the candidates `members`."""
-    pairs = [c for c in members if c.nth == 0]
+    """The family of these blocks."""
+    pairs = {contacts: [c for c in block if c.nth == 0] for contacts, block in part.items()}
+    geoms = [c.geom for block in pairs.values() for c in block]
     first = {(c.tried, c.nth): k for k, c in enumerate(candidates)}
-    one, two = (_meshes(mj_model, [c.geom[k] for c in pairs], ints, floats) for k in (0, 1))
-    type1, type2 = pairs[0].types
-    is_field = type1 == HFIELD
+    one, two = (_meshes(mj_model, [geom[k] for geom in geoms], ints, floats) for k in (0, 1))
+
+    def types(block: list[Candidate], k: int) -> tuple[int, ...]:
+        return tuple(sorted({c.types[k] for c in block}))
+
     return Family(
         name=name,
-        contacts=len(members) // len(pairs),
-        geom=ints([c.geom for c in pairs], -1, 2).T.contiguous(),
-        candidate=ints([first[c.tried, 0] for c in pairs], -1),
+        blocks=tuple(
+            Block(len(block), contacts, (types(block, 0), types(block, 1)), places.get((name, contacts), len(block)))
+            for contacts, block in pairs.items()
+        ),
+        geom=ints(geoms, -1, 2).T.contiguous(),
+        candidate=ints([first[c.tried, 0] for block in pairs.values() for c in block], -1),
         meshes=(one, two),
-        fields=height_field.build(mj_model, [c.geom for c in pairs], windows[type2], ints) if is_field else None,
+        fields=height_field.build(mj_model, geoms, windows[name], ints) if name in windows else None,
     )
 
 
 def _meshes(
     mj_model: mujoco.MjModel, geoms: list[int], ints: Callable[..., Tensor], floats: Callable[..., Tensor]
 ) -> Meshes | None:
-    """The hulls of geoms, None unless they are meshes."""
-    if mj_model.geom_type[geoms[0]] != MESH:
+    """The hulls of geoms, None if none is a mesh."""
+    is_mesh = mj_model.geom_type[geoms] == MESH
+    if not is_mesh.any():
         return None
-    used, row = np.unique(mj_model.geom_dataid[geoms], return_inverse=True)
-    found = hulls(mj_model, used.tolist())
-    face = ints(found.face, *found.face.shape)
-    vert, normal = floats(found.vert), floats(found.normal)
-    return Meshes(vert=vert, face=face, normal=normal, mesh=ints(row, -1), degree=found.degree)
+    used, row = np.unique(np.where(is_mesh, mj_model.geom_dataid[geoms], mj_model.nmesh), return_inverse=True)
+    found = hulls(mj_model, [mesh for mesh in used.tolist() if mesh < mj_model.nmesh])
+    vert, face, normal = found.vert, found.face, found.normal
+    if not is_mesh.all():
+        vert, face, normal = (np.concatenate([x, np.zeros_like(x[:1])]) for x in (vert, face, normal))
+    return Meshes(
+        vert=floats(vert),
+        face=ints(face, *face.shape),
+        normal=floats(normal),
+        mesh=ints(row, -1),
+        degree=found.degree,
+    )
 
 
-def _candidates(mj_model: mujoco.MjModel, pairs: list[GeomPair], windows: dict[int, Window]) -> list[Candidate]:
+def _candidates(mj_model: mujoco.MjModel, pairs: list[GeomPair], windows: dict[str, Window]) -> list[Candidate]:
     """The contacts that may arise, by condim, in C's order within each."""
     candidates = []
     for tried, pair in enumerate(pairs):
         kinds, how = types(mj_model, pair), collided(mj_model, pair)
-        count = how.contacts if how else 0
-        if how and kinds[0] == HFIELD:
-            count = windows[kinds[1]].contacts
+        window = windows.get(together(how.family)) if how else None
+        count = window.contacts if window else how.contacts if how else 0
         dim = _condim(mj_model, pair.geom1, pair.geom2, pair.pair)
         for nth in range(count):
             candidates.append(Candidate(dim, (pair.geom1, pair.geom2), kinds, pair.pair, tried, nth))
@@ -271,7 +378,10 @@ def _rows(candidates: list[Candidate]) -> dict[str, list[Candidate]]:
     rows: dict[str, list[Candidate]] = {"plane": [], "sphere": [], "capsule": []}
     parts = {PLANE: "plane", SPHERE: "sphere", CAPSULE: "capsule"}
     for c in candidates:
-        family = SUPPORTED[c.types].family
+        family = together(SUPPORTED[c.types].family)
         rows.setdefault(parts[c.types[0]] if family == ROUND else family, []).append(c)
     rows["capsule"].sort(key=lambda c: c.nth)
+    for name in rows:
+        if name not in parts.values():
+            rows[name] = [c for block in _blocks(rows[name]).values() for c in block]
     return rows

@@ -1,40 +1,79 @@
-"""How many contact slots a model gets."""
+"""How many contact slots a model gets, and how many pairs of geoms are looked at closely."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import mujoco
 import numpy as np
+import torch
 
+from mjtorch.math.shape import parts, reach
 from mjtorch.model.option import DisableBit, EnableBit, Integrator
+from mjtorch.model.plan.mesh import hull_reach
 
-# A model with no more candidates than this keeps them all: choosing among so few costs more than it saves.
+# A model with no more candidates than this keeps them all: choosing among so few costs more than it saves. So it is
+# with the pairs of a family.
 FEW = 12
-STEPS = 2400  # rollout steps in all, for a model of moderate size; larger models get fewer
-WORK = 300_000  # bound on steps times dofs and geoms
+SECONDS = 3.0  # simulated time of an episode, for a model of moderate size; larger models get less
+WORK = 300_000  # bound on all steps times dofs and geoms
 EPISODES = 4
-HOLD = 25  # steps that a random control is held
+HOLD = 0.2  # [s] that a random control is held
+SETTLE = 0.1  # [s] after which a start in any position is forgotten
+EVERY = 0.02  # [s] from one look at the pairs to the next
 DIVERGED = 1e8  # an acceleration above this ends the episode
 
 
-def slots(mj_model: mujoco.MjModel, candidates: dict[int, int], capacity: int | None) -> dict[int, int]:
-    """Number of contact slots for each condim.
+class Pairs(NamedTuple):
+    """geom: (n, 2) geom ids; within: (n,) [m] how near to each other the two matter."""
+
+    geom: np.ndarray
+    within: np.ndarray
+
+
+Key = tuple[str, int]
+
+
+class Observed(NamedTuple):
+    """The most at a time: contacts of each condim, pairs near each other of each kind."""
+
+    contacts: dict[int, int]
+    pairs: dict[Key, int]
+
+
+class Capacity(NamedTuple):
+    """slots: for contacts of each condim; places: for pairs of each kind, of those that have fewer than pairs."""
+
+    slots: dict[int, int]
+    places: dict[Key, int]
+
+
+def choose(
+    mj_model: mujoco.MjModel, candidates: dict[int, int], pairs: Mapping[Key, Pairs], capacity: int | None
+) -> Capacity:
+    """Number of contact slots for each condim, and of places for pairs.
 
     Args:
         mj_model: the model; it is not changed.
         candidates: condim -> the most contacts that its pairs can make at a time.
+        pairs: those that may have fewer places than they are, of each kind.
         capacity: the most contacts to keep, shared out by how many of each condim short rollouts show; not given: twice
-            as many as they show and four more. Never more than `candidates`, all of them if they are few.
+            as many as they show and four more. Never more than `candidates`, all of them if they are few. So it is with
+            places: twice as many as pairs were seen near each other and four more, and at least `capacity`.
     """
     total = sum(candidates.values())
-    if total <= (FEW if capacity is None else capacity):
-        return dict(candidates)
-    if capacity is not None and len(candidates) == 1:
-        return dict.fromkeys(candidates, capacity)
-    seen = observed(mj_model)
+    many = {kind: those for kind, those in pairs.items() if len(those.geom) > max(FEW, capacity or 0)}
+    enough = total <= (FEW if capacity is None else capacity)
+    if not many and (enough or (capacity is not None and len(candidates) == 1)):
+        return Capacity(dict(candidates) if enough else dict.fromkeys(candidates, capacity or 0), {})
+    seen = observed(mj_model, many)
+    places = {kind: max(2 * seen.pairs[kind] + 4, capacity or 0) for kind in many}
+    places = {kind: count for kind, count in places.items() if count < len(many[kind].geom)}
+    if enough:
+        return Capacity(dict(candidates), places)
     if capacity is None:
-        return {dim: min(count, 2 * seen.get(dim, 0) + 4) for dim, count in candidates.items()}
-    return _share(capacity, candidates, {dim: seen.get(dim, 0) for dim in candidates})
+        return Capacity({dim: min(n, 2 * seen.contacts.get(dim, 0) + 4) for dim, n in candidates.items()}, places)
+    return Capacity(_share(capacity, candidates, {dim: seen.contacts.get(dim, 0) for dim in candidates}), places)
 
 
 def _share(capacity: int, candidates: dict[int, int], seen: dict[int, int]) -> dict[int, int]:
@@ -46,42 +85,71 @@ def _share(capacity: int, candidates: dict[int, int], seen: dict[int, int]) -> d
     return share
 
 
-def observed(mj_model: mujoco.MjModel) -> dict[int, int]:
-    """condim -> the most contacts seen at a time in short rollouts with random controls (the same on every call)."""
+def observed(mj_model: mujoco.MjModel, pairs: Mapping[Key, Pairs]) -> Observed:
+    """What short rollouts with random controls show (the same on every call): episodes of so much simulated time.
+
+    Two geoms are near each other where their boxes along the axes of the world overlap, as the broad phase has it.
+    """
+    half, round, radius = parts(torch.tensor(mj_model.geom_type, dtype=torch.long), torch.tensor(mj_model.geom_size))
+    half = half + torch.tensor(hull_reach(mj_model))
+    every = max(1, int(EVERY / mj_model.opt.timestep))
     most = np.zeros(7, dtype=np.int64)
-    for data in states(mj_model):
+    near = dict.fromkeys(pairs, 0)
+    for step, data in states(mj_model):
         most = np.maximum(most, np.bincount(data.contact.dim, minlength=7)[:7])
-    return {dim: int(count) for dim, count in enumerate(most) if count}
+        if pairs and step % every == 0:
+            bound = reach(torch.tensor(data.geom_xmat).unflatten(-1, (3, 3)), half, round, radius).numpy()
+            near = {kind: max(near[kind], _overlapping(data, bound, those)) for kind, those in pairs.items()}
+    return Observed({dim: int(count) for dim, count in enumerate(most) if count}, near)
 
 
-def states(mj_model: mujoco.MjModel) -> Iterator[mujoco.MjData]:
-    """What short rollouts pass through; `mj_model` is not changed, the data is the same object time and again."""
+def states(mj_model: mujoco.MjModel) -> Iterator[tuple[int, mujoco.MjData]]:
+    """What short rollouts pass through, and the number of the step: always the same data; `mj_model` is not changed."""
     model = copy.copy(mj_model)
     # What is measured or reported is of no use here.
     model.opt.disableflags |= DisableBit.SENSOR
     model.opt.enableflags &= ~(EnableBit.ENERGY | EnableBit.FWDINV)
-    steps = min(STEPS, WORK // (model.nv + model.ngeom))
     starts = [None, *range(min(model.nkey, EPISODES))]
     episodes = max(EPISODES, len(starts))
+    steps = int(min(np.ceil(SECONDS / model.opt.timestep), WORK / (model.nv + model.ngeom) / episodes))
     for episode in range(episodes):
-        yield from _rollout(model, starts[episode % len(starts)], episode, max(1, steps // episodes))
+        yield from enumerate(_rollout(model, starts[episode % len(starts)], episode, max(1, steps)))
+
+
+def _overlapping(data: mujoco.MjData, bound: np.ndarray, pairs: Pairs) -> int:
+    """How many pairs are near each other; bound: (ngeom, 3) [m] how far geoms reach along the axes of the world."""
+    one, two = pairs.geom.T
+    gap = np.abs(data.geom_xpos[two] - data.geom_xpos[one]) - bound[one] - bound[two]
+    return int((gap.max(-1) <= pairs.within).sum())
 
 
 def _rollout(model: mujoco.MjModel, keyframe: int | None, seed: int, steps: int) -> Iterator[mujoco.MjData]:
-    """The states of one episode, until it diverges; the first half of the seeds start almost at rest."""
+    """The states of one episode, until it diverges; the first half of the seeds start almost at rest.
+
+    The others start at speed, or, where there is no keyframe, in any position within the limits of the joints; what is
+    in contact before that has settled does not count.
+    """
     rng = np.random.default_rng(seed)
     data = mujoco.MjData(model)
     if keyframe is not None:
         mujoco.mj_resetDataKeyframe(model, data, keyframe)
-    data.qvel += (0.01 if seed < EPISODES // 2 else 1.0) * rng.standard_normal(model.nv)
+    calm = seed < EPISODES // 2
+    data.qvel += (0.01 if calm else 1.0) * rng.standard_normal(model.nv)
+    anywhere = keyframe is None and not calm and model.jnt_limited.any()
+    if anywhere:
+        low, high = model.jnt_range.T
+        limited = model.jnt_limited.astype(bool) & (model.jnt_type >= int(mujoco.mjtJoint.mjJNT_SLIDE))
+        data.qpos[model.jnt_qposadr[limited]] = rng.uniform(low, high)[limited]
     low, high = np.where(model.actuator_ctrllimited[:, None], model.actuator_ctrlrange, [-1.0, 1.0]).T
     implicit = model.opt.integrator in (Integrator.IMPLICIT, Integrator.IMPLICITFAST)
     advance = mujoco.mj_implicit if implicit else mujoco.mj_Euler
+    hold = max(1, round(HOLD / model.opt.timestep))
     for step in range(steps):
-        if step % HOLD == 0:
+        if step % hold == 0:
             data.ctrl[:] = rng.uniform(low, high)
         mujoco.mj_forward(model, data)
-        yield data
+        if not anywhere or data.time >= SETTLE:
+            yield data
         # `mj_step` would warn about a divergence, aloud; here it is of no interest.
         if not np.abs(data.qacc).max(initial=0.0) < DIVERGED or not np.abs(data.qvel).max(initial=0.0) < DIVERGED:
             return

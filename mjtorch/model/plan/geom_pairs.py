@@ -48,6 +48,11 @@ class Collided(NamedTuple):
     contacts: int
 
 
+def _contacts(type1: int, type2: int) -> int:
+    """The most contacts of convex shapes: one where these are round, two along a capsule."""
+    return 1 if {SPHERE, ELLIPSOID} & {type1, type2} else 2 if CAPSULE in (type1, type2) else 4
+
+
 # Types that are collided, the lower one first.
 SUPPORTED = {
     (PLANE, SPHERE): Collided(ROUND, 1),
@@ -64,8 +69,17 @@ SUPPORTED = {
     (CAPSULE, BOX): Collided("capsule-box", 2),
     (BOX, BOX): Collided("box-box", 8),
     **{pair: Collided(name, 0) for name, pair in FIELDS.items()},
-    **{pair: Collided(name, 1 if {SPHERE, ELLIPSOID} & {*pair} else 4) for name, pair in CONVEX.items()},
+    **{pair: Collided(name, _contacts(*pair)) for name, pair in CONVEX.items()},
 }
+
+
+def together(family: str) -> str:
+    """What the pairs of a family are collided as: all convex shapes in one go, but for meshes, which take more."""
+    if family in FIELDS:
+        return "hfield-mesh" if MESH in FIELDS[family] else "hfield"
+    if family not in CONVEX:
+        return family
+    return "convex-mesh" if MESH in CONVEX[family] else "convex"
 
 
 class GeomPair(NamedTuple):

@@ -1,5 +1,6 @@
 """Index plan of the collisions of height fields: how many of their prisms a geom can cover, and are tested."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.plan import contact_capacity
-from mjtorch.model.plan.geom_pairs import HFIELD, GeomPair
+from mjtorch.model.plan.geom_pairs import HFIELD, SUPPORTED, GeomPair, together, types
 
 # mjMAXCONPAIR: a pair makes no more contacts.
 MOST = int(mujoco.mjMAXCONPAIR)
@@ -47,18 +48,25 @@ class Window(NamedTuple):
         return min(2 * self.rows * self.cols, MOST)
 
 
-def windows(mj_model: mujoco.MjModel, pairs: Sequence[GeomPair]) -> dict[int, Window]:
-    """mjtGeom -> the window of all geoms of that type, of `pairs`, that may meet a height field."""
-    found: dict[int, Window] = {}
+def windows(mj_model: mujoco.MjModel, pairs: Sequence[GeomPair]) -> dict[str, Window]:
+    """What the families of height fields are called -> the window of all geoms, of `pairs`, that may meet one."""
+    found: dict[str, Window] = {}
     for pair in pairs:
-        if mj_model.geom_type[pair.geom1] == HFIELD:
-            type, mine = int(mj_model.geom_type[pair.geom2]), _window(mj_model, pair)
-            other = found.get(type, mine)
-            found[type] = Window(max(mine.rows, other.rows), max(mine.cols, other.cols))
+        name = _family(*types(mj_model, pair))
+        if name:
+            mine = _window(mj_model, pair)
+            other = found.get(name, mine)
+            found[name] = Window(max(mine.rows, other.rows), max(mine.cols, other.cols))
     if not found:
         return found
     seen = _seen(mj_model)
-    return {type: window._replace(seen=int(seen[type])) for type, window in found.items()}
+    return {name: window._replace(seen=seen[name]) for name, window in found.items()}
+
+
+def _family(type1: int, type2: int) -> str | None:
+    """What geoms of two types are collided as, if the first one is a height field."""
+    is_field = type1 == HFIELD and (type1, type2) in SUPPORTED
+    return together(SUPPORTED[type1, type2].family) if is_field else None
 
 
 def _window(mj_model: mujoco.MjModel, pair: GeomPair) -> Window:
@@ -78,7 +86,7 @@ def _window(mj_model: mujoco.MjModel, pair: GeomPair) -> Window:
 def build(
     mj_model: mujoco.MjModel, geoms: Sequence[tuple[int, int]], window: Window, ints: Callable[..., Tensor]
 ) -> HeightFields:
-    """The fields of pairs of `geoms`, the first of which are height fields, the second ones of one type."""
+    """The fields of pairs of `geoms`, the first of which are height fields."""
     fields = mj_model.geom_dataid[[one for one, _ in geoms]]
     prisms = 2 * window.rows * window.cols * len(geoms)
     return HeightFields(
@@ -91,11 +99,9 @@ def build(
     )
 
 
-def _seen(mj_model: mujoco.MjModel) -> np.ndarray:
-    """For each mjtGeom, the most contacts of height fields and such geoms at a time, in short rollouts."""
-    most = np.zeros(int(mujoco.mjtGeom.mjGEOM_SDF) + 1, dtype=np.int64)
-    for data in contact_capacity.states(mj_model):
-        types = mj_model.geom_type[data.contact.geom]
-        counts = np.bincount(types[types[:, 0] == HFIELD, 1], minlength=len(most))
-        most = np.maximum(most, counts)
+def _seen(mj_model: mujoco.MjModel) -> Counter[str | None]:
+    """For each family of height fields, the most contacts at a time, in short rollouts."""
+    most: Counter[str | None] = Counter()
+    for _, data in contact_capacity.states(mj_model):
+        most |= Counter(_family(*pair) for pair in mj_model.geom_type[data.contact.geom].tolist())
     return most

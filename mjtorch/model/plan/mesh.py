@@ -39,6 +39,15 @@ def hulls(mj_model: mujoco.MjModel, meshes: Sequence[int]) -> Hulls:
     )
 
 
+def hull_reach(mj_model: mujoco.MjModel) -> np.ndarray:
+    """How far (ngeom, 3) [m] the meshes of geoms reach along their axes, either way; zero for other geoms."""
+    reach = np.zeros((mj_model.ngeom, 3))
+    for geom in np.flatnonzero(mj_model.geom_type == mujoco.mjtGeom.mjGEOM_MESH):
+        first, count = (int(x[mj_model.geom_dataid[geom]]) for x in (mj_model.mesh_vertadr, mj_model.mesh_vertnum))
+        reach[geom] = np.abs(mj_model.mesh_vert[first : first + count]).max(0)
+    return reach
+
+
 def _hull(mj_model: mujoco.MjModel, mesh: int) -> tuple[np.ndarray, list[list[int]], np.ndarray]:
     """Vertices that are on the hull, polygons of these, and their normals."""
     first, count = mj_model.mesh_vertadr[mesh], mj_model.mesh_vertnum[mesh]

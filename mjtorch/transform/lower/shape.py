@@ -86,6 +86,20 @@ def _flip(low: Lowering, node: Node, x: Value, dims: Sequence[int]) -> Array:
     return take_axes(low, a, axes)
 
 
+@rule("roll")
+def _roll(low: Lowering, node: Node, x: Value, shifts: Sequence[int], dims: Sequence[int] = ()) -> Array:
+    a = low.array(x)
+    if not dims:
+        flat_one = reshape(low, a, (numel(a.shape),))
+        return reshape(low, _roll(low, node, flat_one, shifts, (0,)), a.shape)
+    axes = [whole(a, d) for d in range(len(a.shape))]
+    for shift, d in zip(shifts, dims, strict=True):
+        axis, entries = axes[d % len(a.shape)]
+        cut = -shift % max(len(entries), 1)
+        axes[axis] = axis, (*entries[cut:], *entries[:cut])
+    return take_axes(low, a, axes)
+
+
 @rule("unsqueeze", "unsqueeze_")
 def _unsqueeze(low: Lowering, node: Node, x: Value, dim: int) -> Array:
     a = low.array(x)

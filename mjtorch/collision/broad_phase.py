@@ -1,0 +1,76 @@
+"""Which pairs of geoms are near enough to be looked at closely (mj_broadphase, mj_filterSphere)."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mjtorch.math.shape import parts, reach
+from mjtorch.model import Data, Model
+from mjtorch.model.plan.collision import Family
+
+
+class Chosen(NamedTuple):
+    """The pairs of a family that are looked at closely.
+
+    pair: (k,) which of the family; geom: (2, k) geom ids; candidate: (k,) the first candidate of each
+    near: (k,) bool, their boxes overlap; None: not asked
+    lost: () how many pairs whose boxes overlap got no place; None: there is one for each
+    """
+
+    pair: Tensor | None
+    geom: Tensor
+    candidate: Tensor
+    near: Tensor | None
+    lost: Tensor | None
+
+
+def bounds(m: Model, d: Data) -> Tensor:
+    """How far (ngeom, 3) [m] geoms reach from their centres along the axes of the world; planes, not at all.
+
+    That is exact for all but meshes, whose box is that of the hull in its own frame.
+    """
+    p = m.plan.collision
+    half, round, radius = parts(p.geom_type, m.geom_size.detach())
+    return reach(d.geom_xmat.detach(), half + p.hull, round, radius)
+
+
+def everything(family: Family) -> Chosen:
+    """All pairs of a family."""
+    return Chosen(None, family.geom, family.candidate, None, None)
+
+
+def chosen(d: Data, family: Family, bound: Tensor, threshold: Tensor) -> Chosen:
+    """As many pairs of each block as it has places, in their order: those whose boxes overlap, the deepest first.
+
+    bound: (ngeom, 3) [m] of `bounds`; threshold: (ncandidate,) [m] how near to each other candidates matter
+    """
+    if not family.bounded:
+        return everything(family)
+    one, two = family.geom
+    center = d.geom_xpos.detach()
+    gap = ((center[two] - center[one]).abs() - bound[one] - bound[two]).amax(-1)
+    near = gap <= threshold[family.candidate].detach()
+    if not family.selects:
+        return everything(family)._replace(near=near)
+    order = gap.masked_fill(~near, torch.inf)
+    pairs, lost, first = [], [], 0
+    for block in family.blocks:
+        mine = slice(first, first + block.pairs)
+        if block.places == block.pairs:
+            pairs.append(torch.arange(first, first + block.pairs, device=gap.device))
+        else:
+            pairs.append(first + deepest(order[mine], block.places))
+            lost.append((near[mine].sum() - block.places).clamp(min=0))
+        first += block.pairs
+    pair = torch.cat(pairs)
+    return Chosen(pair, family.geom[:, pair], family.candidate[pair], near[pair], torch.stack(lost).sum())
+
+
+def deepest(order: Tensor, count: int) -> Tensor:
+    """Where the `count` least of `order (n,)` are, in their own order; infinite ones fill what is left, at the end."""
+    least = order.sort(stable=True)
+    index = least.indices[:count]
+    # Among many numbers, infinities take no time to sort.
+    place = index.to(order.dtype).masked_fill(torch.isinf(least.values[:count]), torch.inf)
+    return index[place.sort(stable=True).indices]
