@@ -35,7 +35,7 @@ def collision(m: Model, d: Data) -> Data:
     if row is not None:
         includemargin, threshold = includemargin[row], threshold[row]
     detected = found.exists & (dist <= threshold)
-    if found.lost is not None:
+    if row is None and found.lost is not None:
         d = d.replace(warning=d.warning + warning(found.lost))
 
     if row is not None or p.ncon < p.ncandidate:
@@ -47,7 +47,7 @@ def collision(m: Model, d: Data) -> Data:
         else:
             keep, detected, lost = closest_rows(m, key, row)
             slot = row[keep]
-            d = d.replace(warning=d.warning + warning(lost))
+            d = d.replace(warning=d.warning + warning(lost if found.lost is None else lost + found.lost))
         geom, source, aligned = geom[slot], source[slot], aligned[slot]
         columns = torch.cat([dist[:, None], includemargin[:, None], normal, pos], dim=-1)[keep]
         # Zero in empty slots, which lets a compiler leave them out.
