@@ -43,6 +43,7 @@ class ContactPoints(NamedTuple):
     dist: (n, k) [m], negative in penetration; pos: (n, k, 3) [m] midway between the surfaces
     normal: (n, k, 3) unit, from the first geom to the second
     exists: (n, k) bool; a contact further apart than the margin may exist here, the driver drops it
+    lost: () integer, how many more there may be for which there was no room; None: none
 
     What does not exist is finite, and so are its derivatives.
     """
@@ -51,6 +52,7 @@ class ContactPoints(NamedTuple):
     pos: Tensor
     normal: Tensor
     exists: Tensor
+    lost: Tensor | None = None
 
 
 def first_of(there: Tensor, k: int) -> Tensor:

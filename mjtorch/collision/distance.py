@@ -42,7 +42,7 @@ def geom_distance(m: Model, d: Data, geom1: int, geom2: int, distmax: float | Te
     types = m.geom_type[first], m.geom_type[second]
     if types[1] <= HFIELD:
         return most, most.new_zeros((2, 3))
-    if types not in SUPPORTED:
+    if not (_is_known(m, first) and _is_known(m, second)):
         other = next(geom for geom in (first, second) if not _is_known(m, geom))
         raise NotImplementedError(
             f"geom_distance: geom {other} is a height field or a signed distance field; give it a mesh or a primitive"

@@ -35,6 +35,8 @@ def collision(m: Model, d: Data) -> Data:
     if row is not None:
         includemargin, threshold = includemargin[row], threshold[row]
     detected = found.exists & (dist <= threshold)
+    if row is None and found.lost is not None:
+        d = d.replace(warning=d.warning + warning(found.lost))
 
     if row is not None or p.ncon < p.ncandidate:
         key = (dist - includemargin).detach().masked_fill(~detected, torch.inf)
@@ -45,7 +47,7 @@ def collision(m: Model, d: Data) -> Data:
         else:
             keep, detected, lost = closest_rows(m, key, row)
             slot = row[keep]
-            d = d.replace(warning=d.warning + warning(lost + found.lost))
+            d = d.replace(warning=d.warning + warning(lost if found.lost is None else lost + found.lost))
         geom, source, aligned = geom[slot], source[slot], aligned[slot]
         columns = torch.cat([dist[:, None], includemargin[:, None], normal, pos], dim=-1)[keep]
         # Zero in empty slots, which lets a compiler leave them out.
@@ -76,7 +78,7 @@ class Found(NamedTuple):
 
     dist: (n,) [m], normal: (n, 3), pos: (n, 3) [m], exists: (n,) bool
     candidate: (n,) which candidate each is; None: all are there, in their order
-    lost: () the pairs that may touch and were not looked at closely
+    lost: () what may touch and was not looked at closely; None: nothing
     """
 
     dist: Tensor
@@ -84,7 +86,7 @@ class Found(NamedTuple):
     pos: Tensor
     exists: Tensor
     candidate: Tensor | None
-    lost: Tensor | int
+    lost: Tensor | None
 
 
 def candidates(m: Model, d: Data, axis: Tensor, threshold: Tensor) -> Found:
@@ -106,13 +108,15 @@ def candidates(m: Model, d: Data, axis: Tensor, threshold: Tensor) -> Found:
                 first = pairs.candidate[start : start + block.places, None]
                 which.append((first + torch.arange(block.contacts, device=first.device)).flatten())
             start += block.places
+            lost += [] if points.lost is None else [points.lost]
         lost += [] if pairs.lost is None else [pairs.lost]
     dist, normal, pos, exists = (torch.cat(part) for part in zip(*rows, strict=True)) if len(rows) > 1 else rows[0]
+    total = torch.stack(lost).sum() if lost else None
     if p.selects:
-        return Found(dist, normal, pos, exists, torch.cat(which), torch.stack(lost).sum())
+        return Found(dist, normal, pos, exists, torch.cat(which), total)
     if p.in_order:
-        return Found(dist, normal, pos, exists, None, 0)
-    return Found(dist[p.order], normal[p.order], pos[p.order], exists[p.order], None, 0)
+        return Found(dist, normal, pos, exists, None, total)
+    return Found(dist[p.order], normal[p.order], pos[p.order], exists[p.order], None, total)
 
 
 def closest(m: Model, key: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from mjtorch.collision.capsule_box import capsule_box
 from mjtorch.collision.contact_points import ContactPoints, Hull, Solid
 from mjtorch.collision.convex import Closest, Contacts, nearest, several, single
 from mjtorch.collision.cylinder import sphere_cylinder
+from mjtorch.collision.height_field import field_contacts
 from mjtorch.collision.plane import plane_box, plane_cylinder, plane_ellipsoid
 from mjtorch.collision.plane_mesh import plane_mesh
 from mjtorch.collision.support import Core, assembled, from_first
@@ -51,6 +52,9 @@ def family_contacts(m: Model, d: Data, family: Family, chosen: Chosen, threshold
         points = COLLIDERS[family.name](one, two, reach)
         return [points if chosen.near is None else points._replace(exists=points.exists & chosen.near[:, None])]
     types = [m.plan.collision.geom_type[geom] for geom in chosen.geom]
+    for fields in family.fields:
+        shape = core_of(two, family.types[1], types[1])
+        return [field_contacts(m, fields, one, shape, reach, family.blocks[0].contacts)]
     shape1, shape2 = (core_of(*of) for of in zip((one, two), family.types, types, strict=True))
     near = torch.ones_like(reach, dtype=torch.bool) if chosen.near is None else chosen.near
     return convex_contacts(m, family, shape1, shape2, near, reach)

@@ -12,8 +12,9 @@ from mjtorch import tree
 from mjtorch.math.shape import TYPES, Shape, parts
 from mjtorch.math.vector import MIN_VALUE, norm
 
-# mjGEOM_MESH
-MESH = 7
+# mjGEOM_HFIELD, which is what the prisms are called that a height field is made of, and mjGEOM_MESH.
+PRISM, MESH = 1, 7
+HULLS = (PRISM, MESH)
 # Types with a box in them, types with an ellipsoid, and those without a corner.
 BOXED, CURVED, SMOOTH = (
     (Shape.CAPSULE, Shape.CYLINDER, Shape.BOX),
@@ -52,7 +53,7 @@ class Core(tree.Tree):
 
     pos: (n, 3) [m], mat: (n, 3, 3); half, round: (n, 3) [m] half lengths of the box and of the ellipsoid, in these axes
     radius: (n,) [m] of the ball, extent: (n,) [m] the size of the geom; type: (n,) mjtGeom
-    vert, face, normal, degree: as in `Convex`; zero for what is no mesh
+    vert, face, normal, degree: as in `Convex`; zero for what is no mesh; of prisms the six vertices, which may move
     types: static, the types that there are
     """
 
@@ -150,7 +151,7 @@ def local_support(shape: Core, direction: Tensor) -> Tensor:
         # Along the axis of a disc: its middle.
         none = length < MIN_VALUE
         found.append(shape.round * torch.where(none, 0.0, scaled / torch.where(none, 1.0, length)))
-    if shape.has((MESH,)):
+    if shape.has(HULLS):
         furthest = (shape.vert @ direction[..., None]).argmax(1, keepdim=True)
         found.append(shape.vert.gather(1, furthest.expand(-1, 1, 3))[:, 0])
     return sum(found[1:], found[0]) if found else torch.zeros_like(direction)

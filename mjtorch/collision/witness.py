@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from mjtorch.collision.frame import make_frame
-from mjtorch.collision.support import MESH, Core, support, to_local, to_world
+from mjtorch.collision.support import HULLS, PRISM, Core, is_at, support, to_local, to_world
 from mjtorch.control_flow.fori_loop import fori_loop
 from mjtorch.math.shape import Shape
-from mjtorch.math.vector import dot, norm
+from mjtorch.math.vector import cross, dot, norm
 
 # Steps of Newton's method by which curved surfaces are met more closely than by polytopes.
 STEPS = 4
@@ -45,11 +45,13 @@ class Surface(NamedTuple):
 
     point: (n, 3) [m] where the normal is the given one, fixed: (n, 3) [m] the point of the geom that is there now
     bend: (n, 3, 3) [m] H, see above
+    tilt: (n, 3) how its normal turns with the vertices of prisms, of value zero; None: not at all
     """
 
     point: Tensor
     fixed: Tensor
     bend: Tensor
+    tilt: Tensor | None = None
 
 
 def surface(shape: Core, point: Tensor, normal: Tensor, corner: Tensor) -> Surface:
@@ -68,9 +70,56 @@ def surface(shape: Core, point: Tensor, normal: Tensor, corner: Tensor) -> Surfa
     bend = bend.detach()
     # What is a constant in the frame of the geom turns with it: s(m) for the fixed normal of the world.
     turned = (bend @ (to_local(shape, normal.detach()) - m)[..., None])[..., 0]
+    tilt = None
+    if shape.only((PRISM,)):
+        moved, tilted = _reshaped(shape, q, m, corner.detach())
+        local, tilt = local + moved, to_world(shape, tilted)
     mat = shape.mat.detach()
     fixed = to_world(shape, local) + shape.pos
-    return Surface(fixed + to_world(shape, turned), fixed, mat @ bend @ mat.mT)
+    return Surface(fixed + to_world(shape, turned), fixed, mat @ bend @ mat.mT, tilt)
+
+
+def _reshaped(shape: Core, q: Tensor, m: Tensor, corner: Tensor) -> tuple[Tensor, Tensor]:
+    """How the point `q` of a prism moves with the vertices, and how its normal `m` turns, (n, 3) each, of value zero.
+
+    corner: (n, 3, 3) [m] vertices in the world, constants, one or two of them repeated on an edge or at a vertex
+    """
+    local = (corner - shape.pos.detach()[:, None]) @ shape.mat.detach()
+    which = (shape.vert.detach()[:, None] - local[:, :, None]).abs().sum(-1).argmin(-1)
+    vert = is_at(which, shape.vert.shape[1]).to(q.dtype) @ shape.vert
+    fixed = vert.detach()
+    weight, is_face, edge = _weights(fixed, q)
+    moved = (weight[..., None] * (vert - fixed)).sum(1)
+    # What is across a face stays so, by both of its edges; on an edge it turns no more than it has to.
+    along = vert[:, 1:] - vert[:, :1]
+    up = cross(along[:, 0], along[:, 1])
+    length = torch.where(is_face, dot(up, m, keepdim=True).detach(), 1.0)
+    facing = up / length
+    facing = facing - m * dot(facing, m, keepdim=True)
+    along = (edge[..., None] * along).sum(1)
+    square = dot(along, along, keepdim=True).detach()
+    aside = -along.detach() * dot(along, m, keepdim=True) / torch.where(square > 0, square, 1.0)
+    turned = torch.where(is_face, facing, aside)
+    return moved, turned - turned.detach()
+
+
+def _weights(corner: Tensor, point: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Weights (n, 3) of the corners (n, 3, 3) of a triangle, edge or vertex in the point (n, 3) on it.
+
+    Whether it is a triangle (n, 1), and which of the edges from the first corner is longer, (n, 2) bool one-hot.
+    """
+    edge = corner[:, 1:] - corner[:, :1]
+    square = dot(edge, edge)
+    along = dot(edge, (point - corner[:, 0])[:, None])
+    mixed = dot(edge[:, 0], edge[:, 1])
+    det = square[:, 0] * square[:, 1] - mixed * mixed
+    is_face = (det > 1e-6 * square[:, 0] * square[:, 1])[:, None]
+    inner = along * square.flip(-1) - mixed[:, None] * along.flip(-1)
+    inner = inner / torch.where(is_face, det[:, None], 1.0)
+    longer = is_at(square.argmax(-1), 2)
+    single = torch.where(longer & (square > 0), along / torch.where(square > 0, square, 1.0), 0.0)
+    pair = torch.where(is_face, inner, single)
+    return torch.cat([1 - pair.sum(-1, keepdim=True), pair], dim=-1), is_face, longer
 
 
 def to_local_both(shape: Core, matrix: Tensor) -> Tensor:
@@ -111,7 +160,7 @@ def _cylinder(shape: Core, q: Tensor, m: Tensor, flat_radius: Tensor, corner: Te
 
 
 def _hull(shape: Core, q: Tensor, m: Tensor, flat_radius: Tensor, corner: Tensor) -> tuple[Tensor, Tensor]:
-    """Point and bend, in its own frame, of the hull of a mesh."""
+    """Point and bend, in its own frame, of the hull of a mesh, or of a prism."""
     edge = (corner[:, :, None] - corner[:, None]).flatten(1, 2)
     unit = edge / norm(edge, keepdim=True).clamp(min=1e-12)
     return q, to_local_both(shape, flat_radius[..., None] * (unit.mT @ unit)).detach()
@@ -121,16 +170,22 @@ _SURFACES = (
     ((Shape.SPHERE, Shape.CAPSULE, Shape.BOX), _boxed),
     ((Shape.ELLIPSOID,), _ellipsoid),
     ((Shape.CYLINDER,), _cylinder),
-    ((MESH,), _hull),
+    (HULLS, _hull),
 )
 
 
 def turn(surface1: Surface, surface2: Surface, normal: Tensor) -> tuple[Tensor, Tensor]:
-    """The step (n, 3) by which the normal turns, and the distance (n,) along `normal (n, 3)`."""
+    """The step (n, 3) by which the normal turns, and the distance (n,) along `normal (n, 3)`.
+
+    If the surface of shape 1 tilts, the step is what comes on top of that.
+    """
     across = make_frame(normal)[:, 1:]
     between = surface2.point - surface1.point
     # To first order points move across the normal only: rounding must not be multiplied by what is large in H.
     dist = dot(normal, surface2.fixed - surface1.fixed)
+    if surface1.tilt is not None:
+        carried = (surface2.bend @ surface1.tilt[..., None])[..., 0] + dist.detach()[:, None] * surface1.tilt
+        between = between - carried
     a = (across @ (surface1.bend + surface2.bend) @ across.mT).detach()
     rest = (across @ between[..., None])[..., 0]
     a11, a22, a12 = a[:, 0, 0] + dist.detach(), a[:, 1, 1] + dist.detach(), 0.5 * (a[:, 0, 1] + a[:, 1, 0])
@@ -154,11 +209,12 @@ def witness(shape1: Core, shape2: Core, found: Nearest, corner1: Tensor, corner2
     step, dist = turn(surface1, surface2, normal)
     # Never less than the gap between the shapes, and much more only if the points are off.
     off = (dist - found.dist).detach()
+    total = step if surface1.tilt is None else step + surface1.tilt
     return Nearest(
-        normal + (step - step.detach()),
+        normal + (total - total.detach()),
         dist - torch.where(off > 1e-3 * found.dist.abs(), off, 0.0),
         surface1.point + (surface1.bend @ step[..., None])[..., 0],
-        surface2.point - (surface2.bend @ step[..., None])[..., 0],
+        surface2.point - (surface2.bend @ total[..., None])[..., 0],
     )
 
 

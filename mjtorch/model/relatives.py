@@ -43,7 +43,8 @@ MJX = Relative(
         ),
         "collisions": _all(
             *(f"{one}-{two}" for one in ("ellipsoid", "cylinder") for two in ("box", "mesh")),
-            pairs_of_other_geoms="height fields with these, signed distance fields",
+            *("hfield-ellipsoid", "hfield-cylinder"),
+            pairs_of_other_geoms="signed distance fields",
         ),
         "contacts": {
             **_all("override", "surface velocity", "speculative", "ipc"),

@@ -11,7 +11,7 @@ from mujoco import mjtBias, mjtDyn, mjtEq, mjtGain, mjtGeom, mjtJoint, mjtObj, m
 
 from mjtorch.model.option import Cone, DisableBit, EnableBit, Integrator, Solver
 from mjtorch.model.plan.distance import unmeasured_geoms
-from mjtorch.model.plan.geom_pairs import SUPPORTED as COLLIDED, convex_pairs, unsupported_pairs
+from mjtorch.model.plan.geom_pairs import SUPPORTED as COLLIDED, convex_pairs, field_pairs, unsupported_pairs
 from mjtorch.model.plan.ray import unmet_geoms
 from mjtorch.model.plan.sensor import SUPPORTED as SENSORS
 from mjtorch.model.plan.servo import slots
@@ -187,9 +187,14 @@ def _pair_names(m: mujoco.MjModel) -> Names:
     return _names_of_pairs(m, unsupported_pairs(m))
 
 
-def _convex_names(m: mujoco.MjModel, is_on: bool) -> Names:
-    """Pairs of convex geoms without a formula of their own, if a flag is on."""
-    return _names_of_pairs(m, convex_pairs(m)) if is_on else []
+def _convex_names(m: mujoco.MjModel) -> Names:
+    """Pairs of convex geoms without a formula of their own."""
+    return _names_of_pairs(m, convex_pairs(m))
+
+
+def _other_means(m: mujoco.MjModel) -> Names:
+    """Pairs of geoms without a formula of their own, if the flag is off."""
+    return _names_of_pairs(m, convex_pairs(m) + field_pairs(m)) if m.opt.disableflags & DisableBit.NATIVECCD else []
 
 
 def _names_of_pairs(m: mujoco.MjModel, pairs: list[tuple[int, int]]) -> Names:
@@ -363,12 +368,14 @@ TABLE: tuple[Feature, ...] = (
         _pair_names,
         "replace one of them by a geom of a supported pair, or set contype and conaffinity so that they do not meet",
     ),
-    Feature("collisions", "several contacts of convex shapes (multiccd)", YES, lambda m: _convex_names(m, True)),
+    Feature(
+        "collisions", "several contacts of convex shapes (multiccd)", YES, lambda m: _names_of_pairs(m, convex_pairs(m))
+    ),
     Feature(
         "collisions",
         "convex shapes by other means (nativeccd disabled)",
         NO,
-        lambda m: _convex_names(m, bool(m.opt.disableflags & DisableBit.NATIVECCD)),
+        _other_means,
         "enable the flag",
     ),
     Feature("contacts", "explicit pairs", YES, _count("npair", "pair")),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.model.plan import contact_capacity
+from mjtorch.model.plan import contact_capacity, height_field
 from mjtorch.model.plan.geom_pairs import (
     CAPSULE,
     MESH,
@@ -19,12 +19,14 @@ from mjtorch.model.plan.geom_pairs import (
     ROUND,
     SPHERE,
     SUPPORTED,
+    GeomPair,
     collided,
     together,
     tried_pairs,
     types,
     unsupported_pairs,
 )
+from mjtorch.model.plan.height_field import HeightFields, Window
 from mjtorch.model.plan.mesh import hull_reach, hulls
 
 # Families that are collided by iteration, and those whose pairs take so much that, of many, the closest are chosen.
@@ -70,6 +72,7 @@ class Family(tree.Tree):
     geom: (2, n) geom ids
     candidate: (n,) the first candidate of each pair
     meshes: of the first geoms and of the second, none where these are no meshes
+    fields: of the first geoms, none where these are no height fields
     """
 
     name: str = tree.field(static=True)
@@ -77,6 +80,7 @@ class Family(tree.Tree):
     geom: Tensor
     candidate: Tensor
     meshes: tuple[tuple[Meshes, ...], tuple[Meshes, ...]]
+    fields: tuple[HeightFields, ...]
 
     @property
     def selects(self) -> bool:
@@ -193,7 +197,9 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype, ca
 
     capacity: the most contacts kept at a time; None: chosen from short rollouts.
     """
-    candidates = _candidates(mj_model)
+    tried = tried_pairs(mj_model)
+    windows = height_field.windows(mj_model, tried)
+    candidates = _candidates(mj_model, tried, windows)
     counts = {dim: sum(c.dim == dim for c in candidates) for dim in sorted({c.dim for c in candidates})}
     rows = _rows(candidates)
     blocks = {name: _blocks(members) for name, members in rows.items() if name not in ("plane", "sphere", "capsule")}
@@ -218,7 +224,9 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype, ca
     def geoms(those: list[Candidate]) -> Tensor:
         return ints([c.geom for c in those], -1, 2).T.contiguous()
 
-    families = [_family(mj_model, name, part, room.places, candidates, ints, floats) for name, part in blocks.items()]
+    families = [
+        _family(mj_model, name, part, room.places, candidates, windows, ints, floats) for name, part in blocks.items()
+    ]
     return CollisionPlan(
         contact_dim=tuple(dim for dim, n in slots.items() for _ in range(n)),
         groups=tuple((first, counts[dim], slots[dim]) for first, dim in zip(firsts, counts, strict=False)),
@@ -301,6 +309,7 @@ def _family(
     part: dict[int, list[Candidate]],
     places: dict[tuple[str, int], int],
     candidates: list[Candidate],
+    windows: dict[str, Window],
     ints: Callable[..., Tensor],
     floats: Callable[..., Tensor],
 ) -> Family:
@@ -322,6 +331,7 @@ def _family(
         geom=ints(geoms, -1, 2).T.contiguous(),
         candidate=ints([first[c.tried, 0] for block in pairs.values() for c in block], -1),
         meshes=(one, two),
+        fields=(height_field.build(mj_model, geoms, windows[name], ints),) if name in windows else (),
     )
 
 
@@ -347,13 +357,15 @@ def _meshes(
     return (hull,)
 
 
-def _candidates(mj_model: mujoco.MjModel) -> list[Candidate]:
+def _candidates(mj_model: mujoco.MjModel, pairs: list[GeomPair], windows: dict[str, Window]) -> list[Candidate]:
     """The contacts that may arise, by condim, in C's order within each."""
     candidates = []
-    for tried, pair in enumerate(tried_pairs(mj_model)):
+    for tried, pair in enumerate(pairs):
         kinds, how = types(mj_model, pair), collided(mj_model, pair)
+        window = windows.get(together(how.family)) if how else None
+        count = window.contacts if window else how.contacts if how else 0
         dim = _condim(mj_model, pair.geom1, pair.geom2, pair.pair)
-        for nth in range(how.contacts if how else 0):
+        for nth in range(count):
             candidates.append(Candidate(dim, (pair.geom1, pair.geom2), kinds, pair.pair, tried, nth))
     return sorted(candidates, key=lambda c: c.dim)
 

@@ -90,6 +90,21 @@ def observed(mj_model: mujoco.MjModel, pairs: Mapping[Key, Pairs]) -> Observed:
 
     Two geoms are near each other where their boxes along the axes of the world overlap, as the broad phase has it.
     """
+    half, round, radius = parts(torch.tensor(mj_model.geom_type, dtype=torch.long), torch.tensor(mj_model.geom_size))
+    half = half + torch.tensor(hull_reach(mj_model))
+    every = max(1, int(EVERY / mj_model.opt.timestep))
+    most = np.zeros(7, dtype=np.int64)
+    near = dict.fromkeys(pairs, 0)
+    for step, data in states(mj_model):
+        most = np.maximum(most, np.bincount(data.contact.dim, minlength=7)[:7])
+        if pairs and step % every == 0:
+            bound = reach(torch.tensor(data.geom_xmat).unflatten(-1, (3, 3)), half, round, radius).numpy()
+            near = {kind: max(near[kind], _overlapping(data, bound, those)) for kind, those in pairs.items()}
+    return Observed({dim: int(count) for dim, count in enumerate(most) if count}, near)
+
+
+def states(mj_model: mujoco.MjModel) -> Iterator[tuple[int, mujoco.MjData]]:
+    """What short rollouts pass through, and the number of the step: always the same data; `mj_model` is not changed."""
     model = copy.copy(mj_model)
     # What is measured or reported is of no use here.
     model.opt.disableflags |= DisableBit.SENSOR
@@ -97,18 +112,8 @@ def observed(mj_model: mujoco.MjModel, pairs: Mapping[Key, Pairs]) -> Observed:
     starts = [None, *range(min(model.nkey, EPISODES))]
     episodes = max(EPISODES, len(starts))
     steps = int(min(np.ceil(SECONDS / model.opt.timestep), WORK / (model.nv + model.ngeom) / episodes))
-    half, round, radius = parts(torch.tensor(model.geom_type, dtype=torch.long), torch.tensor(model.geom_size))
-    half = half + torch.tensor(hull_reach(model))
-    every = max(1, int(EVERY / model.opt.timestep))
-    most = np.zeros(7, dtype=np.int64)
-    near = dict.fromkeys(pairs, 0)
     for episode in range(episodes):
-        for step, data in enumerate(_rollout(model, starts[episode % len(starts)], episode, max(1, steps))):
-            most = np.maximum(most, np.bincount(data.contact.dim, minlength=7)[:7])
-            if pairs and step % every == 0:
-                bound = reach(torch.tensor(data.geom_xmat).unflatten(-1, (3, 3)), half, round, radius).numpy()
-                near = {kind: max(near[kind], _overlapping(data, bound, those)) for kind, those in pairs.items()}
-    return Observed({dim: int(count) for dim, count in enumerate(most) if count}, near)
+        yield from enumerate(_rollout(model, starts[episode % len(starts)], episode, max(1, steps)))
 
 
 def _overlapping(data: mujoco.MjData, bound: np.ndarray, pairs: Pairs) -> int:

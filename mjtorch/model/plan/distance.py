@@ -117,7 +117,7 @@ def _is_void(types: Pair) -> bool:
 
 def _is_known(types: Pair, native: bool = True) -> bool:
     """Whether there is a distance of such geoms; native: with what `nativeccd` switches."""
-    family = SUPPORTED[types].family if types in SUPPORTED else None
+    family = SUPPORTED[types].family if types in SUPPORTED and HFIELD not in types else None
     return family is not None and (native or family not in (*CONVEX, BOX_BOX))
 
 

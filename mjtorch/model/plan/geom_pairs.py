@@ -27,10 +27,22 @@ CONVEX = {
     "box-mesh": (BOX, MESH),
     "mesh-mesh": (MESH, MESH),
 }
+# The families of height fields and convex shapes.
+FIELDS = {
+    "hfield-sphere": (HFIELD, SPHERE),
+    "hfield-capsule": (HFIELD, CAPSULE),
+    "hfield-ellipsoid": (HFIELD, ELLIPSOID),
+    "hfield-cylinder": (HFIELD, CYLINDER),
+    "hfield-box": (HFIELD, BOX),
+    "hfield-mesh": (HFIELD, MESH),
+}
 
 
 class Collided(NamedTuple):
-    """How two types of geoms are collided: by which family, and the most contacts that a pair of them makes."""
+    """How two types of geoms are collided: by which family, and the most contacts that a pair of them makes.
+
+    Of height fields this is left open: it depends on how fine these are.
+    """
 
     family: str
     contacts: int
@@ -56,12 +68,15 @@ SUPPORTED = {
     (CAPSULE, CAPSULE): Collided(ROUND, 2),
     (CAPSULE, BOX): Collided("capsule-box", 2),
     (BOX, BOX): Collided("box-box", 8),
+    **{pair: Collided(name, 0) for name, pair in FIELDS.items()},
     **{pair: Collided(name, _contacts(*pair)) for name, pair in CONVEX.items()},
 }
 
 
 def together(family: str) -> str:
     """What the pairs of a family are collided as: all convex shapes in one go, but for meshes, which take more."""
+    if family in FIELDS:
+        return "hfield-mesh" if MESH in FIELDS[family] else "hfield"
     if family not in CONVEX:
         return family
     return "convex-mesh" if MESH in CONVEX[family] else "convex"
@@ -114,7 +129,16 @@ def collided(mj_model: mujoco.MjModel, pair: GeomPair) -> Collided | None:
 
 def convex_pairs(mj_model: mujoco.MjModel) -> list[tuple[int, int]]:
     """Geom ids of the pairs of convex shapes that have no formula of their own, in C's order."""
-    return [(p.geom1, p.geom2) for p in tried_pairs(mj_model) if types(mj_model, p) in CONVEX.values()]
+    return _pairs_of(mj_model, CONVEX)
+
+
+def field_pairs(mj_model: mujoco.MjModel) -> list[tuple[int, int]]:
+    """Geom ids of the pairs of height fields and convex shapes, in C's order."""
+    return _pairs_of(mj_model, FIELDS)
+
+
+def _pairs_of(mj_model: mujoco.MjModel, families: dict[str, tuple[int, int]]) -> list[tuple[int, int]]:
+    return [(p.geom1, p.geom2) for p in tried_pairs(mj_model) if types(mj_model, p) in families.values()]
 
 
 def types(mj_model: mujoco.MjModel, pair: GeomPair) -> tuple[int, int]:

@@ -1,0 +1,253 @@
+"""Height fields and convex geoms: contacts against C, derivatives against finite differences."""
+
+import itertools
+from collections.abc import Iterator
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+from collision.contacts import double, posed
+from collision.convex_pairs import IS_RECENT
+from collision.fields import BASE, HALF_X, HALF_Y, HEIGHT, NCOL, NROW, Found, of_c, on_field, ours, poses, turned_geoms
+from reference import converged, load, poison
+
+import mjtorch
+from mjtorch.collision import collision
+from mjtorch.model import Model
+
+SHAPES = ("sphere", "capsule", "ellipsoid", "cylinder", "box", "wedge")
+OTHERS = ("capsule", "ellipsoid", "cylinder", "wedge")
+ROUND = ("sphere", "capsule", "ellipsoid")
+FEW, MANY = 20, 240
+
+
+def ready(mj_model: mujoco.MjModel) -> Model:
+    """Our model, with the iterations and the tolerance of the defaults."""
+    mj_model.opt.ccd_iterations, mj_model.opt.ccd_tolerance = 35, 1e-6
+    return double(mj_model)
+
+
+def compare(shape: str, count: int, margin: float) -> tuple[int, int]:
+    """Of all poses, how many have the contacts of C, in its order; and how many contacts there are."""
+    mj_model = on_field(shape, margin=margin)
+    datas = poses(mj_model, count)
+    found, _ = ours(ready(mj_model), datas)
+    same = 0
+    for d, mine in zip(datas, found, strict=True):
+        expected = of_c(d)
+        pairs = list(zip(mine, expected, strict=False))
+        same += len(mine) == len(expected) and all(
+            abs(a.dist - b.dist) < 1e-5 and np.abs(np.concatenate([a.pos - b.pos, a.normal - b.normal])).max() < 1e-3
+            for a, b in pairs
+        )
+    return same, sum(d.ncon for d in datas)
+
+
+@pytest.mark.skipif(not IS_RECENT, reason="contacts as MuJoCo 4 finds them")
+@pytest.mark.parametrize("shape", SHAPES)
+def test_contacts(shape):
+    same, contacts = compare(shape, FEW, 0.02)
+    assert contacts > 2 * FEW
+    assert same >= (FEW if shape in ROUND else FEW - 1)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not IS_RECENT, reason="contacts as MuJoCo 4 finds them")
+@pytest.mark.parametrize("margin", [0.0, 0.03])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_contacts_in_many_poses(shape, margin):
+    same, _ = compare(shape, MANY, margin)
+    assert same >= 0.98 * MANY
+
+
+def flat_and_upright(shape: str) -> tuple[list[list[Found]], list[list[Found]], list[mujoco.MjData]]:
+    """Our contacts and those of C where faces lie on faces, and there are many points to choose from."""
+    mj_model = on_field(shape, roughness=0.0)
+    datas = poses(mj_model, FEW, upright=True)
+    found, _ = ours(ready(mj_model), datas)
+    expected = [of_c(d) for d in datas]
+    assert [len(mine) for mine in found] == [len(theirs) for theirs in expected]
+    assert sum(map(len, found)) > 2 * FEW
+    return found, expected, datas
+
+
+@pytest.mark.skipif(not IS_RECENT, reason="contacts as MuJoCo 4 finds them")
+def test_cylinders_on_flat_fields():
+    found, expected, _ = flat_and_upright("cylinder")
+    for mine, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose([a.dist for a in mine], [b.dist for b in theirs], rtol=0, atol=1e-5)
+
+
+@pytest.mark.skipif(not IS_RECENT, reason="contacts as MuJoCo 4 finds them")
+def test_boxes_on_flat_fields():
+    """C often stops short of the depth, where so many faces are parallel; ours is the least overlap along any axis."""
+    found, expected, datas = flat_and_upright("box")
+    for mine, theirs, d in zip(found, expected, datas, strict=True):
+        depths = [depth for depth in (overlap(d, *prism) for prism in flat_prisms()) if depth > 0]
+        np.testing.assert_allclose([-a.dist for a in mine], depths, rtol=0, atol=1e-6)
+        assert all(a.dist < b.dist + 1e-6 for a, b in zip(mine, theirs, strict=True))
+
+
+def flat_prisms() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Vertices and edges of the prisms of a flat field, in C's order."""
+    x, y = np.linspace(-HALF_X, HALF_X, NCOL), np.linspace(-HALF_Y, HALF_Y, NROW)
+    for r, c, upper in itertools.product(range(NROW - 1), range(NCOL - 1), (True, False)):
+        corners = [(c, r), (c + 1, r + 1), (c, r + 1) if upper else (c + 1, r)]
+        base = np.array([[x[i], y[j], 0.0] for i, j in corners])
+        vert = np.concatenate([base, base - [0.0, 0.0, BASE]])
+        yield vert, np.concatenate([base - np.roll(base, 1, axis=0), [[0.0, 0.0, 1.0]]])
+
+
+def overlap(d: mujoco.MjData, vert: np.ndarray, edge: np.ndarray) -> float:
+    """How deep the second geom, a box, is in a prism: by separating axes."""
+    mat, size = d.geom_xmat[1].reshape(3, 3), d.model.geom_size[1]
+    box = d.geom_xpos[1] + np.array(list(itertools.product((-1, 1), repeat=3))) * size @ mat.T
+    axes = np.concatenate([np.cross(edge[:3], edge[3]), edge[3:], mat.T, *(np.cross(e, mat.T) for e in edge)])
+    axes = axes[np.linalg.norm(axes, axis=1) > 1e-9]
+    axes = np.concatenate([axes, -axes]) / np.linalg.norm(np.concatenate([axes, axes]), axis=1, keepdims=True)
+    return float(((axes @ vert.T).max(1) - (axes @ box.T).min(1)).min())
+
+
+def moved(m, d, xpos, xmat, change, heights):
+    """The contacts after the geom is shifted and turned by `change (6,)`, and the field changed by `heights`."""
+    m = m.replace(hfield_data=m.hfield_data + heights)
+    d = turned_geoms(d.replace(geom_xpos=xpos, geom_xmat=xmat), change)
+    contact = collision(m, d).contact
+    there = contact.detected
+    return (
+        contact.dist.masked_fill(~there, 0.0),
+        contact.pos * there[:, None],
+        contact.frame[:, 0] * there[:, None],
+    )
+
+
+@pytest.mark.parametrize("shape", ["sphere", "box", *(pytest.param(s, marks=pytest.mark.slow) for s in OTHERS)])
+def test_derivatives_match_finite_differences(shape):
+    mj_model = on_field(shape)
+    datas = [d for d in poses(mj_model, 3 * FEW, seed=1) if d.ncon][:FEW]
+    mj_model.opt.ccd_iterations, mj_model.opt.ccd_tolerance = 60, 1e-10
+    m = double(mj_model)
+    d = mjtorch.make_data(m)
+    xpos = torch.tensor(np.stack([d.geom_xpos for d in datas]))
+    xmat = torch.tensor(np.stack([d.geom_xmat for d in datas])).unflatten(-1, (3, 3))
+    rng = np.random.default_rng(0)
+    change = torch.tensor(rng.normal(size=(len(datas), 6)))
+    heights = torch.tensor(rng.normal(size=(len(datas), len(m.hfield_data))))
+
+    def value(step):
+        run = torch.vmap(lambda *x: moved(m, d, x[0], x[1], step * x[2], step * x[3]))
+        return run(xpos, xmat, change, heights)
+
+    step = 1e-4
+    low, high = value(-step), value(step)
+    zero = torch.zeros((), dtype=torch.float64)
+    middle, derivative = torch.func.jvp(value, (zero,), (torch.ones_like(zero),))
+    # Contacts that come or go take other slots.
+    smooth = ((low[0] != 0) == (middle[0] != 0)).all(1) & ((high[0] != 0) == (middle[0] != 0)).all(1)
+    assert smooth.sum() > 0.7 * len(datas)
+    for below, above, computed, few in zip(low, high, derivative, (0.99, 0.9, 0.9), strict=True):
+        assert computed.isfinite().all()
+        there = (middle[0] != 0) & smooth[:, None]
+        expected = ((above - below) / (2 * step))[there].reshape(int(there.sum()), -1)
+        error = (computed[there].reshape(expected.shape) - expected).abs().amax(-1) / (1 + expected.abs().amax(-1))
+        assert (error < 2e-3).double().mean() >= few
+
+
+def test_no_more_contacts_than_c_has():
+    """C stops at mjMAXCONPAIR."""
+    mj_model = load(
+        """<mujoco><asset><hfield name="plain" nrow="16" ncol="16" size="1 1 .1 .1"/></asset><worldbody>
+          <geom type="hfield" hfield="plain"/>
+          <body pos="0 0 .09"><freejoint/><geom type="box" size=".5 .5 .1"/></body>
+        </worldbody></mujoco>"""
+    )
+    mj_data = mujoco.MjData(mj_model)
+    mujoco.mj_forward(mj_model, mj_data)
+    m = double(mj_model)
+    d = collision(m, posed(m, mj_data))
+    assert int(d.ncon) == mj_data.ncon == mujoco.mjMAXCONPAIR
+    assert not d.warning.any()
+
+
+def test_what_has_no_room_is_counted():
+    mj_model = on_field("sphere")
+    m = ready(mj_model)
+    (mj_data,) = [d for d in poses(mj_model, 40) if d.ncon > 3][:1]
+    (family,) = m.plan.collision.families
+    for tested in (1, 2):
+        fields = family.fields.replace(tested=tested)
+        few = m.replace(
+            plan=m.plan.replace(collision=m.plan.collision.replace(families=(family.replace(fields=fields),)))
+        )
+        d = collision(few, posed(few, mj_data))
+        assert int(d.warning[1]) >= mj_data.ncon - tested >= int(d.ncon) - tested
+        assert int(d.ncon) <= tested
+    assert not collision(m, posed(m, mj_data)).warning.any()
+    # A geom that has grown covers more cells than were planned for.
+    grown = m.replace(geom_size=m.geom_size * 4)
+    assert collision(grown, posed(grown, mj_data)).warning[1] > 0
+    away = posed(grown, mj_data)
+    away = away.replace(geom_xpos=away.geom_xpos + 9 * away.geom_xmat[0, :, 2] * torch.tensor([[0.0], [1.0]]))
+    assert not collision(grown, away).warning.any()
+
+
+DROP = f"""<mujoco>
+  <asset>
+    <hfield name="hills" nrow="5" ncol="6" size=".8 .6 {HEIGHT} {BASE}"
+      elevation="0 1 2 1 0 1  1 3 2 0 1 2  2 1 0 1 2 4  0 1 3 2 1 1  1 0 1 2 0 1"/>
+  </asset>
+  <worldbody>
+    <geom name="floor" type="plane" size="2 2 1" pos="0 0 -.5"/>
+    <geom name="hills" type="hfield" hfield="hills" pos=".1 0 0" euler="0 10 20" contype="2" conaffinity="2"/>
+    <body pos="0 0 .2" euler="10 20 30">
+      <freejoint/>
+      <geom name="body" type="{{shape}}" size=".12 .1 .08" mass="1" contype="2" margin=".01" gap=".005"/>
+    </body>
+  </worldbody>
+  <contact>{{pair}}</contact>
+</mujoco>"""
+PAIR = '<pair geom1="body" geom2="hills" condim="6" margin=".02"/>'
+
+
+@pytest.mark.skipif(not IS_RECENT, reason="contacts as MuJoCo 4 finds them")
+@pytest.mark.parametrize(("shape", "pair"), [("ellipsoid", ""), ("box", PAIR)])
+def test_body_that_drops(shape, pair):
+    """Contacts, accelerations and the next state; the plane and the field do not meet."""
+    mj_model = converged(load(DROP.format(shape=shape, pair=pair)))
+    m = double(mj_model)
+    assert {f.name for f in m.plan.collision.families} == {"hfield", f"plane-{shape}"}
+    mj_data = mujoco.MjData(mj_model)
+    compared = 0
+    while compared < 4:
+        mujoco.mj_step(mj_model, mj_data, 12)
+        mujoco.mj_forward(mj_model, mj_data)
+        if not mj_data.ncon:
+            continue
+        d = mjtorch.put_data(mj_model, mj_data, model=m)
+        d = mjtorch.forward(m, poison(d, ("contact", "ncon", "qacc")))
+        assert int(d.ncon) == mj_data.ncon
+        assert not d.warning.any()
+        assert np.abs(d.qacc.numpy() - mj_data.qacc).max() < 1e-3 * np.abs(mj_data.qacc).max()
+        compared += 1
+
+
+@pytest.mark.slow
+def test_compiled_is_the_same():
+    mj_model = on_field("capsule")
+    datas = [d for d in poses(mj_model, FEW) if d.ncon][:8]
+    m = ready(mj_model)
+    batch = mjtorch.tree.stack([posed(m, d) for d in datas])
+    compiled = mjtorch.jit(collision, in_dims=(None, 0), strict=True)(m, batch)
+    eager = torch.vmap(collision, in_dims=(None, 0))(m, batch)
+    assert torch.equal(compiled.contact.detected, eager.contact.detected)
+    for name in ("dist", "pos", "frame"):
+        one, other = getattr(compiled.contact, name), getattr(eager.contact, name)
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-7)
+
+
+def test_other_means_are_refused():
+    mj_model = on_field("box")
+    mj_model.opt.disableflags |= mjtorch.model.DisableBit.NATIVECCD
+    with pytest.raises(NotImplementedError, match=r"nativeccd disabled.*hfield-box"):
+        mjtorch.put_model(mj_model)
