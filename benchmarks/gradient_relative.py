@@ -50,7 +50,7 @@ def measure(mj_model: mujoco.MjModel, states: dict[str, np.ndarray], checked: in
         jitted = jax.jit(jax.vmap(f, in_axes=(None, 0, 0, 0, 0)))
         result[f"{name}_compile"], result[name] = timed(lambda jitted=jitted: jitted(*arguments), repeats)
     jax.config.update("jax_enable_x64", True)
-    found = jax.vmap(gradient, in_axes=(None, 0, 0, 0, 0))(*prepared(checked))
+    found = jax.jit(jax.vmap(gradient, in_axes=(None, 0, 0, 0, 0)))(*prepared(checked))
     return result | {"found": np.concatenate(found, axis=1).tolist()}
 
 

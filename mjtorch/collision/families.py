@@ -97,13 +97,14 @@ def _rest(shape: Core, count: int, types: tuple[int, ...]) -> Core:
 
 def _points(contacts: Contacts, block: Block, start: int, near: Tensor, origin: Tensor) -> ContactPoints:
     """The contacts of a block, those in the rows from `start` on, as the driver wants them; origin: (n, 3) [m]."""
-    here, count = slice(start, start + block.places), block.contacts
+    here, count, near = slice(start, start + block.places), block.contacts, near[:, None]
     pos = contacts.pos[here, :count] + origin[:, None]
+    # What is said of the others depends on who shared their loops.
     return ContactPoints(
-        dist=contacts.dist[here, :count],
-        pos=pos,
+        dist=torch.where(near, contacts.dist[here, :count], 0.0),
+        pos=torch.where(near[..., None], pos, 0.0),
         normal=contacts.normal[here, None].expand_as(pos),
-        exists=contacts.exists[here, :count] & near[:, None],
+        exists=contacts.exists[here, :count] & near,
     )
 
 

@@ -176,7 +176,7 @@ def test_what_has_no_room_is_counted():
     (mj_data,) = [d for d in poses(mj_model, 40) if d.ncon > 3][:1]
     (family,) = m.plan.collision.families
     for tested in (1, 2):
-        fields = family.fields.replace(tested=tested)
+        fields = (family.fields[0].replace(tested=tested),)
         few = m.replace(
             plan=m.plan.replace(collision=m.plan.collision.replace(families=(family.replace(fields=fields),)))
         )

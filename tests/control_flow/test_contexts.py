@@ -167,6 +167,7 @@ def test_trip_counts_are_those_of_a_python_loop(worlds: tuple[Tensor, Tensor]) -
     assert torch.vmap(newton_root)(*worlds)[1].tolist() == want
 
 
+@pytest.mark.slow
 def test_inductor(worlds: tuple[Tensor, Tensor]) -> None:
     """Everything in one graph, with the backend that people use; and no recompilation for other values."""
     problems = (newton_root, recurrent, branch, shared_branch, branch_in_loop)

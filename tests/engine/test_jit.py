@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from reference import MODELS, TRAINED, Case, assert_fields_close, case
+from reference import GYM, MODELS, TRAINED, Case, assert_fields_close, case
 
 import mjtorch
 from mjtorch import tree
@@ -13,6 +13,8 @@ MANY = (3, 64, 257, 1000)
 FEW = (1, 2)
 FIELDS = [name for name in tree.tensor_fields(Data) if name != "efc_state"]  # which the last bit decides
 SAME = 1e-10
+# Models in which there is nothing that others do not have.
+OTHERS = set(GYM) - {*TRAINED}
 
 
 def tiled(datas: list[Data], worlds: int) -> Data:
@@ -32,7 +34,7 @@ def stepped(this: Case) -> list[Data]:
     return [mjtorch.step(this.m, d) for d in this.datas]
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [pytest.param(m, marks=pytest.mark.slow) if m in OTHERS else m for m in MODELS])
 def test_batches(model: str, device: str) -> None:
     this = case(model, device=device)
     jitted = mjtorch.jit(mjtorch.step, in_dims=(None, 0), strict=True)
@@ -55,7 +57,7 @@ def test_batches(model: str, device: str) -> None:
     assert set(program.builds) == {False}
 
 
-@pytest.mark.parametrize("model", [m if m in TRAINED else pytest.param(m, marks=pytest.mark.slow) for m in MODELS])
+@pytest.mark.parametrize("model", [m if m == "gym/hopper" else pytest.param(m, marks=pytest.mark.slow) for m in MODELS])
 def test_few(model: str, device: str) -> None:
     this = case(model, device=device)
     jitted = mjtorch.jit(mjtorch.step, in_dims=(None, 0), strict=True)

@@ -23,6 +23,10 @@ VARIED = ("feature/sensors", "feature/contacts", "feature/muscles", "feature/wel
 Step = Callable[[Model, Data], Data]
 many: Step = torch.vmap(mjtorch.step, in_dims=(None, 0))
 
+# Two of the models that people train on, and the others where there is time.
+QUICK = ("gym/hopper", "gym/half_cheetah")
+SOME = [m if m in QUICK else pytest.param(m, marks=pytest.mark.slow) for m in TRAINED]
+
 
 def single(model: str, **options: object) -> Case:
     mj_model = load(model, **options)
@@ -61,23 +65,24 @@ def test_vmap(model: str, converge: bool) -> None:
     assert_fields_close(many(this.m, batch), eager(this.m, batch), FIELDS, SAME)
 
 
-@pytest.mark.parametrize("model", TRAINED)
+@pytest.mark.parametrize("model", SOME)
 def test_compile(model: str) -> None:
     this = single(model)
     assert_compiles_once(mjtorch.step, mjtorch.step, this.m, this.datas)
 
 
-@pytest.mark.parametrize("model", [*TRAINED, *(pytest.param(m, marks=pytest.mark.slow) for m in VARIED)])
+@pytest.mark.parametrize("model", [*SOME, *(pytest.param(m, marks=pytest.mark.slow) for m in VARIED)])
 def test_compile_of_vmap(model: str) -> None:
     this = single(model)
     assert_compiles_once(many, eager, this.m, [tree.stack(this.datas), tree.stack(this.datas[::-1])])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model, options",
     [
         ("gym/hopper", {"integrator": int(mujoco.mjtIntegrator.mjINT_EULER)}),
-        *(pytest.param(m, {}, marks=pytest.mark.slow) for m in TRAINED),
+        *((m, {}) for m in TRAINED),
     ],
 )
 def test_inductor(model: str, options: dict[str, int]) -> None:

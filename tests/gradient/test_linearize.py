@@ -25,8 +25,9 @@ def comparable(mj_model: mujoco.MjModel) -> Tensor:
     return right
 
 
-# C's function refuses delays, and does not put plastic springs back to where they rested before each difference.
-NOT_BY_C = ("feature/delays", "feature/plastic")
+# C's function refuses delays, does not put plastic springs back to where they rested before each difference, and finds
+# contacts with height fields to 1e-8 m, which is much in a difference.
+NOT_BY_C = ("feature/delays", "feature/plastic", "feature/surfaces")
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -83,6 +84,7 @@ def test_compiled(model: str) -> None:
         assert error(x, y) < SAME
 
 
+@pytest.mark.slow
 def test_stock_compile() -> None:
     this = case("collection/cartpole", converge=True)
     torch._dynamo.reset()

@@ -348,6 +348,7 @@ def test_compiled(dtype: torch.dtype) -> None:
     compare([*typed(dtype, s), *(untyped(s) if dtype == DOUBLE else ())], (s.worlds, 3, 1))
 
 
+@pytest.mark.slow
 def test_compiled_addresses() -> None:
     """Where each axis counts from the front only, which is half of the code."""
     s = cases.Source(3, lanes(DOUBLE) + 1)
