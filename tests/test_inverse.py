@@ -47,7 +47,7 @@ def test_matches_c(model: str) -> None:
     check(wanted(model), COARSE.get(model, CLOSE))
 
 
-@pytest.mark.parametrize("integrator", INTEGRATORS)
+@pytest.mark.parametrize("integrator", [pytest.param("Euler", marks=pytest.mark.slow), *INTEGRATORS[1:]])
 @pytest.mark.parametrize("model", [*FEATURES, "gym/humanoid"])
 def test_discrete_matches_c(model: str, integrator: str) -> None:
     number = int(getattr(mujoco.mjtIntegrator, f"mjINT_{integrator.upper()}"))

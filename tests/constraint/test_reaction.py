@@ -78,7 +78,7 @@ def test_weight_rests_on_the_floor() -> None:
     torch.testing.assert_close(pushed, 9.81 * m.body_mass.sum(), rtol=0.02, atol=0.0)
 
 
-@pytest.mark.parametrize("model", ["feature/forces", "feature/contacts"])
+@pytest.mark.parametrize("model", [pytest.param("feature/forces", marks=pytest.mark.slow), "feature/contacts"])
 def test_vmap_jit_and_gradient(model: str) -> None:
     this = case(model, converge=True)
 

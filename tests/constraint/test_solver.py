@@ -168,7 +168,14 @@ def test_traced(solver: int, cone: int) -> None:
     assert sum(n.op == "call_function" for n in nodes) < (900 if cone == ELLIPTIC else 450)
 
 
-@pytest.mark.parametrize("solver, cone, condim", [(*s, 3) for s in SOLVERS] + [(NEWTON, ELLIPTIC, 6)])
+@pytest.mark.parametrize(
+    "solver, cone, condim",
+    [
+        *((NEWTON, cone, 3) for cone in (PYRAMIDAL, ELLIPTIC)),
+        *(pytest.param(*s, 3, marks=pytest.mark.slow) for s in SOLVERS[2:]),
+        pytest.param(NEWTON, ELLIPTIC, 6, marks=pytest.mark.slow),
+    ],
+)
 def test_derivatives(solver: int, cone: int, condim: int) -> None:
     """Reverse and forward mode, also under vmap, against differences of converged solutions."""
     exact = {"iterations": 150 if solver == PGS else 1000, "tolerance": 1e-16, "ls_tolerance": 1e-8}

@@ -52,6 +52,7 @@ def test_lanes_step_as_the_cpu_does(model: str) -> None:
     assert_lanes_agree(step, wanted, this.m, tree.stack(list(this.datas[:WORLDS])))
 
 
+@pytest.mark.slow
 def test_lanes_roll_out_as_the_cpu_does() -> None:
     """The loop over steps is in the kernel; its state stays in shared memory."""
     this = case("gym/hopper")

@@ -59,6 +59,7 @@ def assert_same(found: Any, wanted: Any, tolerance: float = 1e-10) -> None:
         torch.testing.assert_close(x, y, rtol=tolerance, atol=tolerance, msg=lambda text, path=path: f"{path}: {text}")
 
 
+@pytest.mark.slow
 def test_what_compiles_again() -> None:
     """Another structure, number of worlds or model does, once each; then each is there to stay.
 

@@ -40,7 +40,7 @@ def responses(this: Case, seed: int, steps: int) -> tuple[Tensor, Tensor]:
     return torch.func.grad(response)(torch.zeros(len(INPUTS), dtype=torch.float64)), differences
 
 
-@pytest.mark.parametrize("steps", [1, 10])
+@pytest.mark.parametrize("steps", [1, pytest.param(10, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("cone", [0, 1])
 @pytest.mark.parametrize("model", MODELS)
 def test_matches_differences(model: str, cone: int, steps: int) -> None:

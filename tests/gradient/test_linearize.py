@@ -74,6 +74,7 @@ def test_many_worlds(model: str) -> None:
 
 
 # One in contact, and one whose derivatives are taken in reverse mode.
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["collection/hopper", "gym/inverted_pendulum"])
 def test_compiled(model: str) -> None:
     this = case(model, converge=True)
