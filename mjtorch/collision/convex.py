@@ -89,7 +89,10 @@ def several(shape1: Core, shape2: Core, found: Closest, margin: Tensor) -> Conta
 
 def closest(shape1: Convex, shape2: Convex, iterations: int, tolerance: float | Tensor) -> Closest:
     """The points of n pairs of shapes that are nearest to each other, or deepest in each other."""
-    return nearest(core(shape1), core(shape2), torch.ones_like(shape1.pos[:, 0]) > 0, iterations, tolerance)
+    one, two, origin = from_first(core(shape1), core(shape2))
+    found = nearest(one, two, torch.ones_like(origin[:, 0], dtype=torch.bool), iterations, tolerance)
+    near = found.nearest._replace(point1=found.nearest.point1 + origin, point2=found.nearest.point2 + origin)
+    return Closest(near, found.corner1 + origin[:, None], found.corner2 + origin[:, None])
 
 
 def nearest(shape1: Core, shape2: Core, active: Tensor, iterations: int, tolerance: float | Tensor) -> Closest:

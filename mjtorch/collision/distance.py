@@ -5,11 +5,11 @@ from torch import Tensor
 
 from mjtorch.collision.capsule import nearest_of_segments
 from mjtorch.collision.contact_points import ContactPoints, Solid
-from mjtorch.collision.convex import nearest
+from mjtorch.collision.convex import closest
 from mjtorch.collision.families import COLLIDERS
 from mjtorch.collision.plane import touching_plane
 from mjtorch.collision.sphere import core_to_core, surface
-from mjtorch.collision.support import MESH, Convex, core, from_first, primitive
+from mjtorch.collision.support import MESH, Convex, primitive
 from mjtorch.collision.witness import Nearest
 from mjtorch.math.shape import Shape
 from mjtorch.math.vector import dot
@@ -105,9 +105,7 @@ def nearest_points(shape1: Convex, shape2: Convex, iterations: int, tolerance: f
         return _least(round_round(one, two, (shape1.type, shape2.type)))
     if family in COLLIDERS and family != BOX_BOX:
         return _least(COLLIDERS[family](one, two, torch.full_like(one.size[:, 0], torch.inf)))
-    core1, core2, origin = from_first(core(shape1), core(shape2))
-    found = nearest(core1, core2, torch.ones_like(shape1.pos[:, 0], dtype=torch.bool), iterations, tolerance).nearest
-    return found._replace(point1=found.point1 + origin, point2=found.point2 + origin)
+    return closest(shape1, shape2, iterations, tolerance).nearest
 
 
 def _least(points: ContactPoints) -> Nearest:

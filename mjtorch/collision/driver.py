@@ -35,19 +35,18 @@ def collision(m: Model, d: Data) -> Data:
     if row is not None:
         includemargin, threshold = includemargin[row], threshold[row]
     detected = found.exists & (dist <= threshold)
-    if row is None and found.lost is not None:
-        d = d.replace(warning=d.warning + warning(found.lost))
+    lost = found.lost
 
     if row is not None or p.ncon < p.ncandidate:
         key = (dist - includemargin).detach().masked_fill(~detected, torch.inf)
         if row is None:
             keep = slot = closest(m, key)
-            d = d.replace(warning=d.warning + overflow(m, detected))
+            more = overflow(m, detected)
             detected = detected[keep]
         else:
-            keep, detected, lost = closest_rows(m, key, row)
+            keep, detected, more = closest_rows(m, key, row)
             slot = row[keep]
-            d = d.replace(warning=d.warning + warning(lost if found.lost is None else lost + found.lost))
+        lost = more if lost is None else lost + more
         geom, source, aligned = geom[slot], source[slot], aligned[slot]
         columns = torch.cat([dist[:, None], includemargin[:, None], normal, pos], dim=-1)[keep]
         # Zero in empty slots, which lets a compiler leave them out.
@@ -55,6 +54,8 @@ def collision(m: Model, d: Data) -> Data:
         dist, includemargin = columns[:, 0], columns[:, 1]
         normal, pos = columns[:, 2:5], columns[:, 5:]
 
+    if lost is not None:
+        d = d.replace(warning=d.warning + torch.nn.functional.pad(lost[None], (CONTACTFULL, 6 - CONTACTFULL)))
     frame = make_frame(normal, axis[geom[:, 1]], aligned) if p.any_aligned else make_frame(normal)
     friction, solref, solreffriction, solimp = parameters(m, source, detected)
     contact = Contact(
@@ -156,15 +157,10 @@ def closest_rows(m: Model, key: Tensor, candidate: Tensor) -> tuple[Tensor, Tens
 
 
 def overflow(m: Model, detected: Tensor) -> Tensor:
-    """What to add to `Data.warning`, (7,) integers, for contacts that find no slot; detected: (ncandidate,) bool."""
+    """How many contacts () find no slot; detected: (ncandidate,) bool."""
     lost = [
         (detected[first : first + count].sum() - slots).clamp(min=0)
         for first, count, slots in m.plan.collision.groups
         if slots < count
     ]
-    return warning(torch.stack(lost).sum())
-
-
-def warning(lost: Tensor) -> Tensor:
-    """What to add to `Data.warning`, (7,) integers, for so many contacts () that are lost."""
-    return torch.nn.functional.pad(lost[None], (CONTACTFULL, 6 - CONTACTFULL))
+    return torch.stack(lost).sum()

@@ -56,8 +56,8 @@ def family_contacts(m: Model, d: Data, family: Family, chosen: Chosen, threshold
         shape = core_of(two, family.types[1], types[1])
         return [field_contacts(m, fields, one, shape, reach, family.blocks[0].contacts)]
     shape1, shape2 = (core_of(*of) for of in zip((one, two), family.types, types, strict=True))
-    near = torch.ones_like(reach, dtype=torch.bool) if chosen.near is None else chosen.near
-    return convex_contacts(m, family, shape1, shape2, near, reach)
+    assert chosen.near is not None, "families that are collided by iteration are bounded"
+    return convex_contacts(m, family, shape1, shape2, chosen.near, reach)
 
 
 def convex_contacts(

@@ -16,8 +16,8 @@ class Model(tree.Tree):
 
     Numbers that may be differentiated or batched are tensors. Sizes, types, addresses and ids are static tuples of int:
     changing them means another program. `plan` holds the index tensors and masks that follow from them, one part per
-    room of the engine; they are made by `put_model` and never batched. `settings`: what C
-    does not have, off by default.
+    room of the engine; they are made by `put_model` and never batched. `settings`: what C does not have, all off by
+    default.
     """
 
     # sizes
