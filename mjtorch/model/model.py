@@ -172,6 +172,7 @@ class Model(tree.Tree):
     mesh_quat: Tensor
     hfield_size: Tensor
     hfield_data: Tensor
+    sdf_grid: Tensor
     cam_pos: Tensor
     cam_quat: Tensor
     cam_poscom0: Tensor

@@ -1,0 +1,142 @@
+"""Signed distance fields of meshes: the octrees that C reads them from, as grids."""
+
+from collections.abc import Callable, Sequence
+
+import mujoco
+import numpy as np
+from torch import Tensor
+
+from mjtorch import tree
+from mjtorch.model.plan.geom_pairs import MESH, SDF
+
+# An octree with more levels of cells makes a grid that is too large.
+LEVELS = 7
+
+
+@tree.dataclass(kw_only=True)
+class Octrees(tree.Tree):
+    """The octrees of n geoms, as grids of their smallest cells; one of them for what is no distance field.
+
+    address: (n,) the first row of each in `Model.sdf_grid`, strides: (n, 3) rows from one corner to the next along x, y
+    and z, corners: (n, 8) to the corners of a cell
+    cells: (n,) along each edge of the box that is `half (n, 3)` [m] long from its `center (n, 3)` [m], in the frame of
+    the geom
+    """
+
+    address: Tensor
+    strides: Tensor
+    corners: Tensor
+    cells: Tensor
+    center: Tensor
+    half: Tensor
+
+
+@tree.dataclass(kw_only=True)
+class Side(tree.Tree):
+    """One geom of each of n pairs.
+
+    center, half: (n, 3) [m] the boxes that they are in, in their own frames; zero for primitive shapes
+    octree: none if none of them is a distance field
+    """
+
+    center: Tensor
+    half: Tensor
+    octree: tuple[Octrees, ...]
+
+
+@tree.dataclass(kw_only=True)
+class DistanceFields(tree.Tree):
+    """n pairs of geoms of which the second ones are signed distance fields.
+
+    spread: (k, 3) where descents start, from 0 to 1 along the edges of a box
+    """
+
+    sides: tuple[Side, Side]
+    spread: Tensor
+
+
+def meshes(mj_model: mujoco.MjModel) -> list[int]:
+    """The meshes that are signed distance fields of geoms."""
+    geoms = (mj_model.geom_type == SDF) & (mj_model.geom_dataid >= 0)
+    return sorted({int(mesh) for mesh in mj_model.geom_dataid[geoms] if mj_model.mesh_octadr[mesh] >= 0})
+
+
+def grid(mj_model: mujoco.MjModel) -> np.ndarray:
+    """`Model.sdf_grid`."""
+    return np.concatenate([np.zeros(0), *(_grid(mj_model, mesh) for mesh in meshes(mj_model))])
+
+
+def build(
+    mj_model: mujoco.MjModel,
+    geoms: Sequence[tuple[int, int]],
+    ints: Callable[..., Tensor],
+    floats: Callable[..., Tensor],
+) -> DistanceFields:
+    """The fields of pairs of `geoms`, the second ones of which are signed distance fields."""
+    one, two = ([pair[k] for pair in geoms] for k in (0, 1))
+    points = range(mj_model.opt.sdf_initpoints)
+    spread = np.array([[mujoco.mju_Halton(k, base) for base in (2, 3, 5)] for k in points])
+    return DistanceFields(
+        sides=(_side(mj_model, one, ints, floats), _side(mj_model, two, ints, floats)), spread=floats(spread)
+    )
+
+
+def _side(
+    mj_model: mujoco.MjModel, geoms: Sequence[int], ints: Callable[..., Tensor], floats: Callable[..., Tensor]
+) -> Side:
+    is_mesh = np.isin(mj_model.geom_type[geoms], (MESH, SDF))
+    box = mj_model.geom_aabb[geoms] * is_mesh[:, None]
+    has_octree = (mj_model.geom_type[geoms] == SDF).any()
+    octree = (octrees(mj_model, geoms, ints, floats),) if has_octree else ()
+    return Side(center=floats(box[:, :3]), half=floats(box[:, 3:]), octree=octree)
+
+
+def octrees(
+    mj_model: mujoco.MjModel, geoms: Sequence[int], ints: Callable[..., Tensor], floats: Callable[..., Tensor]
+) -> Octrees:
+    """The octrees of `geoms`."""
+    used = meshes(mj_model)
+    cells = np.array([2 ** _depth(mj_model, mesh) for mesh in used])
+    first = np.concatenate([[0], np.cumsum((cells + 1) ** 3)])
+    box = mj_model.oct_aabb.reshape(-1, 6)[mj_model.mesh_octadr[used]]
+    which = [used.index(int(mj_model.geom_dataid[g])) if mj_model.geom_type[g] == SDF else 0 for g in geoms]
+    strides = (cells[which, None] + 1) ** np.arange(3)
+    corner = np.arange(8)[:, None] >> np.arange(3) & 1
+    return Octrees(
+        address=ints(first[which], -1),
+        strides=ints(strides, -1, 3),
+        corners=ints(strides @ corner.T, -1, 8),
+        cells=floats(cells[which].astype(float)),
+        center=floats(box[which, :3]),
+        half=floats(box[which, 3:]),
+    )
+
+
+def _octree(mj_model: mujoco.MjModel, mesh: int) -> slice:
+    """The cells of the octree of a mesh."""
+    first = int(mj_model.mesh_octadr[mesh])
+    return slice(first, first + int(mj_model.mesh_octnum[mesh]))
+
+
+def _depth(mj_model: mujoco.MjModel, mesh: int) -> int:
+    """How many levels of cells are below the root."""
+    return int(mj_model.oct_depth[_octree(mj_model, mesh)].max())
+
+
+def _grid(mj_model: mujoco.MjModel, mesh: int) -> np.ndarray:
+    """The rows (z, y, x) of a mesh: the distance [m] at the corners of the smallest cells."""
+    here = _octree(mj_model, mesh)
+    depth, box = mj_model.oct_depth[here], mj_model.oct_aabb.reshape(-1, 6)[here]
+    corner = mj_model.oct_coeff.reshape(-1, 8)[here].reshape(-1, 2, 2, 2)
+    leaf = (mj_model.oct_child.reshape(-1, 8)[here] < 0).all(1)
+    deepest = _depth(mj_model, mesh)
+    low = (box[:, :3] - box[:, 3:] - (box[0, :3] - box[0, 3:])) / (2 * box[0, 3:]) * 2**deepest
+    rows = np.zeros((2**deepest + 1,) * 3)
+    for level in np.unique(depth[leaf]):
+        mine, long = leaf & (depth == level), 2 ** (deepest - int(level))
+        inside = np.linspace(0, 1, long + 1)
+        weight = np.stack([1 - inside, inside], axis=1)
+        value = np.einsum("nzyx,cz,by,ax->ncba", corner[mine], weight, weight, weight)
+        x, y, z = (np.rint(edge)[:, None] .astype(int) + np.arange(long + 1) for edge in low[mine].T)
+        rows[z[:, :, None, None], y[:, None, :, None], x[:, None, None, :]] = value
+    return rows.ravel()
