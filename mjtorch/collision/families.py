@@ -14,6 +14,7 @@ from mjtorch.collision.contact_points import ContactPoints, Hull, Solid
 from mjtorch.collision.convex import Closest, Contacts, nearest, several, single
 from mjtorch.collision.cylinder import sphere_cylinder
 from mjtorch.collision.height_field import field_contacts
+from mjtorch.collision.mesh_sdf import mesh_sdf_contacts
 from mjtorch.collision.plane import plane_box, plane_cylinder, plane_ellipsoid
 from mjtorch.collision.plane_mesh import plane_mesh
 from mjtorch.collision.sdf import sdf_contacts, sdf_field
@@ -61,6 +62,9 @@ def family_contacts(m: Model, d: Data, family: Family, chosen: Chosen, threshold
     for distances in family.distances:
         sides = tree.map(lambda x: x if chosen.pair is None else x[chosen.pair], distances.sides)
         fields = (sdf_field(*of) for of in zip((one, two), sides, family.types, types, strict=True))
+        for faces in distances.faces:
+            of = faces if chosen.pair is None else faces.replace(mesh=faces.mesh[chosen.pair])
+            return [mesh_sdf_contacts(m.sdf_grid, m.mesh_vert, of, *fields, chosen.near, m.opt.sdf_iterations)]
         return [sdf_contacts(m.sdf_grid, *fields, chosen.near, distances.spread, m.opt.sdf_iterations)]
     return convex_contacts(m, family, shape1, shape2, chosen.near, reach)
 

@@ -147,7 +147,9 @@ def starts(first: Field, second: Field, turn: Tensor, shift: Tensor, spread: Ten
     return point @ turn.mT + shift[:, None], (high >= low).all(-1)
 
 
-def both(grid: Tensor, first: Field, second: Field, turn: Tensor, shift: Tensor, point: Tensor) -> tuple[Sample, Sample]:
+def both(
+    grid: Tensor, first: Field, second: Field, turn: Tensor, shift: Tensor, point: Tensor
+) -> tuple[Sample, Sample]:
     """The distances of points (n, k, 3) in the frame of the second geom: from that geom, and from the first."""
     there = sample(grid, first, (point - shift[:, None]) @ turn)
     return sample(grid, second, point), Sample(there.distance, there.gradient @ turn.mT)

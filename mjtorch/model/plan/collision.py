@@ -32,7 +32,7 @@ from mjtorch.model.plan.mesh import hull_reach, hulls
 from mjtorch.model.plan.sdf import DistanceFields
 
 # Families that are collided by iteration, and those whose pairs take so much that, of many, the closest are chosen.
-ITERATED = ("convex", "convex-mesh", "sdf")
+ITERATED = ("convex", "convex-mesh", "sdf", "mesh-sdf")
 SELECTED = ("box-box", "capsule-box", *ITERATED)
 
 __all__ = ["Block", "CollisionPlan", "Family", "Meshes", "build", "unsupported_pairs"]
@@ -321,7 +321,7 @@ def _family(
     pairs = {contacts: [c for c in block if c.nth == 0] for contacts, block in part.items()}
     geoms = [c.geom for block in pairs.values() for c in block]
     first = {(c.tried, c.nth): k for k, c in enumerate(candidates)}
-    is_sdf = name == "sdf"
+    is_sdf = name in ("sdf", "mesh-sdf")
     one, two = (() if is_sdf else _meshes(mj_model, [geom[k] for geom in geoms], ints, floats) for k in (0, 1))
 
     def types(block: list[Candidate], k: int) -> tuple[int, ...]:

@@ -43,6 +43,7 @@ DISTANCES = {
     "ellipsoid-sdf": (ELLIPSOID, SDF),
     "cylinder-sdf": (CYLINDER, SDF),
     "box-sdf": (BOX, SDF),
+    "mesh-sdf": (MESH, SDF),
     "sdf-sdf": (SDF, SDF),
 }
 
@@ -87,12 +88,12 @@ SUPPORTED = {
 def together(family: str) -> str:
     """What the pairs of a family are collided as.
 
-    All convex shapes in one go, but for meshes, which take more, and all signed distance fields.
+    All convex shapes in one go, but for meshes, which take more; so it is with signed distance fields.
     """
     if family in FIELDS:
         return "hfield-mesh" if MESH in FIELDS[family] else "hfield"
     if family in DISTANCES:
-        return "sdf"
+        return "mesh-sdf" if MESH in DISTANCES[family] else "sdf"
     if family not in CONVEX:
         return family
     return "convex-mesh" if MESH in CONVEX[family] else "convex"
@@ -138,6 +139,8 @@ def collided(mj_model: mujoco.MjModel, pair: GeomPair) -> Collided | None:
     how = SUPPORTED.get(types(mj_model, pair))
     if how is None:
         return None
+    if how.family == "mesh-sdf":
+        return how._replace(contacts=int(mujoco.mjMAXCONPAIR)) if mj_model.opt.sdf_iterations > 0 else None
     if how.family in DISTANCES:
         return how._replace(contacts=int(mj_model.opt.sdf_initpoints))
     geoms = [g for g in (pair.geom1, pair.geom2) if mj_model.geom_type[g] in (MESH, SDF)]

@@ -9,6 +9,8 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.model.plan.geom_pairs import MESH, SDF
 
+# mjMAXCONPAIR: of a mesh, no more starts of searches are looked at that end inside.
+MOST = int(mujoco.mjMAXCONPAIR)
 # An octree with more levels of cells makes a grid that is too large.
 LEVELS = 7
 
@@ -45,14 +47,34 @@ class Side(tree.Tree):
 
 
 @tree.dataclass(kw_only=True)
+class Faces(tree.Tree):
+    """The faces of u meshes, f each, in the order of their bounding volume hierarchies, the boxes of these, b each.
+
+    mesh: (n,) which of them n geoms are; vert: (u, f, 3) rows of `mesh_vert`; there: (u, f) bool, no padding
+    center: (u, b, 3) [m] and radius: (u, b) [m] of spheres around the boxes; above: (u, f, k) those that a face is in
+    start: (s, 3) weights of the corners of a face where searches start
+    """
+
+    mesh: Tensor
+    vert: Tensor
+    there: Tensor
+    center: Tensor
+    radius: Tensor
+    above: Tensor
+    start: Tensor
+
+
+@tree.dataclass(kw_only=True)
 class DistanceFields(tree.Tree):
     """n pairs of geoms of which the second ones are signed distance fields.
 
     spread: (k, 3) where descents start, from 0 to 1 along the edges of a box
+    faces: of the first geoms, none where these are no meshes
     """
 
     sides: tuple[Side, Side]
     spread: Tensor
+    faces: tuple[Faces, ...]
 
 
 def meshes(mj_model: mujoco.MjModel) -> list[int]:
@@ -76,9 +98,66 @@ def build(
     one, two = ([pair[k] for pair in geoms] for k in (0, 1))
     points = range(mj_model.opt.sdf_initpoints)
     spread = np.array([[mujoco.mju_Halton(k, base) for base in (2, 3, 5)] for k in points])
+    is_mesh = mj_model.geom_type[one[0]] == MESH
     return DistanceFields(
-        sides=(_side(mj_model, one, ints, floats), _side(mj_model, two, ints, floats)), spread=floats(spread)
+        sides=(_side(mj_model, one, ints, floats), _side(mj_model, two, ints, floats)),
+        spread=floats(spread),
+        faces=(_faces(mj_model, one, ints, floats),) if is_mesh else (),
     )
+
+
+def _faces(
+    mj_model: mujoco.MjModel, geoms: Sequence[int], ints: Callable[..., Tensor], floats: Callable[..., Tensor]
+) -> Faces:
+    """The faces of `geoms`, all meshes."""
+    used, row = np.unique(mj_model.geom_dataid[geoms], return_inverse=True)
+    found = [_hierarchy(mj_model, int(mesh)) for mesh in used]
+    vert, above, center, radius = (_padded([part[k] for part in found]) for k in range(4))
+    count = np.array([[len(part[0])] for part in found])
+    there = floats(np.arange(vert.shape[1]) < count) > 0
+    return Faces(
+        mesh=ints(row, -1),
+        vert=ints(vert, *vert.shape),
+        there=there,
+        center=floats(center),
+        radius=floats(radius),
+        above=ints(above, *above.shape),
+        start=floats(_starts(max(1, mj_model.opt.sdf_initpoints))),
+    )
+
+
+def _hierarchy(mj_model: mujoco.MjModel, mesh: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Of a mesh `Faces.vert`, `above`, `center` and `radius`."""
+    first = int(mj_model.mesh_bvhadr[mesh])
+    boxes = slice(first, first + int(mj_model.mesh_bvhnum[mesh]))
+    child, face, box = mj_model.bvh_child[boxes], mj_model.bvh_nodeid[boxes].ravel(), mj_model.bvh_aabb[boxes]
+    order, paths = [], []
+    stack = [[0]]
+    while stack:
+        path = stack.pop()
+        if face[path[-1]] >= 0:
+            order.append(int(face[path[-1]]))
+            paths.append(path)
+        else:
+            stack += [[*path, int(k)] for k in child[path[-1]] if k >= 0]
+    vert = mj_model.mesh_vertadr[mesh] + mj_model.mesh_face[mj_model.mesh_faceadr[mesh] + np.array(order)]
+    deepest = max(map(len, paths))
+    above = np.array([path + path[-1:] * (deepest - len(path)) for path in paths])
+    return vert, above, box[:, :3], np.linalg.norm(box[:, 3:], axis=1)
+
+
+def _starts(count: int) -> np.ndarray:
+    """`Faces.start`: points spread over a triangle."""
+    u, v = np.array([[mujoco.mju_Halton(k, base) for base in (2, 3)] for k in range(1, count + 1)]).T
+    outside = u + v > 1
+    u, v = np.where(outside, 1 - u, u), np.where(outside, 1 - v, v)
+    return np.stack([1 - u - v, u, v], axis=1)
+
+
+def _padded(arrays: list[np.ndarray]) -> np.ndarray:
+    """Stacked, with zeros where some are smaller than others."""
+    shape = np.max([x.shape for x in arrays], axis=0)
+    return np.stack([np.pad(x, [(0, most - mine) for most, mine in zip(shape, x.shape, strict=True)]) for x in arrays])
 
 
 def _side(
@@ -137,6 +216,6 @@ def _grid(mj_model: mujoco.MjModel, mesh: int) -> np.ndarray:
         inside = np.linspace(0, 1, long + 1)
         weight = np.stack([1 - inside, inside], axis=1)
         value = np.einsum("nzyx,cz,by,ax->ncba", corner[mine], weight, weight, weight)
-        x, y, z = (np.rint(edge)[:, None] .astype(int) + np.arange(long + 1) for edge in low[mine].T)
+        x, y, z = (np.rint(edge)[:, None].astype(int) + np.arange(long + 1) for edge in low[mine].T)
         rows[z[:, :, None, None], y[:, None, :, None], x[:, None, None, :]] = value
     return rows.ravel()
