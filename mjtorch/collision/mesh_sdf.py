@@ -1,9 +1,10 @@
 """Contacts of meshes with signed distance fields (mjc_MeshSDF).
 
 Each face of the mesh that may reach into the field is searched by the method of Frank and Wolfe: from several points of
-it towards the corners that the gradient says are deepest, by steps that get shorter. The first step leads into a corner,
-so there are three ways at most, and what is found is a mean of the corners: its weights are constants in derivatives.
-C goes through the faces in the order of the bounding volume hierarchy, and stops when enough starts ended inside.
+it towards the corners that the gradient says are deepest, by steps that get shorter. The first step leads into a
+corner, so there are three ways at most. What is found is a mean of the corners, whose weights count as constants in
+derivatives. C goes through the faces in the order of the bounding volume hierarchy, and stops when enough starts ended
+inside.
 """
 
 from typing import NamedTuple
@@ -141,7 +142,7 @@ def from_starts(
 
     def advance(i: Tensor, weight: Tensor) -> Tensor:
         towards = deepest(weight @ corner).to(weight.dtype)
-        return weight + 2 / (i + 3) * (towards - weight)
+        return weight + (towards - weight) * (2 / (i + 3).to(weight.dtype))
 
     identity = torch.eye(3, dtype=corner.dtype, device=corner.device).expand(corner.shape).contiguous()
     weight = fori_loop(0, iterations - 1, advance, identity)

@@ -120,7 +120,8 @@ class Model(tree.Tree):
     plan: Plan = tree.field(constant=True)
     settings: Settings
 
-    # numbers: the shape is mjModel's, (n,) or (n, k); `inertia_from_geom` may make body_inertia (nbody, 6)
+    # numbers: the shape is mjModel's, (n,) or (n, k); `inertia_from_geom` may make body_inertia (nbody, 6). sdf_grid
+    # (n,) [m] is what the octrees of signed distance fields hold, at the corners of their smallest cells
     qpos0: Tensor
     qpos_spring: Tensor
     body_pos: Tensor

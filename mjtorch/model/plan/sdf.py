@@ -83,6 +83,12 @@ def meshes(mj_model: mujoco.MjModel) -> list[int]:
     return sorted({int(mesh) for mesh in mj_model.geom_dataid[geoms] if mj_model.mesh_octadr[mesh] >= 0})
 
 
+def too_deep(mj_model: mujoco.MjModel) -> list[int]:
+    """The geoms whose octrees have more than `LEVELS` levels."""
+    deep = [mesh for mesh in meshes(mj_model) if _depth(mj_model, mesh) > LEVELS]
+    return np.flatnonzero((mj_model.geom_type == SDF) & np.isin(mj_model.geom_dataid, deep)).tolist()
+
+
 def grid(mj_model: mujoco.MjModel) -> np.ndarray:
     """`Model.sdf_grid`."""
     return np.concatenate([np.zeros(0), *(_grid(mj_model, mesh) for mesh in meshes(mj_model))])
