@@ -61,11 +61,12 @@ def family_contacts(m: Model, d: Data, family: Family, chosen: Chosen, threshold
     assert chosen.near is not None, "families that are collided by iteration are bounded"
     for distances in family.distances:
         sides = tree.map(lambda x: x if chosen.pair is None else x[chosen.pair], distances.sides)
-        fields = (sdf_field(*of) for of in zip((one, two), sides, family.types, types, strict=True))
+        first, second = (sdf_field(*of) for of in zip((one, two), sides, family.types, types, strict=True))
+        near, iterations = chosen.near, m.opt.sdf_iterations
         for faces in distances.faces:
-            of = faces if chosen.pair is None else faces.replace(mesh=faces.mesh[chosen.pair])
-            return [mesh_sdf_contacts(m.sdf_grid, m.mesh_vert, of, *fields, chosen.near, m.opt.sdf_iterations)]
-        return [sdf_contacts(m.sdf_grid, *fields, chosen.near, distances.spread, m.opt.sdf_iterations)]
+            mine = faces if chosen.pair is None else faces.replace(mesh=faces.mesh[chosen.pair])
+            return [mesh_sdf_contacts(m.sdf_grid, m.mesh_vert, mine, first, second, near, iterations)]
+        return [sdf_contacts(m.sdf_grid, first, second, near, distances.spread, iterations)]
     return convex_contacts(m, family, shape1, shape2, chosen.near, reach)
 
 

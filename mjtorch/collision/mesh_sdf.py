@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.collision.contact_points import ContactPoints
-from mjtorch.collision.sdf import Field, first_seen, interpolated, placed
+from mjtorch.collision.sdf import Field, first_seen, interpolated, meeting, placed
 from mjtorch.collision.support import is_at
 from mjtorch.control_flow.fori_loop import fori_loop
 from mjtorch.control_flow.map import each
@@ -29,13 +29,13 @@ CHUNK = 8
 class Search(NamedTuple):
     """How far the search of n pairs has come.
 
-    next: (n,) how many faces were searched, seen: (n,) how many starts ended inside, count: (n,) how many places
+    next: (n,) how many faces were searched, seen: (n,) how many starts ended inside, places: (n,) at how many places
     face: (n, k) and weight: (n, k, 3) these places, as faces and weights of their corners
     """
 
     next: Tensor
     seen: Tensor
-    count: Tensor
+    places: Tensor
     face: Tensor
     weight: Tensor
 
@@ -48,46 +48,33 @@ def mesh_sdf_contacts(
     grid: of `Model`; vert: (nvert, 3) [m] `Model.mesh_vert`; near: (n,) bool, pairs that may touch; iterations:
     mjOption.sdf_iterations
     """
-    turn = field.mat.mT @ mesh.mat
-    shift = ((mesh.pos - field.pos)[:, None] @ field.mat)[:, 0]
+    _, _, turn, shift = meeting(mesh, field)
     corner = vert[faces.vert[faces.mesh]] @ turn.mT[:, None] + shift[:, None, None]
     (octree,) = field.octree
     center = faces.center[faces.mesh] @ turn.mT + shift[:, None]
-    found = each(
-        lambda pairs: searched(grid.detach(), faces.start, *pairs, iterations),
-        tree.map(
-            Tensor.detach,
-            (octree, corner, center, faces.radius[faces.mesh], faces.above[faces.mesh], faces.there[faces.mesh], near),
-        ),
-    )
+    reached = interpolated(grid, octree, center).distance < faces.radius[faces.mesh]
+    above = faces.above[faces.mesh]
+    reached = reached.gather(1, above.flatten(1)).view(above.shape).all(-1)
+    tested = near[:, None] & faces.there[faces.mesh] & reached
+
+    def search(pairs: tuple[Octrees, Tensor, Tensor]) -> Search:
+        return searched(grid.detach(), faces.start, *pairs, iterations)
+
+    found: Search = each(search, tree.map(Tensor.detach, (octree, corner, tested)))
     at = found.face[..., None, None].expand(-1, -1, 3, 3)
     point = (found.weight[..., None] * corner.gather(1, at)).sum(-2)
     distance, gradient = interpolated(grid, octree, point)
     inward = -normalize(gradient, basis(point, 1, 0, 0).expand_as(point))[0]
-    exists = torch.arange(point.shape[1], device=point.device) < found.count[:, None]
+    exists = torch.arange(point.shape[1], device=point.device) < found.places[:, None]
     return placed(field, point, distance, inward, exists & first_seen(point, distance))
 
 
-def searched(
-    grid: Tensor,
-    start: Tensor,
-    octree: Octrees,
-    corner: Tensor,
-    center: Tensor,
-    radius: Tensor,
-    above: Tensor,
-    there: Tensor,
-    active: Tensor,
-    iterations: int,
-) -> Search:
+def searched(grid: Tensor, start: Tensor, octree: Octrees, corner: Tensor, tested: Tensor, iterations: int) -> Search:
     """Where faces with corners (n, f, 3, 3) [m] reach into distance fields; all are constants.
 
-    start: (s, 3) weights of corners; center, radius, above, there: of `Faces`, the centers in the frames of the fields
-    active: (n,) bool, pairs of interest
+    start: (s, 3) weights of corners; tested: (n, f) bool, the faces that are looked at
     """
-    n, f = there.shape
-    reached = interpolated(grid, octree, center).distance < radius
-    tested = active[:, None] & there & reached.gather(1, above.flatten(1)).view(above.shape).all(-1)
+    n, f = tested.shape
     total = tested.sum(1)
     rank = torch.where(tested, tested.cumsum(1) - 1, f)
     index = torch.arange(f, device=rank.device).expand(n, f)
@@ -107,14 +94,14 @@ def searched(
         seen = search.seen[:, None] + ends.any(-1).cumsum(1)
         kept = (ends & (seen <= MOST)[..., None]).unflatten(1, chosen.shape[1:3])
         new = (kept & (kept.cumsum(2) == 1)).any(-1).flatten(1)
-        number = search.count[:, None] + new.cumsum(1)
+        number = search.places[:, None] + new.cumsum(1)
         slot = torch.where(new, number - 1, MOST)
         ways = (chosen.to(weight.dtype) @ weight).flatten(1, 2)
         faces = face[:, :, None].expand(-1, -1, start.shape[0]).flatten(1)
         return Search(
             next=search.next + CHUNK,
             seen=seen[:, -1].contiguous(),
-            count=number[:, -1].contiguous(),
+            places=number[:, -1].contiguous(),
             face=search.face.scatter(1, slot, faces),
             weight=search.weight.scatter(1, slot[..., None].expand_as(ways), ways),
         )

@@ -54,6 +54,18 @@ class Field(tree.Tree):
     types: tuple[int, ...] = tree.field(static=True)
 
 
+class Meeting(NamedTuple):
+    """Two distance fields of each of n pairs, and where these are to each other.
+
+    turn: (n, 3, 3) and shift: (n, 3) [m], from the frame of the first to that of the second
+    """
+
+    first: Field
+    second: Field
+    turn: Tensor
+    shift: Tensor
+
+
 class Sample(NamedTuple):
     """Distance (n, k) [m] of points, and its gradient (n, k, 3)."""
 
@@ -102,20 +114,26 @@ def sdf_contacts(
     grid: of `Model`; near: (n,) bool, pairs that may touch; spread: (k, 3) where points start, from 0 to 1 along the
     edges of a box; iterations: mjOption.sdf_iterations
     """
-    turn = second.mat.mT @ first.mat
-    shift = ((first.pos - second.pos)[:, None] @ second.mat)[:, 0]
-    start, overlap = starts(first, second, turn, shift, spread)
+    pair = meeting(first, second)
+    start, overlap = starts(pair, spread)
     active = near & overlap
-    rates, end = each(
-        lambda pairs: searched(grid.detach(), *pairs, iterations),
-        tree.map(Tensor.detach, (first, second, turn, shift, start, active)),
-    )
-    point = value_of(end, followed(grid, first, second, turn, shift, start, rates))
-    one, two = both(grid, first, second, turn, shift, point)
+
+    def search(pairs: tuple[Meeting, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return searched(grid.detach(), *pairs, iterations)
+
+    rates, end = each(search, tree.map(Tensor.detach, (pair, start, active)))
+    point = value_of(end, followed(grid, pair, start, rates))
+    one, two = both(grid, pair, point)
     dist = torch.maximum(one.distance, two.distance)
     x = basis(point, 1, 0, 0).expand_as(point)
     inward = normalize(normalize(two.gradient, x)[0] - normalize(one.gradient, x)[0], -x)[0]
     return placed(second, point, dist, inward, active[:, None] & first_seen(point, dist))
+
+
+def meeting(first: Field, second: Field) -> Meeting:
+    """Where fields are to each other."""
+    shift = ((first.pos - second.pos)[:, None] @ second.mat)[:, 0]
+    return Meeting(first, second, second.mat.mT @ first.mat, shift)
 
 
 def placed(field: Field, point: Tensor, dist: Tensor, inward: Tensor, exists: Tensor) -> ContactPoints:
@@ -133,12 +151,12 @@ def first_seen(point: Tensor, dist: Tensor) -> Tensor:
     return inside & ~(same & earlier & inside[:, None]).any(-1)
 
 
-def starts(first: Field, second: Field, turn: Tensor, shift: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
+def starts(pair: Meeting, spread: Tensor) -> tuple[Tensor, Tensor]:
     """Where points start (n, k, 3) [m], in the frame of the second geom, and whether (n,) the boxes overlap.
 
-    They are spread over what the boxes of both geoms have in common, along the axes of the first. turn, shift: from the
-    frame of the first to that of the second.
+    They are spread over what the boxes of both geoms have in common, along the axes of the first.
     """
+    first, second, turn, shift = pair
     center = ((second.center - shift)[:, None] @ turn)[:, 0]
     half = (turn.abs().mT @ second.half[..., None])[..., 0]
     low = torch.maximum(first.center - first.half, center - half)
@@ -147,24 +165,13 @@ def starts(first: Field, second: Field, turn: Tensor, shift: Tensor, spread: Ten
     return point @ turn.mT + shift[:, None], (high >= low).all(-1)
 
 
-def both(
-    grid: Tensor, first: Field, second: Field, turn: Tensor, shift: Tensor, point: Tensor
-) -> tuple[Sample, Sample]:
+def both(grid: Tensor, pair: Meeting, point: Tensor) -> tuple[Sample, Sample]:
     """The distances of points (n, k, 3) in the frame of the second geom: from that geom, and from the first."""
-    there = sample(grid, first, (point - shift[:, None]) @ turn)
-    return sample(grid, second, point), Sample(there.distance, there.gradient @ turn.mT)
+    there = sample(grid, pair.first, (point - pair.shift[:, None]) @ pair.turn)
+    return sample(grid, pair.second, point), Sample(there.distance, there.gradient @ pair.turn.mT)
 
 
-def searched(
-    grid: Tensor,
-    first: Field,
-    second: Field,
-    turn: Tensor,
-    shift: Tensor,
-    start: Tensor,
-    active: Tensor,
-    iterations: int,
-) -> tuple[Tensor, Tensor]:
+def searched(grid: Tensor, pair: Meeting, start: Tensor, active: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
     """How long the steps from `start (n, k, 3)` down are, (n, k, iterations + 1), and where they end (n, k, 3) [m].
 
     active: (n,) bool, pairs of interest; others stay where they are
@@ -176,7 +183,7 @@ def searched(
 
     def advance(state: Descent) -> Descent:
         point = state.start - state.rate[..., None] * state.slope
-        one, two = both(grid, first, second, turn, shift, point)
+        one, two = both(grid, pair, point)
         value = objective(one.distance, two.distance, state.step == iterations)
         promised = DECREASE * state.rate * dot(state.slope, state.slope)
         tried = going(state) & ((state.rate <= SHORTEST) | (value - state.value <= -promised))
@@ -208,14 +215,12 @@ def searched(
     return final.rates, final.start
 
 
-def followed(
-    grid: Tensor, first: Field, second: Field, turn: Tensor, shift: Tensor, start: Tensor, rates: Tensor
-) -> Tensor:
+def followed(grid: Tensor, pair: Meeting, start: Tensor, rates: Tensor) -> Tensor:
     """Where steps of given lengths `rates (n, k, s)` lead from `start (n, k, 3)` [m]."""
     last = rates.shape[-1] - 1
 
     def advance(i: Tensor, point: Tensor) -> Tensor:
-        one, two = both(grid, first, second, turn, shift, point)
+        one, two = both(grid, pair, point)
         return point - rates.index_select(-1, i[None]) * slope(one, two, i == last)
 
     return fori_loop(0, last + 1, advance, start)
@@ -271,10 +276,12 @@ def interpolated(grid: Tensor, octree: Octrees, point: Tensor) -> Sample:
     away = torch.where(clipped, beyond, 0.0)
     none = torch.zeros_like(away)
     offset = torch.where(clipped, offset.sign() * (half - INSIDE), offset)
-    cells = octree.cells[:, None, None]
+    count = octree.cells[:, None, None]
+    cells = count.to(point.dtype)
     along = (offset + half) / (2 * half) * cells
-    cell = torch.minimum(along.detach().floor().clamp(min=0), cells - 1)
-    row = octree.address[:, None] + (cell.long() * octree.strides[:, None]).sum(-1)
+    # Clamped as integers: what is no number is then some cell.
+    cell = torch.minimum(along.detach().floor().long().clamp(min=0), count - 1)
+    row = octree.address[:, None] + (cell * octree.strides[:, None]).sum(-1)
     corner = grid[row[..., None] + octree.corners[:, None]]
 
     upper = torch.tensor(CORNERS, device=point.device)

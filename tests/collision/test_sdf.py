@@ -13,7 +13,9 @@ from reference import converged, load, poison
 import mjtorch
 from mjtorch import geom_distance, ray
 from mjtorch.collision import collision
+from mjtorch.collision.sdf import interpolated
 from mjtorch.model import Model
+from mjtorch.model.plan import sdf
 
 FEW, MANY = 20, 200
 # Descents end at edges, where a gradient is on one side or the other by rounding; and one starts in a corner of a box.
@@ -147,6 +149,24 @@ def test_compiled_is_the_same(shape):
     assert (error < 1e-6).double().mean() > 0.98
 
 
+@pytest.mark.parametrize("shape", ["sphere", "mesh"])
+def test_what_is_no_number_stays_in_its_world(shape):
+    mj_model = with_ring(shape)
+    m = ready(mj_model)
+    worlds = stacked(m, [d for d in poses(mj_model, FEW) if d.ncon][:2])
+    run = torch.vmap(collision, in_dims=(None, 0))
+    expected = run(m, worlds)
+    bad = worlds.geom_xpos.clone()
+    bad[0, 1] = torch.nan
+    found = run(m, worlds.replace(geom_xpos=bad))
+    for name in ("dist", "pos", "detected"):
+        assert torch.equal(getattr(found.contact, name)[1], getattr(expected.contact, name)[1])
+    # The same in the searches alone: nothing else keeps such a pair from them.
+    (octree,) = m.plan.collision.families[0].distances[0].sides[1].octree
+    nowhere = torch.full((1, 4, 3), torch.nan, dtype=torch.float64)
+    assert interpolated(m.sdf_grid, octree, nowhere).distance.isnan().all()
+
+
 def test_pairs_in_one_model():
     """All types at once, and more pairs than places: what is lost is counted."""
     bodies = "".join(
@@ -169,7 +189,7 @@ def test_pairs_in_one_model():
     assert collision(few, posed(few, mj_data)).warning[1] > 0
 
 
-def test_what_is_not_supported_says_so():
+def test_what_is_not_supported_says_so(monkeypatch):
     mj_model = with_ring("sphere")
     m = ready(mj_model)
     d = mjtorch.kinematics(m, mjtorch.make_data(m))
@@ -180,6 +200,6 @@ def test_what_is_not_supported_says_so():
     spec = mujoco.MjSpec.from_string(
         f"<mujoco>{ASSETS}<worldbody><geom name='g' type='sdf' mesh='wedge'/></worldbody></mujoco>"
     )
-    spec.mesh("wedge").octree_maxdepth = 8
-    with pytest.raises(NotImplementedError, match='more than 7 levels, used by geom "g"'):
+    monkeypatch.setattr(sdf, "LEVELS", 5)
+    with pytest.raises(NotImplementedError, match='levels, used by geom "g"'):
         mjtorch.put_model(spec.compile())

@@ -191,7 +191,7 @@ def octrees(
         address=ints(first[which], -1),
         strides=ints(strides, -1, 3),
         corners=ints(strides @ corner.T, -1, 8),
-        cells=floats(cells[which].astype(float)),
+        cells=ints(cells[which], -1),
         center=floats(box[which, :3]),
         half=floats(box[which, 3:]),
     )
