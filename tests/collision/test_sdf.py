@@ -167,6 +167,42 @@ def test_what_is_no_number_stays_in_its_world(shape):
     assert interpolated(m.sdf_grid, octree, nowhere).distance.isnan().all()
 
 
+@SLOW
+@pytest.mark.parametrize("shape", ["sphere", "sdf", "mesh"])
+def test_compiled_by_torch_is_the_same(shape):
+    mj_model = with_ring(shape)
+    m = ready(mj_model)
+    datas = [mjtorch.put_data(mj_model, d, model=m) for d in poses(mj_model, FEW) if d.ncon]
+    worlds = mjtorch.tree.stack(datas[:3])
+    batched = torch.vmap(mjtorch.fwd_position, in_dims=(None, 0))
+    eager, compiled = batched(m, worlds), torch.compile(batched, fullgraph=True, backend="aot_eager")(m, worlds)
+    assert eager.ncon.sum() > 3
+    assert torch.equal(compiled.contact.detected, eager.contact.detected)
+    torch.testing.assert_close(compiled.contact.dist, eager.contact.dist, rtol=0, atol=1e-6)
+
+
+@SLOW
+@pytest.mark.parametrize("shape", ["sphere", "mesh"])
+def test_compiled_derivatives_are_the_same(shape):
+    mj_model = with_ring(shape)
+    m = ready(mj_model)
+    worlds = stacked(m, [d for d in poses(mj_model, FEW) if d.ncon][:4])
+
+    def total(m, d, change):
+        contact = collision(m, turned_geoms(d, change)).contact
+        return (contact.dist + contact.pos.sum(-1)).masked_fill(~contact.detected, 0.0).sum()
+
+    def gradient(m, d, change):
+        return torch.func.grad(total, argnums=2)(m, d, change)
+
+    change = torch.zeros((4, 6), dtype=torch.float64)
+    compiled = mjtorch.jit(gradient, in_dims=(None, 0, 0), strict=True)(m, worlds, change)
+    eager = torch.vmap(gradient, in_dims=(None, 0, 0))(m, worlds, change)
+    assert (eager != 0).any(-1).all()
+    torch.testing.assert_close(compiled, eager, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.skipif(not IS_RECENT, reason="distance fields as MuJoCo 4 has them")
 def test_pairs_in_one_model():
     """All types at once, and more pairs than places: what is lost is counted."""
     bodies = "".join(
@@ -174,7 +210,7 @@ def test_pairs_in_one_model():
         for k, shape in enumerate(list(SHAPES.values())[1:])
     )
     mj_model = load(
-        f"""<mujoco>{ASSETS}<option sdf_initpoints="6"/><worldbody>
+        f"""<mujoco>{ASSETS}<option sdf_initpoints="12"/><worldbody>
           <geom type="sdf" mesh="ring" pos=".3 0 .25"/>{bodies}</worldbody></mujoco>"""
     )
     mj_data = mujoco.MjData(mj_model)
