@@ -14,8 +14,10 @@ from mjtorch.collision.contact_points import ContactPoints, Hull, Solid
 from mjtorch.collision.convex import Closest, Contacts, nearest, several, single
 from mjtorch.collision.cylinder import sphere_cylinder
 from mjtorch.collision.height_field import field_contacts
+from mjtorch.collision.mesh_sdf import mesh_sdf_contacts
 from mjtorch.collision.plane import plane_box, plane_cylinder, plane_ellipsoid
 from mjtorch.collision.plane_mesh import plane_mesh
+from mjtorch.collision.sdf import sdf_contacts, sdf_field
 from mjtorch.collision.support import Core, assembled, from_first
 from mjtorch.collision.witness import Nearest
 from mjtorch.model import Data, Model
@@ -57,6 +59,14 @@ def family_contacts(m: Model, d: Data, family: Family, chosen: Chosen, threshold
         return [field_contacts(m, fields, one, shape, reach, family.blocks[0].contacts)]
     shape1, shape2 = (core_of(*of) for of in zip((one, two), family.types, types, strict=True))
     assert chosen.near is not None, "families that are collided by iteration are bounded"
+    for distances in family.distances:
+        sides = tree.map(lambda x: x if chosen.pair is None else x[chosen.pair], distances.sides)
+        first, second = (sdf_field(*of) for of in zip((one, two), sides, family.types, types, strict=True))
+        near, iterations = chosen.near, m.opt.sdf_iterations
+        for faces in distances.faces:
+            mine = faces if chosen.pair is None else faces.replace(mesh=faces.mesh[chosen.pair])
+            return [mesh_sdf_contacts(m.sdf_grid, m.mesh_vert, mine, first, second, near, iterations)]
+        return [sdf_contacts(m.sdf_grid, first, second, near, distances.spread, iterations)]
     return convex_contacts(m, family, shape1, shape2, chosen.near, reach)
 
 

@@ -99,26 +99,83 @@ def depth(shape: Shape, size: Tensor, point: Tensor) -> Tensor:
 
     To the nearest surface; an estimate for ellipsoids, and along rays that bend towards the faces for boxes.
     """
+    return _depth(shape, size, point).clamp(min=0)
+
+
+def distance(shape: Shape, size: Tensor, point: Tensor) -> Tensor:
+    """How far (...) [m] points (..., 3) [m] are from shapes of `size` (..., 3) [m], inside `-depth` (mjc_distance)."""
+    deep = _depth(shape, size, point)
+    if shape not in (Shape.CYLINDER, Shape.BOX):
+        return -deep
+    return norm(_beyond(shape, size, point).clamp(min=0)) - deep.clamp(min=0)
+
+
+def _depth(shape: Shape, size: Tensor, point: Tensor) -> Tensor:
+    """`depth`, which outside may be anything that is not positive."""
     radius, half = size[..., 0], size[..., 1]
     match shape:
         case Shape.PLANE:
-            deep = -point[..., 2]
+            return -point[..., 2]
         case Shape.SPHERE:
-            deep = radius - norm(point)
+            return radius - norm(point)
         case Shape.CAPSULE:
             beyond = point[..., 2:] - point[..., 2:].clamp(-half[..., None], half[..., None])
-            deep = radius - norm(torch.cat([point[..., :2], beyond], dim=-1))
+            return radius - norm(torch.cat([point[..., :2], beyond], dim=-1))
         case Shape.ELLIPSOID:
             scaled, slope = norm(point / size), norm(point / (size * size))
-            deep = scaled * (1 - scaled) / torch.where(slope == 0, 1.0, slope)
+            return scaled * (1 - scaled) / torch.where(slope == 0, 1.0, slope)
         case Shape.CYLINDER:
-            deep = torch.minimum(radius - norm(point[..., :2]), half - point[..., 2].abs())
+            return torch.minimum(radius - norm(point[..., :2]), half - point[..., 2].abs())
         case Shape.BOX:
             gap = size - point.abs()
             gap = torch.where((gap > 0).all(-1, keepdim=True), gap, 0.0)
             length = norm(size / torch.where(gap > 0, gap, 1.0))
-            deep = length * (gap * gap / size).amin(-1)
-    return deep.clamp(min=0)
+            return length * (gap * gap / size).amin(-1)
+
+
+def _beyond(shape: Shape, size: Tensor, point: Tensor) -> Tensor:
+    """How far points are beyond the faces of boxes (..., 3), the side and the ends of cylinders (..., 2) [m]."""
+    if shape == Shape.BOX:
+        return point.abs() - size
+    return torch.stack([norm(point[..., :2]), point[..., 2].abs()], dim=-1) - size[..., :2]
+
+
+def gradient(shape: Shape, size: Tensor, point: Tensor) -> Tensor:
+    """Gradient (..., 3) of `distance` at points (..., 3) [m], as C has it (mjc_gradient).
+
+    Of unit length, but zero where there is none. Inside a box it turns from the centre towards the normals of the
+    faces, and of an ellipsoid, whose `distance` is an estimate, it is the direction only.
+    """
+    none = torch.zeros_like(point)
+    match shape:
+        case Shape.PLANE:
+            return none + torch.tensor([0.0, 0.0, 1.0], dtype=point.dtype, device=point.device)
+        case Shape.SPHERE:
+            return normalize(point, none)[0]
+        case Shape.CAPSULE:
+            z, half = point[..., 2:], size[..., 1:2]
+            return normalize(torch.cat([point[..., :2], z - z.clamp(-half, half)], dim=-1), none)[0]
+        case Shape.ELLIPSOID:
+            square = size * size
+            scaled, slope = norm(point / size, keepdim=True), norm(point / square, keepdim=True)
+            ratio = scaled / torch.where(slope == 0, 1.0, slope)
+            inner = point / (square * torch.where(scaled == 0, 1.0, scaled))
+            outer = point / (square * square) * (ratio * (scaled - 1) / torch.where(slope == 0, 1.0, slope))
+            return normalize((2 * scaled - 1) * inner - outer, none)[0]
+        case Shape.CYLINDER:
+            beyond = _beyond(shape, size, point)
+            outward = normalize(beyond.clamp(min=0), torch.zeros_like(beyond))[0]
+            is_side = beyond[..., :1] > beyond[..., 1:]
+            nearest = torch.cat([is_side, ~is_side], dim=-1).to(point.dtype)
+            weight = torch.where(beyond.amax(-1, keepdim=True) < 0, nearest, outward)
+            side = normalize(point[..., :2], none[..., :2])[0]
+            return torch.cat([weight[..., :1] * side, weight[..., 1:] * point[..., 2:].sign()], dim=-1)
+        case Shape.BOX:
+            beyond = _beyond(shape, size, point)
+            inside = (beyond < 0).all(-1, keepdim=True)
+            radial = size / torch.where(inside, -beyond, 1.0)
+            outward = normalize(torch.where(inside, radial, beyond.clamp(min=0)), none)[0]
+            return torch.where(point < 0, -outward, outward)
 
 
 def normal(shape: Shape, size: Tensor, point: Tensor) -> Tensor:

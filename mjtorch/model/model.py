@@ -120,7 +120,8 @@ class Model(tree.Tree):
     plan: Plan = tree.field(constant=True)
     settings: Settings
 
-    # numbers: the shape is mjModel's, (n,) or (n, k); `inertia_from_geom` may make body_inertia (nbody, 6)
+    # numbers: the shape is mjModel's, (n,) or (n, k); `inertia_from_geom` may make body_inertia (nbody, 6). sdf_grid
+    # (n,) [m] is what the octrees of signed distance fields hold, at the corners of their smallest cells
     qpos0: Tensor
     qpos_spring: Tensor
     body_pos: Tensor
@@ -172,6 +173,7 @@ class Model(tree.Tree):
     mesh_quat: Tensor
     hfield_size: Tensor
     hfield_data: Tensor
+    sdf_grid: Tensor
     cam_pos: Tensor
     cam_quat: Tensor
     cam_poscom0: Tensor

@@ -107,6 +107,7 @@ class Option(tree.Tree):
     ls_iterations: int = tree.field(static=True)
     noslip_iterations: int = tree.field(static=True)
     ccd_iterations: int = tree.field(static=True)
+    sdf_iterations: int = tree.field(static=True)
     disableflags: int = tree.field(static=True)
     enableflags: int = tree.field(static=True)
     disableactuator: int = tree.field(static=True)

@@ -12,6 +12,7 @@ from mjtorch import tree
 from mjtorch.model import plan, settings, support
 from mjtorch.model.model import Model
 from mjtorch.model.option import Cone, Integrator, Option, Solver, Statistic
+from mjtorch.model.plan import sdf
 from mjtorch.model.settings import Gradient, Substeps
 
 DTYPES = (torch.float32, torch.float64)
@@ -68,6 +69,7 @@ def put_model(
         ls_iterations=int(mj_model.opt.ls_iterations),
         noslip_iterations=int(mj_model.opt.noslip_iterations),
         ccd_iterations=int(mj_model.opt.ccd_iterations),
+        sdf_iterations=int(mj_model.opt.sdf_iterations),
         disableflags=int(mj_model.opt.disableflags),
         enableflags=int(mj_model.opt.enableflags),
         disableactuator=int(mj_model.opt.disableactuator),
@@ -78,6 +80,7 @@ def put_model(
         "stat": Statistic(meaninertia=tensor(mj_model.stat.meaninertia)),
         "plan": plans,
         "settings": settings.build(mj_model, plans, option.timestep, gradient, substeps),
+        "sdf_grid": tensor(sdf.grid(mj_model)),
     }
     statics = {name: _static(_field(mj_model, name)) for name in tree.static_fields(Model)}
     numbers = [f.name for f in dataclasses.fields(Model) if f.name not in subtrees and f.name not in statics]

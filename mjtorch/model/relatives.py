@@ -44,7 +44,8 @@ MJX = Relative(
         "collisions": _all(
             *(f"{one}-{two}" for one in ("ellipsoid", "cylinder") for two in ("box", "mesh")),
             *("hfield-ellipsoid", "hfield-cylinder"),
-            pairs_of_other_geoms="signed distance fields",
+            *(f"{one}-sdf" for one in ("plane", "sphere", "capsule", "ellipsoid", "cylinder", "box", "mesh", "sdf")),
+            "pairs of other geoms",
         ),
         "contacts": {
             **_all("override", "surface velocity", "speculative", "ipc"),

@@ -13,6 +13,7 @@ from mjtorch.model.option import Cone, DisableBit, EnableBit, Integrator, Solver
 from mjtorch.model.plan.distance import unmeasured_geoms
 from mjtorch.model.plan.geom_pairs import SUPPORTED as COLLIDED, convex_pairs, field_pairs, unsupported_pairs
 from mjtorch.model.plan.ray import unmet_geoms
+from mjtorch.model.plan.sdf import LEVELS, too_deep
 from mjtorch.model.plan.sensor import SUPPORTED as SENSORS
 from mjtorch.model.plan.servo import slots
 from mjtorch.model.plan.tactile import unfelt_geoms
@@ -367,6 +368,13 @@ TABLE: tuple[Feature, ...] = (
         NO,
         _pair_names,
         "replace one of them by a geom of a supported pair, or set contype and conaffinity so that they do not meet",
+    ),
+    Feature(
+        "collisions",
+        f"signed distance fields of more than {LEVELS} levels",
+        NO,
+        lambda m: _named(m, "geom", too_deep(m)),
+        "compile them with a smaller octree_maxdepth",
     ),
     Feature(
         "collisions", "several contacts of convex shapes (multiccd)", YES, lambda m: _names_of_pairs(m, convex_pairs(m))

@@ -42,9 +42,13 @@ REFUSED = (
     refused("sections", GENERAL.format('dyntype="user" actdim="3"'), "actdim above", 'actuator "engine"'),
     refused("sections", GENERAL.format('biastype="dcmotor"'), "beside other types", 'actuator "engine"'),
     (
-        {"world": '<geom name="blob" type="sdf" mesh="lump"/>'},
+        {
+            "asset": HILLS,
+            "world": '<geom name="hills" type="hfield" hfield="hills"/>',
+            "geom": 'type="sdf" mesh="lump"',
+        },
         "pairs of other geoms",
-        'sphere-sdf (geom "ball", geom "blob")',
+        'hfield-sdf (geom "hills", geom "ball")',
     ),
     (
         {"flag": 'nativeccd="disable"', "world": '<geom name="rock" type="mesh" mesh="lump"/>'},
@@ -128,9 +132,9 @@ def test_all_refusals_come_in_one_error() -> None:
 
 
 def test_elements_without_a_name_are_numbered_and_long_lists_cut() -> None:
-    blobs = "".join(f'<geom type="sdf" mesh="lump" pos="{i} 0 0"/>' for i in range(9))
-    with pytest.raises(NotImplementedError, match=r'sphere-sdf \(geom "ball", geom 0\).* and 10 more'):
-        put_model(build(world=blobs))
+    hills = "".join(f'<geom type="hfield" hfield="hills" pos="{i} 0 0"/>' for i in range(9))
+    with pytest.raises(NotImplementedError, match=r'hfield-sdf \(geom 0, geom "ball"\).* and 1 more'):
+        put_model(build(asset=HILLS, world=hills, geom='type="sdf" mesh="lump"'))
 
 
 def test_callbacks_are_refused() -> None:

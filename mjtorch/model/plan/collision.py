@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.model.plan import contact_capacity, height_field
+from mjtorch.model.plan import contact_capacity, height_field, sdf
 from mjtorch.model.plan.geom_pairs import (
     CAPSULE,
     MESH,
     PLANE,
     ROUND,
+    SDF,
     SPHERE,
     SUPPORTED,
     GeomPair,
@@ -28,9 +29,10 @@ from mjtorch.model.plan.geom_pairs import (
 )
 from mjtorch.model.plan.height_field import HeightFields, Window
 from mjtorch.model.plan.mesh import hull_reach, hulls
+from mjtorch.model.plan.sdf import DistanceFields
 
 # Families that are collided by iteration, and those whose pairs take so much that, of many, the closest are chosen.
-ITERATED = ("convex", "convex-mesh")
+ITERATED = ("convex", "convex-mesh", "sdf", "mesh-sdf")
 SELECTED = ("box-box", "capsule-box", *ITERATED)
 
 __all__ = ["Block", "CollisionPlan", "Family", "Meshes", "build", "unsupported_pairs"]
@@ -73,6 +75,7 @@ class Family(tree.Tree):
     candidate: (n,) the first candidate of each pair
     meshes: of the first geoms and of the second, none where these are no meshes
     fields: of the first geoms, none where these are no height fields
+    distances: none where the second geoms are no signed distance fields, or meet planes
     """
 
     name: str = tree.field(static=True)
@@ -81,6 +84,7 @@ class Family(tree.Tree):
     candidate: Tensor
     meshes: tuple[tuple[Meshes, ...], tuple[Meshes, ...]]
     fields: tuple[HeightFields, ...]
+    distances: tuple[DistanceFields, ...]
 
     @property
     def selects(self) -> bool:
@@ -317,7 +321,8 @@ def _family(
     pairs = {contacts: [c for c in block if c.nth == 0] for contacts, block in part.items()}
     geoms = [c.geom for block in pairs.values() for c in block]
     first = {(c.tried, c.nth): k for k, c in enumerate(candidates)}
-    one, two = (_meshes(mj_model, [geom[k] for geom in geoms], ints, floats) for k in (0, 1))
+    is_sdf = name in ("sdf", "mesh-sdf")
+    one, two = (() if is_sdf else _meshes(mj_model, [geom[k] for geom in geoms], ints, floats) for k in (0, 1))
 
     def types(block: list[Candidate], k: int) -> tuple[int, ...]:
         return tuple(sorted({c.types[k] for c in block}))
@@ -332,6 +337,7 @@ def _family(
         candidate=ints([first[c.tried, 0] for block in pairs.values() for c in block], -1),
         meshes=(one, two),
         fields=(height_field.build(mj_model, geoms, windows[name], ints),) if name in windows else (),
+        distances=(sdf.build(mj_model, geoms, ints, floats),) if is_sdf else (),
     )
 
 
@@ -339,7 +345,7 @@ def _meshes(
     mj_model: mujoco.MjModel, geoms: list[int], ints: Callable[..., Tensor], floats: Callable[..., Tensor]
 ) -> tuple[Meshes, ...]:
     """The hulls of geoms, nothing if none is a mesh."""
-    is_mesh = mj_model.geom_type[geoms] == MESH
+    is_mesh = np.isin(mj_model.geom_type[geoms], (MESH, SDF))
     if not is_mesh.any():
         return ()
     used, row = np.unique(np.where(is_mesh, mj_model.geom_dataid[geoms], mj_model.nmesh), return_inverse=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.option import DisableBit
-from mjtorch.model.plan.geom_pairs import BOX, CONVEX, HFIELD, MESH, SUPPORTED
+from mjtorch.model.plan.geom_pairs import BOX, CONVEX, HFIELD, MESH, SDF, SUPPORTED
 
 BOX_BOX = SUPPORTED[BOX, BOX].family
 BODY = int(mujoco.mjtObj.mjOBJ_BODY)
@@ -117,7 +117,8 @@ def _is_void(types: Pair) -> bool:
 
 def _is_known(types: Pair, native: bool = True) -> bool:
     """Whether there is a distance of such geoms; native: with what `nativeccd` switches."""
-    family = SUPPORTED[types].family if types in SUPPORTED and HFIELD not in types else None
+    is_shape = types in SUPPORTED and not {HFIELD, SDF} & {*types}
+    family = SUPPORTED[types].family if is_shape else None
     return family is not None and (native or family not in (*CONVEX, BOX_BOX))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from mjtorch.model.option import DisableBit
 
-PLANE, HFIELD, SPHERE, CAPSULE, ELLIPSOID, CYLINDER, BOX, MESH = range(8)
+PLANE, HFIELD, SPHERE, CAPSULE, ELLIPSOID, CYLINDER, BOX, MESH, SDF = range(9)
 # The family of planes, spheres and capsules among themselves.
 ROUND = "round"
 # The families of convex shapes that have no formula of their own.
@@ -36,12 +36,22 @@ FIELDS = {
     "hfield-box": (HFIELD, BOX),
     "hfield-mesh": (HFIELD, MESH),
 }
+# The families of signed distance fields and what has a distance at every point.
+DISTANCES = {
+    "sphere-sdf": (SPHERE, SDF),
+    "capsule-sdf": (CAPSULE, SDF),
+    "ellipsoid-sdf": (ELLIPSOID, SDF),
+    "cylinder-sdf": (CYLINDER, SDF),
+    "box-sdf": (BOX, SDF),
+    "mesh-sdf": (MESH, SDF),
+    "sdf-sdf": (SDF, SDF),
+}
 
 
 class Collided(NamedTuple):
     """How two types of geoms are collided: by which family, and the most contacts that a pair of them makes.
 
-    Of height fields this is left open: it depends on how fine these are.
+    Of height fields this is left open: it depends on how fine these are. Of distance fields the options say it.
     """
 
     family: str
@@ -61,6 +71,7 @@ SUPPORTED = {
     (PLANE, CYLINDER): Collided("plane-cylinder", 4),
     (PLANE, BOX): Collided("plane-box", 4),
     (PLANE, MESH): Collided("plane-mesh", 4),
+    (PLANE, SDF): Collided("plane-mesh", 4),
     (SPHERE, SPHERE): Collided(ROUND, 1),
     (SPHERE, CAPSULE): Collided(ROUND, 1),
     (SPHERE, CYLINDER): Collided("sphere-cylinder", 1),
@@ -70,13 +81,19 @@ SUPPORTED = {
     (BOX, BOX): Collided("box-box", 8),
     **{pair: Collided(name, 0) for name, pair in FIELDS.items()},
     **{pair: Collided(name, _contacts(*pair)) for name, pair in CONVEX.items()},
+    **{pair: Collided(name, 0) for name, pair in DISTANCES.items()},
 }
 
 
 def together(family: str) -> str:
-    """What the pairs of a family are collided as: all convex shapes in one go, but for meshes, which take more."""
+    """What the pairs of a family are collided as.
+
+    All convex shapes in one go, but for meshes, which take more; so it is with signed distance fields.
+    """
     if family in FIELDS:
         return "hfield-mesh" if MESH in FIELDS[family] else "hfield"
+    if family in DISTANCES:
+        return "mesh-sdf" if MESH in DISTANCES[family] else "sdf"
     if family not in CONVEX:
         return family
     return "convex-mesh" if MESH in CONVEX[family] else "convex"
@@ -119,12 +136,18 @@ def unsupported_pairs(mj_model: mujoco.MjModel) -> list[tuple[int, int]]:
 
 def collided(mj_model: mujoco.MjModel, pair: GeomPair) -> Collided | None:
     """How a pair is collided; None if it is not supported. A mesh needs the faces of its hull."""
-    meshes = [int(mj_model.geom_dataid[g]) for g in (pair.geom1, pair.geom2) if mj_model.geom_type[g] == MESH]
-    if not all(mj_model.mesh_polynum[mesh] for mesh in meshes):
-        return None
     how = SUPPORTED.get(types(mj_model, pair))
+    if how is None:
+        return None
+    if how.family == "mesh-sdf":
+        return how._replace(contacts=int(mujoco.mjMAXCONPAIR)) if mj_model.opt.sdf_iterations > 0 else None
+    if how.family in DISTANCES:
+        return how._replace(contacts=int(mj_model.opt.sdf_initpoints))
+    geoms = [g for g in (pair.geom1, pair.geom2) if mj_model.geom_type[g] in (MESH, SDF)]
+    if not all(mj_model.mesh_polynum[mj_model.geom_dataid[g]] for g in geoms):
+        return None
     single = bool(mj_model.opt.disableflags & DisableBit.MULTICCD)
-    return how._replace(contacts=1) if how and how.family in CONVEX and single else how
+    return how._replace(contacts=1) if how.family in CONVEX and single else how
 
 
 def convex_pairs(mj_model: mujoco.MjModel) -> list[tuple[int, int]]:

@@ -42,7 +42,8 @@ def hulls(mj_model: mujoco.MjModel, meshes: Sequence[int]) -> Hulls:
 def hull_reach(mj_model: mujoco.MjModel) -> np.ndarray:
     """How far (ngeom, 3) [m] the meshes of geoms reach along their axes, either way; zero for other geoms."""
     reach = np.zeros((mj_model.ngeom, 3))
-    for geom in np.flatnonzero(mj_model.geom_type == mujoco.mjtGeom.mjGEOM_MESH):
+    types = [mujoco.mjtGeom.mjGEOM_MESH, mujoco.mjtGeom.mjGEOM_SDF]
+    for geom in np.flatnonzero(np.isin(mj_model.geom_type, types) & (mj_model.geom_dataid >= 0)):
         first, count = (int(x[mj_model.geom_dataid[geom]]) for x in (mj_model.mesh_vertadr, mj_model.mesh_vertnum))
         reach[geom] = np.abs(mj_model.mesh_vert[first : first + count]).max(0)
     return reach

@@ -1,0 +1,227 @@
+"""Signed distance fields of meshes: the octrees that C reads them from, as grids."""
+
+from collections.abc import Callable, Sequence
+
+import mujoco
+import numpy as np
+from torch import Tensor
+
+from mjtorch import tree
+from mjtorch.model.plan.geom_pairs import MESH, SDF
+
+# mjMAXCONPAIR: of a mesh, no more starts of searches are looked at that end inside.
+MOST = int(mujoco.mjMAXCONPAIR)
+# An octree with more levels of cells makes a grid that is too large.
+LEVELS = 7
+
+
+@tree.dataclass(kw_only=True)
+class Octrees(tree.Tree):
+    """The octrees of n geoms, as grids of their smallest cells; one of them for what is no distance field.
+
+    address: (n,) the first row of each in `Model.sdf_grid`, strides: (n, 3) rows from one corner to the next along x, y
+    and z, corners: (n, 8) to the corners of a cell
+    cells: (n,) along each edge of the box that is `half (n, 3)` [m] long from its `center (n, 3)` [m], in the frame of
+    the geom
+    """
+
+    address: Tensor
+    strides: Tensor
+    corners: Tensor
+    cells: Tensor
+    center: Tensor
+    half: Tensor
+
+
+@tree.dataclass(kw_only=True)
+class Side(tree.Tree):
+    """One geom of each of n pairs.
+
+    center, half: (n, 3) [m] the boxes that they are in, in their own frames; zero for primitive shapes
+    octree: none if none of them is a distance field
+    """
+
+    center: Tensor
+    half: Tensor
+    octree: tuple[Octrees, ...]
+
+
+@tree.dataclass(kw_only=True)
+class Faces(tree.Tree):
+    """The faces of u meshes, f each, in the order of their bounding volume hierarchies, the boxes of these, b each.
+
+    mesh: (n,) which of them n geoms are; vert: (u, f, 3) rows of `mesh_vert`; there: (u, f) bool, no padding
+    center: (u, b, 3) [m] and radius: (u, b) [m] of spheres around the boxes; above: (u, f, k) those that a face is in
+    start: (s, 3) weights of the corners of a face where searches start
+    """
+
+    mesh: Tensor
+    vert: Tensor
+    there: Tensor
+    center: Tensor
+    radius: Tensor
+    above: Tensor
+    start: Tensor
+
+
+@tree.dataclass(kw_only=True)
+class DistanceFields(tree.Tree):
+    """n pairs of geoms of which the second ones are signed distance fields.
+
+    spread: (k, 3) where descents start, from 0 to 1 along the edges of a box
+    faces: of the first geoms, none where these are no meshes
+    """
+
+    sides: tuple[Side, Side]
+    spread: Tensor
+    faces: tuple[Faces, ...]
+
+
+def meshes(mj_model: mujoco.MjModel) -> list[int]:
+    """The meshes that are signed distance fields of geoms."""
+    geoms = (mj_model.geom_type == SDF) & (mj_model.geom_dataid >= 0)
+    return sorted({int(mesh) for mesh in mj_model.geom_dataid[geoms] if mj_model.mesh_octadr[mesh] >= 0})
+
+
+def too_deep(mj_model: mujoco.MjModel) -> list[int]:
+    """The geoms whose octrees have more than `LEVELS` levels."""
+    deep = [mesh for mesh in meshes(mj_model) if _depth(mj_model, mesh) > LEVELS]
+    return np.flatnonzero((mj_model.geom_type == SDF) & np.isin(mj_model.geom_dataid, deep)).tolist()
+
+
+def grid(mj_model: mujoco.MjModel) -> np.ndarray:
+    """`Model.sdf_grid`."""
+    return np.concatenate([np.zeros(0), *(_grid(mj_model, mesh) for mesh in meshes(mj_model))])
+
+
+def build(
+    mj_model: mujoco.MjModel,
+    geoms: Sequence[tuple[int, int]],
+    ints: Callable[..., Tensor],
+    floats: Callable[..., Tensor],
+) -> DistanceFields:
+    """The fields of pairs of `geoms`, the second ones of which are signed distance fields."""
+    one, two = ([pair[k] for pair in geoms] for k in (0, 1))
+    points = range(mj_model.opt.sdf_initpoints)
+    spread = np.array([[mujoco.mju_Halton(k, base) for base in (2, 3, 5)] for k in points])
+    is_mesh = mj_model.geom_type[one[0]] == MESH
+    return DistanceFields(
+        sides=(_side(mj_model, one, ints, floats), _side(mj_model, two, ints, floats)),
+        spread=floats(spread),
+        faces=(_faces(mj_model, one, ints, floats),) if is_mesh else (),
+    )
+
+
+def _faces(
+    mj_model: mujoco.MjModel, geoms: Sequence[int], ints: Callable[..., Tensor], floats: Callable[..., Tensor]
+) -> Faces:
+    """The faces of `geoms`, all meshes."""
+    used, row = np.unique(mj_model.geom_dataid[geoms], return_inverse=True)
+    found = [_hierarchy(mj_model, int(mesh)) for mesh in used]
+    vert, above, center, radius = (_padded([part[k] for part in found]) for k in range(4))
+    count = np.array([[len(part[0])] for part in found])
+    there = floats(np.arange(vert.shape[1]) < count) > 0
+    return Faces(
+        mesh=ints(row, -1),
+        vert=ints(vert, *vert.shape),
+        there=there,
+        center=floats(center),
+        radius=floats(radius),
+        above=ints(above, *above.shape),
+        start=floats(_starts(max(1, mj_model.opt.sdf_initpoints))),
+    )
+
+
+def _hierarchy(mj_model: mujoco.MjModel, mesh: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Of a mesh `Faces.vert`, `above`, `center` and `radius`."""
+    first = int(mj_model.mesh_bvhadr[mesh])
+    boxes = slice(first, first + int(mj_model.mesh_bvhnum[mesh]))
+    child, face, box = mj_model.bvh_child[boxes], mj_model.bvh_nodeid[boxes].ravel(), mj_model.bvh_aabb[boxes]
+    order, paths = [], []
+    stack = [[0]]
+    while stack:
+        path = stack.pop()
+        if face[path[-1]] >= 0:
+            order.append(int(face[path[-1]]))
+            paths.append(path)
+        else:
+            stack += [[*path, int(k)] for k in child[path[-1]] if k >= 0]
+    vert = mj_model.mesh_vertadr[mesh] + mj_model.mesh_face[mj_model.mesh_faceadr[mesh] + np.array(order)]
+    deepest = max(map(len, paths))
+    above = np.array([path + path[-1:] * (deepest - len(path)) for path in paths])
+    return vert, above, box[:, :3], np.linalg.norm(box[:, 3:], axis=1)
+
+
+def _starts(count: int) -> np.ndarray:
+    """`Faces.start`: points spread over a triangle."""
+    u, v = np.array([[mujoco.mju_Halton(k, base) for base in (2, 3)] for k in range(1, count + 1)]).T
+    outside = u + v > 1
+    u, v = np.where(outside, 1 - u, u), np.where(outside, 1 - v, v)
+    return np.stack([1 - u - v, u, v], axis=1)
+
+
+def _padded(arrays: list[np.ndarray]) -> np.ndarray:
+    """Stacked, with zeros where some are smaller than others."""
+    shape = np.max([x.shape for x in arrays], axis=0)
+    return np.stack([np.pad(x, [(0, most - mine) for most, mine in zip(shape, x.shape, strict=True)]) for x in arrays])
+
+
+def _side(
+    mj_model: mujoco.MjModel, geoms: Sequence[int], ints: Callable[..., Tensor], floats: Callable[..., Tensor]
+) -> Side:
+    is_mesh = np.isin(mj_model.geom_type[geoms], (MESH, SDF))
+    box = mj_model.geom_aabb[geoms] * is_mesh[:, None]
+    has_octree = (mj_model.geom_type[geoms] == SDF).any()
+    octree = (octrees(mj_model, geoms, ints, floats),) if has_octree else ()
+    return Side(center=floats(box[:, :3]), half=floats(box[:, 3:]), octree=octree)
+
+
+def octrees(
+    mj_model: mujoco.MjModel, geoms: Sequence[int], ints: Callable[..., Tensor], floats: Callable[..., Tensor]
+) -> Octrees:
+    """The octrees of `geoms`."""
+    used = meshes(mj_model)
+    cells = np.array([2 ** _depth(mj_model, mesh) for mesh in used])
+    first = np.concatenate([[0], np.cumsum((cells + 1) ** 3)])
+    box = mj_model.oct_aabb.reshape(-1, 6)[mj_model.mesh_octadr[used]]
+    which = [used.index(int(mj_model.geom_dataid[g])) if mj_model.geom_type[g] == SDF else 0 for g in geoms]
+    strides = (cells[which, None] + 1) ** np.arange(3)
+    corner = np.arange(8)[:, None] >> np.arange(3) & 1
+    return Octrees(
+        address=ints(first[which], -1),
+        strides=ints(strides, -1, 3),
+        corners=ints(strides @ corner.T, -1, 8),
+        cells=ints(cells[which], -1),
+        center=floats(box[which, :3]),
+        half=floats(box[which, 3:]),
+    )
+
+
+def _octree(mj_model: mujoco.MjModel, mesh: int) -> slice:
+    """The cells of the octree of a mesh."""
+    first = int(mj_model.mesh_octadr[mesh])
+    return slice(first, first + int(mj_model.mesh_octnum[mesh]))
+
+
+def _depth(mj_model: mujoco.MjModel, mesh: int) -> int:
+    """How many levels of cells are below the root."""
+    return int(mj_model.oct_depth[_octree(mj_model, mesh)].max())
+
+
+def _grid(mj_model: mujoco.MjModel, mesh: int) -> np.ndarray:
+    """The rows (z, y, x) of a mesh: the distance [m] at the corners of the smallest cells."""
+    here = _octree(mj_model, mesh)
+    depth, box = mj_model.oct_depth[here], mj_model.oct_aabb.reshape(-1, 6)[here]
+    corner = mj_model.oct_coeff.reshape(-1, 8)[here].reshape(-1, 2, 2, 2)
+    leaf = (mj_model.oct_child.reshape(-1, 8)[here] < 0).all(1)
+    deepest = _depth(mj_model, mesh)
+    low = (box[:, :3] - box[:, 3:] - (box[0, :3] - box[0, 3:])) / (2 * box[0, 3:]) * 2**deepest
+    rows = np.zeros((2**deepest + 1,) * 3)
+    for level in np.unique(depth[leaf]):
+        mine, long = leaf & (depth == level), 2 ** (deepest - int(level))
+        inside = np.linspace(0, 1, long + 1)
+        weight = np.stack([1 - inside, inside], axis=1)
+        value = np.einsum("nzyx,cz,by,ax->ncba", corner[mine], weight, weight, weight)
+        x, y, z = (np.rint(edge)[:, None].astype(int) + np.arange(long + 1) for edge in low[mine].T)
+        rows[z[:, :, None, None], y[:, None, :, None], x[:, None, None, :]] = value
+    return rows.ravel()
