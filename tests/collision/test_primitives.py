@@ -13,7 +13,7 @@ from mjtorch import tree
 from mjtorch.collision import collision
 from mjtorch.collision.families import COLLIDERS
 from mjtorch.model import Contact, Model
-from mjtorch.model.plan.geom_pairs import CONVEX, FIELDS as FIELD_PAIRS, ROUND, SUPPORTED
+from mjtorch.model.plan.geom_pairs import CONVEX, DISTANCES, FIELDS as FIELD_PAIRS, ROUND, SUPPORTED
 
 SHAPES = {
     "plane": 'type="plane" size="1 1 .1"',
@@ -161,7 +161,8 @@ def differences(contact: Contact, mj_data: mujoco.MjData, ordered: bool = True) 
 
 
 def test_table_is_complete():
-    assert {ROUND, *COLLIDERS, *CONVEX, *FIELD_PAIRS} == {collided.family for collided in SUPPORTED.values()}
+    families = {ROUND, *COLLIDERS, *CONVEX, *FIELD_PAIRS, *DISTANCES}
+    assert families == {collided.family for collided in SUPPORTED.values()}
 
 
 @pytest.mark.parametrize("margin", [0.0, 0.06])
