@@ -30,7 +30,7 @@ from mjtorch.model.plan.height_field import HeightFields, Window
 from mjtorch.model.plan.mesh import hull_reach, hulls
 
 # Families that are collided by iteration, and those whose pairs take so much that, of many, the closest are chosen.
-ITERATED = ("convex", "convex-mesh")
+ITERATED = ("convex",)
 SELECTED = ("box-box", "capsule-box", *ITERATED)
 
 __all__ = ["Block", "CollisionPlan", "Family", "Meshes", "build", "unsupported_pairs"]

@@ -74,12 +74,10 @@ SUPPORTED = {
 
 
 def together(family: str) -> str:
-    """What the pairs of a family are collided as: all convex shapes in one go, but for meshes, which take more."""
+    """What the pairs of a family are collided as: all convex shapes in one go."""
     if family in FIELDS:
         return "hfield-mesh" if MESH in FIELDS[family] else "hfield"
-    if family not in CONVEX:
-        return family
-    return "convex-mesh" if MESH in CONVEX[family] else "convex"
+    return "convex" if family in CONVEX else family
 
 
 class GeomPair(NamedTuple):
