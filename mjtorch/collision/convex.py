@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.collision.epa import epa, no_depth
-from mjtorch.collision.gjk import gjk
+from mjtorch.collision.gjk import Support, gjk
 from mjtorch.collision.multicontact import Patch, features, may_touch_along_faces, multicontact, no_patch
 from mjtorch.collision.support import CURVED, SMOOTH, Convex, Core, core, detach, from_first, support
 from mjtorch.collision.witness import Nearest, closer, witness
@@ -160,10 +160,7 @@ def unknown(shape1: Core, shape2: Core) -> Closest:
 
 def searched(shape1: Core, shape2: Core, active: Tensor, reach: Tensor, tolerance: Tensor, iterations: int) -> Closest:
     """The nearest points of the cores of shapes that are constants; reach: (n,) [m] of cores, tolerance: (n,) [m]."""
-
-    def furthest(direction: Tensor) -> tuple[Tensor, Tensor]:
-        return support(shape1, -direction), support(shape2, direction)
-
+    furthest = opposite(shape1, shape2)
     start, rough = shape2.pos - shape1.pos, roughness(shape1, shape2)
     apart = gjk(furthest, start, active, reach, iterations, tolerance)
     within = active & ~apart.beyond
@@ -187,18 +184,36 @@ def searched(shape1: Core, shape2: Core, active: Tensor, reach: Tensor, toleranc
     # Not converged: what is known best is a direction, not a face.
     coarse = touch & (deep.reach[:, 3:] > (deep.depth + tolerance)[:, None])
     normal = torch.where(coarse, -deep.reach[:, :3], normal)
-    return if_any(curved, lambda: rounded(shape1, shape2, found, normal, weight, curved), found)
+    return if_any(curved, lambda: rounded(furthest, shape1, shape2, found, normal, weight, curved), found)
 
 
-def rounded(shape1: Core, shape2: Core, found: Closest, normal: Tensor, weight: Tensor, curved: Tensor) -> Closest:
+def rounded(
+    furthest: Support, shape1: Core, shape2: Core, found: Closest, normal: Tensor, weight: Tensor, curved: Tensor
+) -> Closest:
     """What was found, met more closely where it is `curved (n,)` bool; weight: (n, 3) of the corners."""
-    corner1 = spanned(found.corner1, found.nearest.point1, support(shape1, normal), normal, curved)
-    corner2 = spanned(found.corner2, found.nearest.point2, support(shape2, -normal), -normal, curved)
+    far1, far2 = furthest(-normal)
+    corner1 = spanned(found.corner1, found.nearest.point1, far1, normal, curved)
+    corner2 = spanned(found.corner2, found.nearest.point2, far2, -normal, curved)
     point1, point2 = (weight[..., None] * corner1).sum(1), (weight[..., None] * corner2).sum(1)
-    met = closer(shape1, shape2, Nearest(normal, found.nearest.dist, point1, point2), corner1, corner2)
+    met = closer(furthest, shape1, shape2, Nearest(normal, found.nearest.dist, point1, point2), corner1, corner2)
     pairs = zip(met, found.nearest, strict=True)
     cores = Nearest(*(torch.where(curved.view(-1, *(1,) * (x.dim() - 1)), x, y) for x, y in pairs))
     return Closest(cores, corner1, corner2, found.within)
+
+
+def opposite(shape1: Core, shape2: Core) -> Support:
+    """The furthest points of both shapes, of all in one go where their hulls have room for as many vertices."""
+    if shape1.vert.shape[1:] != shape2.vert.shape[1:]:
+        return lambda direction: (support(shape1, -direction), support(shape2, direction))
+    types = tuple(sorted({*shape1.types, *shape2.types}))
+    sides = (x.replace(types=types, face=x.face[:, :0, :0], normal=x.normal[:, :0], degree=0) for x in (shape1, shape2))
+    both = tree.map(lambda *x: torch.cat(x), *sides)
+
+    def furthest(direction: Tensor) -> tuple[Tensor, Tensor]:
+        one, two = support(both, torch.cat([-direction, direction])).chunk(2)
+        return one, two
+
+    return furthest
 
 
 def roughness(shape1: Core, shape2: Core) -> float | Tensor:
