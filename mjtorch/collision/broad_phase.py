@@ -41,7 +41,7 @@ def everything(family: Family) -> Chosen:
 
 
 def chosen(d: Data, family: Family, bound: Tensor, threshold: Tensor) -> Chosen:
-    """As many pairs of each block as it has places, in their order: those whose boxes overlap, the deepest first.
+    """As many pairs of each block as it has places: those whose boxes overlap, the deepest first.
 
     bound: (ngeom, 3) [m] of `bounds`; threshold: (ncandidate,) [m] how near to each other candidates matter
     """
@@ -68,9 +68,5 @@ def chosen(d: Data, family: Family, bound: Tensor, threshold: Tensor) -> Chosen:
 
 
 def deepest(order: Tensor, count: int) -> Tensor:
-    """Where the `count` least of `order (n,)` are, in their own order; infinite ones fill what is left, at the end."""
-    least = order.sort(stable=True)
-    index = least.indices[:count]
-    # Among many numbers, infinities take no time to sort.
-    place = index.to(order.dtype).masked_fill(torch.isinf(least.values[:count]), torch.inf)
-    return index[place.sort(stable=True).indices]
+    """Where the `count` least of `order (n,)` are, the least first: so what is near has the first places."""
+    return order.sort(stable=True).indices[:count]

@@ -6,13 +6,14 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.collision.epa import epa
-from mjtorch.collision.gjk import gjk
-from mjtorch.collision.multicontact import features, may_touch_along_faces, multicontact
+from mjtorch.collision.epa import epa, no_depth
+from mjtorch.collision.gjk import Support, gjk
+from mjtorch.collision.multicontact import Patch, features, may_touch_along_faces, multicontact, no_patch
 from mjtorch.collision.support import CURVED, SMOOTH, Convex, Core, core, detach, from_first, support
 from mjtorch.collision.witness import Nearest, closer, witness
+from mjtorch.control_flow.cond import cond
+from mjtorch.control_flow.if_any import if_any
 from mjtorch.control_flow.map import each
-from mjtorch.control_flow.while_loop import while_loop
 from mjtorch.math.vector import basis, dot, norm
 
 # How far, relative to the size of a face, its points may be from the furthest along its normal.
@@ -35,11 +36,15 @@ class Contacts(NamedTuple):
 
 
 class Closest(NamedTuple):
-    """Where n pairs of shapes are nearest, and the corners (n, 3, 3) [m] on either core that this was found from."""
+    """Where n pairs of shapes are nearest, and the corners (n, 3, 3) [m] on either core that this was found from.
+
+    within: (n,) bool, they may be as near as was asked about; else the rest means nothing
+    """
 
     nearest: Nearest
     corner1: Tensor
     corner2: Tensor
+    within: Tensor
 
 
 def convex(
@@ -58,7 +63,7 @@ def convex(
         ccd_tolerance
     """
     one, two, origin = from_first(core(shape1), core(shape2))
-    found = nearest(one, two, torch.ones_like(margin, dtype=torch.bool), iterations, tolerance)
+    found = nearest(one, two, *everywhere(margin), iterations, tolerance)
     flat = multiccd and may_touch_along_faces(one, two)
     contacts = several(one, two, found, margin) if flat else single(found)
     return contacts._replace(pos=contacts.pos + origin[:, None])
@@ -74,10 +79,14 @@ def single(found: Closest) -> Contacts:
 def several(shape1: Core, shape2: Core, found: Closest, margin: Tensor) -> Contacts:
     """The contacts of shapes that may touch along faces or edges, four at most; margin: (n,) [m] as in `convex`."""
     one = single(found)
-    around1 = features(shape1, one.normal, found.corner1)
-    around2 = features(shape2, -one.normal, found.corner2)
-    patch = multicontact(around1, around2, margin)
-    is_patch = patch.exists[:, :1]
+    near = found.within & (one.dist[:, 0] <= margin)
+
+    def patches(pairs: tuple[Core, Core, Closest, Tensor, Tensor]) -> Patch:
+        *touched, near = pairs
+        return cond(near.any(), touching, lambda *given: no_patch(given[-1]), *touched)
+
+    patch: Patch = each(patches, (shape1, shape2, found, margin, near))
+    is_patch = patch.exists[:, :1] & near[:, None]
     only = torch.arange(patch.exists.shape[1], device=margin.device) == 0
     return Contacts(
         torch.where(is_patch, patch.dist, one.dist),
@@ -87,66 +96,78 @@ def several(shape1: Core, shape2: Core, found: Closest, margin: Tensor) -> Conta
     )
 
 
+def touching(shape1: Core, shape2: Core, found: Closest, margin: Tensor) -> Patch:
+    """Where shapes touch in more than a point; margin: (n,) [m] as in `convex`."""
+    normal = found.nearest.normal
+    around1, around2 = features(shape1, normal, found.corner1), features(shape2, -normal, found.corner2)
+    return multicontact(around1, around2, margin)
+
+
 def closest(shape1: Convex, shape2: Convex, iterations: int, tolerance: float | Tensor) -> Closest:
     """The points of n pairs of shapes that are nearest to each other, or deepest in each other."""
     one, two, origin = from_first(core(shape1), core(shape2))
-    found = nearest(one, two, torch.ones_like(origin[:, 0], dtype=torch.bool), iterations, tolerance)
+    found = nearest(one, two, *everywhere(origin[:, 0]), iterations, tolerance)
     near = found.nearest._replace(point1=found.nearest.point1 + origin, point2=found.nearest.point2 + origin)
-    return Closest(near, found.corner1 + origin[:, None], found.corner2 + origin[:, None])
+    return found._replace(
+        nearest=near, corner1=found.corner1 + origin[:, None], corner2=found.corner2 + origin[:, None]
+    )
 
 
-def nearest(shape1: Core, shape2: Core, active: Tensor, iterations: int, tolerance: float | Tensor) -> Closest:
+def everywhere(like: Tensor) -> tuple[Tensor, Tensor]:
+    """All pairs are of interest, however far apart: `active` and `reach` of `nearest`, of the shape of `like`."""
+    return torch.ones_like(like, dtype=torch.bool), torch.full_like(like, torch.inf)
+
+
+def nearest(
+    shape1: Core, shape2: Core, active: Tensor, reach: Tensor, iterations: int, tolerance: float | Tensor
+) -> Closest:
     """The points of n pairs of shapes that are nearest to each other, or deepest in each other.
 
-    active: (n,) bool, pairs that are of interest; the others cost nothing, and what is said of them means nothing
+    active: (n,) bool, pairs that are of interest; reach: (n,) [m] how near to each other they are of interest; the
+        others cost little, and what is said of them means nothing
     """
     # One for each pair: a derivative of a loop cannot be traced if the loop captures a number of the model.
     limit = (torch.zeros_like(shape1.pos[:, 0]) + tolerance).detach()
+    apart = (reach + shape1.radius + shape2.radius).detach()
 
-    def search(pairs: tuple[Core, Core, Tensor, Tensor]) -> Closest:
-        return searched(*pairs, iterations)
+    def search(pairs: tuple[Core, Core, Tensor, Tensor, Tensor]) -> Closest:
+        one, two, active, *_ = pairs
+        return if_any(active, lambda: searched(*pairs, iterations), unknown(one, two))
 
-    found: Closest = each(search, (detach(shape1), detach(shape2), active, limit))
+    found: Closest = each(search, (detach(shape1), detach(shape2), active, apart, limit))
     cores = witness(shape1, shape2, found.nearest, found.corner1, found.corner2)
-    return Closest(
-        Nearest(
-            cores.normal,
-            cores.dist - shape1.radius - shape2.radius,
-            cores.point1 + shape1.radius[:, None] * cores.normal,
-            cores.point2 - shape2.radius[:, None] * cores.normal,
-        ),
-        found.corner1,
-        found.corner2,
+    near = Nearest(
+        cores.normal,
+        cores.dist - shape1.radius - shape2.radius,
+        cores.point1 + shape1.radius[:, None] * cores.normal,
+        cores.point2 - shape2.radius[:, None] * cores.normal,
     )
+    return found._replace(nearest=near)
 
 
-def searched(shape1: Core, shape2: Core, active: Tensor, tolerance: Tensor, iterations: int) -> Closest:
-    """The nearest points of the cores of shapes that are constants, if any pair is active; tolerance: (n,) [m]."""
+def unknown(shape1: Core, shape2: Core) -> Closest:
+    """What stands for the nearest points of pairs that are of no interest."""
     point1, point2 = shape1.pos, shape2.pos
     normal = basis(point1, 1, 0, 0).expand_as(point1)
-    anything = Closest(
+    found = Closest(
         Nearest(normal, dot(normal, point2 - point1), point1, point2),
         point1[:, None].expand(-1, 3, 3),
         point2[:, None].expand(-1, 3, 3),
+        torch.zeros_like(shape1.type, dtype=torch.bool),
     )
-
-    def search(state: tuple[Tensor, Closest]) -> tuple[Tensor, Closest]:
-        return torch.zeros_like(active), search_cores(shape1, shape2, active, tolerance, iterations)
-
-    return while_loop(lambda state: state[0].any(), search, (active, tree.map(Tensor.contiguous, anything)))[1]
+    return tree.map(Tensor.contiguous, found)
 
 
-def search_cores(shape1: Core, shape2: Core, active: Tensor, tolerance: Tensor, iterations: int) -> Closest:
-    """The nearest points of the cores of shapes that are constants; tolerance: (n,) [m]."""
-
-    def furthest(direction: Tensor) -> tuple[Tensor, Tensor]:
-        return support(shape1, -direction), support(shape2, direction)
-
-    start = shape2.pos - shape1.pos
-    apart = gjk(furthest, start, active, iterations, tolerance)
+def searched(shape1: Core, shape2: Core, active: Tensor, reach: Tensor, tolerance: Tensor, iterations: int) -> Closest:
+    """The nearest points of the cores of shapes that are constants; reach: (n,) [m] of cores, tolerance: (n,) [m]."""
+    furthest = opposite(shape1, shape2)
+    start, rough = shape2.pos - shape1.pos, roughness(shape1, shape2)
+    apart = gjk(furthest, start, active, reach, iterations, tolerance)
+    within = active & ~apart.beyond
     distance = norm(apart.nearest, keepdim=True)
     touch = distance <= tolerance[:, None]
-    deep = epa(furthest, start, touch[:, 0] & active, iterations, tolerance, roughness(shape1, shape2))
+    deeper = touch[:, 0] & within
+    deep = if_any(deeper, lambda: epa(furthest, start, deeper, iterations, tolerance, rough), no_depth(start))
 
     # At most three corners of shapes that are apart have a weight; one that has none is left out.
     weight, used = apart.weight.topk(3, -1)
@@ -156,20 +177,43 @@ def search_cores(shape1: Core, shape2: Core, active: Tensor, tolerance: Tensor, 
     corner2 = torch.where(touch[..., None], deep.point2, apart.point2.gather(1, used))
     point1, point2 = (weight[..., None] * corner1).sum(1), (weight[..., None] * corner2).sum(1)
     normal = torch.where(touch, -deep.normal, apart.nearest / torch.where(touch, 1.0, distance))
-    cores = Nearest(normal, dot(normal, point2 - point1), point1, point2)
+    found = Closest(Nearest(normal, dot(normal, point2 - point1), point1, point2), corner1, corner2, within)
     if not (shape1.has(CURVED) or shape2.has(CURVED)):
-        return Closest(cores, corner1, corner2)
+        return found
+    curved = (shape1.among(CURVED) | shape2.among(CURVED)) & within
     # Not converged: what is known best is a direction, not a face.
-    curved = shape1.among(CURVED) | shape2.among(CURVED)
     coarse = touch & (deep.reach[:, 3:] > (deep.depth + tolerance)[:, None])
     normal = torch.where(coarse, -deep.reach[:, :3], normal)
-    corner1 = spanned(corner1, point1, support(shape1, normal), normal, curved)
-    corner2 = spanned(corner2, point2, support(shape2, -normal), -normal, curved)
+    return if_any(curved, lambda: rounded(furthest, shape1, shape2, found, normal, weight, curved), found)
+
+
+def rounded(
+    furthest: Support, shape1: Core, shape2: Core, found: Closest, normal: Tensor, weight: Tensor, curved: Tensor
+) -> Closest:
+    """What was found, met more closely where it is `curved (n,)` bool; weight: (n, 3) of the corners."""
+    far1, far2 = furthest(-normal)
+    corner1 = spanned(found.corner1, found.nearest.point1, far1, normal, curved)
+    corner2 = spanned(found.corner2, found.nearest.point2, far2, -normal, curved)
     point1, point2 = (weight[..., None] * corner1).sum(1), (weight[..., None] * corner2).sum(1)
-    met = closer(shape1, shape2, Nearest(normal, cores.dist, point1, point2), corner1, corner2)
-    pairs = zip(met, cores, strict=True)
+    met = closer(furthest, shape1, shape2, Nearest(normal, found.nearest.dist, point1, point2), corner1, corner2)
+    pairs = zip(met, found.nearest, strict=True)
     cores = Nearest(*(torch.where(curved.view(-1, *(1,) * (x.dim() - 1)), x, y) for x, y in pairs))
-    return Closest(cores, corner1, corner2)
+    return Closest(cores, corner1, corner2, found.within)
+
+
+def opposite(shape1: Core, shape2: Core) -> Support:
+    """The furthest points of both shapes, of all in one go where their hulls have room for as many vertices."""
+    if shape1.vert.shape[1:] != shape2.vert.shape[1:]:
+        return lambda direction: (support(shape1, -direction), support(shape2, direction))
+    types = tuple(sorted({*shape1.types, *shape2.types}))
+    sides = (x.replace(types=types, face=x.face[:, :0, :0], normal=x.normal[:, :0], degree=0) for x in (shape1, shape2))
+    both = tree.map(lambda *x: torch.cat(x), *sides)
+
+    def furthest(direction: Tensor) -> tuple[Tensor, Tensor]:
+        one, two = support(both, torch.cat([-direction, direction])).chunk(2)
+        return one, two
+
+    return furthest
 
 
 def roughness(shape1: Core, shape2: Core) -> float | Tensor:

@@ -87,6 +87,14 @@ def epa(
     return nearest_face(while_loop(unfinished, body, (polytope, count))[0])
 
 
+def no_depth(like: Tensor) -> Depth:
+    """What stands for the depth of n pairs that are apart; like: (n, 3)."""
+    row, corners = torch.zeros_like(like), like.new_zeros((*like.shape, 3))
+    return Depth(
+        row, torch.zeros_like(like[:, 0]), corners, corners.clone(), row.clone(), like.new_zeros((len(like), 4))
+    )
+
+
 def tetrahedron(support: Support, start: Tensor, corners: int) -> Polytope:
     """A tetrahedron with corners on the difference, in a polytope with room for `corners`."""
     n, dtype, device = start.shape[0], start.dtype, start.device
@@ -191,15 +199,15 @@ def rim(face: Tensor, visible: Tensor, corners: int, dtype: torch.dtype) -> tupl
 
     Of all visible faces around a corner, what comes after it in each, less what comes before it, adds up to its
     follower on the line less its predecessor, as the rest cancels. So do the squares, to the difference of the squares.
+    One integer holds both sums.
     """
-    after, before = face.roll(-1, -1).to(dtype), face.roll(1, -1).to(dtype)
-    change = torch.stack([after - before, after * after - before * before], dim=-1)
-    change = torch.where(visible[..., None, None], change, 0.0).flatten(1, 2)
-    index = face.flatten(1)[..., None].expand(change.shape)
-    total = torch.zeros((face.shape[0], corners, 2), dtype=dtype, device=face.device).scatter_add(1, index, change)
-    difference, squares = total.unbind(-1)
+    after, before, unit = face.roll(-1, -1), face.roll(1, -1), 4 * corners
+    change = torch.where(visible[..., None], (after - before) * (1 + unit * (after + before)), 0)
+    total = face.new_zeros((face.shape[0], corners, 3)).scatter_add(1, face, change).sum(-1)
+    squares = (total + unit // 2) // unit
+    difference = (total - unit * squares).to(dtype)
     on_rim = difference != 0
-    follower = 0.5 * (squares / torch.where(on_rim, difference, 1.0) + difference)
+    follower = 0.5 * (squares.to(dtype) / torch.where(on_rim, difference, 1.0) + difference)
     return on_rim, follower.round().clamp(0, corners - 1).long()
 
 

@@ -11,7 +11,7 @@ from mjtorch.collision.box_box import box_box
 from mjtorch.collision.broad_phase import Chosen
 from mjtorch.collision.capsule_box import capsule_box
 from mjtorch.collision.contact_points import ContactPoints, Hull, Solid
-from mjtorch.collision.convex import Closest, Contacts, nearest, several, single
+from mjtorch.collision.convex import Contacts, nearest, several, single
 from mjtorch.collision.cylinder import sphere_cylinder
 from mjtorch.collision.height_field import field_contacts
 from mjtorch.collision.mesh_sdf import mesh_sdf_contacts
@@ -19,7 +19,6 @@ from mjtorch.collision.plane import plane_box, plane_cylinder, plane_ellipsoid
 from mjtorch.collision.plane_mesh import plane_mesh
 from mjtorch.collision.sdf import sdf_contacts, sdf_field
 from mjtorch.collision.support import Core, assembled, from_first
-from mjtorch.collision.witness import Nearest
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.collision import Block, Family, Meshes
 
@@ -78,15 +77,16 @@ def convex_contacts(
     near: (n,) bool, which pairs may touch
     """
     one, two, origin = from_first(shape1, shape2)
-    found = nearest(one, two, near, m.opt.ccd_iterations, m.opt.ccd_tolerance)
+    found = nearest(one, two, near, reach.detach(), m.opt.ccd_iterations, m.opt.ccd_tolerance)
     # Blocks of one contact each come first.
     alone, flat = ([block for block in family.blocks if (block.contacts > 1) == many] for many in (False, True))
     count = sum(block.places for block in alone)
     parts = [single(found)] * len(alone)
     if flat:
         one, two = (_rest(x, count, _types(flat, k)) for k, x in enumerate((one, two)))
-        rest = Closest(Nearest(*(x[count:] for x in found.nearest)), found.corner1[count:], found.corner2[count:])
+        rest = tree.map(lambda x: x[count:], found)
         parts += [several(one, two, rest, reach[count:])] * len(flat)
+    near = near & found.within
     points, start = [], 0
     for block, contacts in zip(family.blocks, parts, strict=True):
         here = slice(start, start + block.places)

@@ -29,7 +29,8 @@ class Simplex(NamedTuple):
     """Corners of n simplices on the difference of two shapes, and their points nearest to the origin.
 
     point1, point2: (n, 4, 3) [m] corners, on shape 1 and on shape 2; weight: (n, 4) of the corners in the nearest point
-    nearest: (n, 3) [m] the nearest point; done: (n,) bool, no corner comes closer
+    nearest: (n, 3) [m] the nearest point; done: (n,) bool, no corner comes closer, or none has to
+    beyond: (n,) bool, the shapes are known to be further apart than was asked about
     """
 
     point1: Tensor
@@ -37,13 +38,17 @@ class Simplex(NamedTuple):
     weight: Tensor
     nearest: Tensor
     done: Tensor
+    beyond: Tensor
 
 
-def gjk(support: Support, start: Tensor, active: Tensor, iterations: int, tolerance: float | Tensor) -> Simplex:
+def gjk(
+    support: Support, start: Tensor, active: Tensor, reach: Tensor, iterations: int, tolerance: float | Tensor
+) -> Simplex:
     """The nearest points of n pairs of convex shapes; `nearest` is zero where they intersect.
 
     start: (n, 3) the direction in which the difference is entered first, such as from centre to centre
     active: (n,) bool, pairs that are of interest
+    reach: (n,) [m] distances that are of interest: the first direction that separates two shapes by more ends it
     tolerance: [m] on the distance, reached if it can be in so many `iterations`
     """
     point1, point2 = support(-normalize(start, basis(start, 1, 0, 0))[0])
@@ -53,6 +58,7 @@ def gjk(support: Support, start: Tensor, active: Tensor, iterations: int, tolera
         weight=basis(start, 1, 0, 0, 0).expand(start.shape[0], 4).contiguous(),
         nearest=point2 - point1,
         done=~active,
+        beyond=torch.zeros_like(active),
     )
     count = torch.zeros((), dtype=torch.long, device=start.device)
 
@@ -60,12 +66,12 @@ def gjk(support: Support, start: Tensor, active: Tensor, iterations: int, tolera
         return ~carry[0].done.all() & (carry[1] < iterations)
 
     def body(carry: tuple[Simplex, Tensor]) -> tuple[Simplex, Tensor]:
-        return improved(support, carry[0], tolerance), carry[1] + 1
+        return improved(support, carry[0], reach, tolerance), carry[1] + 1
 
     return while_loop(unfinished, body, (first, count))[0]
 
 
-def improved(support: Support, s: Simplex, tolerance: float | Tensor) -> Simplex:
+def improved(support: Support, s: Simplex, reach: Tensor, tolerance: float | Tensor) -> Simplex:
     """One trip of the algorithm: the same simplex, `done`, where the nearest point of all is reached."""
     square = dot(s.nearest, s.nearest)
     eps = torch.finfo(square.dtype).eps
@@ -73,13 +79,15 @@ def improved(support: Support, s: Simplex, tolerance: float | Tensor) -> Simplex
     new1, new2 = support(-s.nearest / length[:, None])
     new = new2 - new1
     # By convexity the distance is at least nearest . new / length.
-    gap = square - dot(s.nearest, new)
+    along = dot(s.nearest, new)
+    beyond = ~s.done & (along > reach * length)
+    gap = square - along
     close = gap <= (0.5 * tolerance * tolerance) + 4 * eps * (square + length * norm(new))
     # A corner of no weight; there is one, or the origin is inside.
     slot = is_at(s.weight.argmin(-1), 4)[..., None]
     point1, point2 = torch.where(slot, new1[:, None], s.point1), torch.where(slot, new2[:, None], s.point2)
     weight, nearest = nearest_to_origin(point2 - point1)
-    better = ~s.done & ~close & (dot(nearest, nearest) < square)
+    better = ~s.done & ~close & ~beyond & (dot(nearest, nearest) < square)
     row, corner = better[:, None], better[:, None, None]
     intersecting = dot(nearest, nearest) <= (64 * eps) ** 2 * dot(new, new)
     return Simplex(
@@ -88,6 +96,7 @@ def improved(support: Support, s: Simplex, tolerance: float | Tensor) -> Simplex
         weight=torch.where(row, weight, s.weight),
         nearest=torch.where(row, nearest, s.nearest),
         done=~better | intersecting,
+        beyond=s.beyond | beyond,
     )
 
 

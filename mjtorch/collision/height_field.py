@@ -70,8 +70,10 @@ def field_contacts(
     pair = chosen.element // may_touch.shape[1]
 
     prism, geom, origin = from_first(prisms(terrain, pair, chosen.element), tree.map(lambda x: x[pair], local))
-    found = single(nearest(prism, geom, chosen.exists, m.opt.ccd_iterations, m.opt.ccd_tolerance))
-    touching = chosen.exists & (found.dist[:, 0] <= reach[pair])
+    settings = m.opt.ccd_iterations, m.opt.ccd_tolerance
+    near = nearest(prism, geom, chosen.exists, reach[pair].detach(), *settings)
+    found = single(near)
+    touching = chosen.exists & near.within & (found.dist[:, 0] <= reach[pair])
     exists, row = by_pair(touching, pair, len(reach), contacts)
     # C would not look further for a pair that is full.
     lost = torch.where(exists.all(1), 0, chosen.lost + terrain.missed)

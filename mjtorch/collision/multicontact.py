@@ -61,6 +61,13 @@ class Patch(NamedTuple):
     exists: Tensor
 
 
+def no_patch(like: Tensor) -> Patch:
+    """What stands for the points of pairs that touch in one point; like: (n,)."""
+    n = len(like)
+    none = torch.zeros((n, CONTACTS), dtype=torch.bool, device=like.device)
+    return Patch(like.new_zeros((n, CONTACTS)), like.new_zeros((n, CONTACTS, 3)), like.new_zeros((n, 3)), none)
+
+
 def features(shape: Core, normal: Tensor, corner: Tensor) -> Features:
     """What is around the corners (n, 3, 3) [m] that the nearest point of a core was found from.
 

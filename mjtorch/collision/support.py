@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.control_flow.if_any import if_any
 from mjtorch.math.shape import TYPES, Shape, parts
 from mjtorch.math.vector import MIN_VALUE, norm
 
@@ -21,6 +22,8 @@ BOXED, CURVED, SMOOTH = (
     (Shape.ELLIPSOID, Shape.CYLINDER),
     (Shape.SPHERE, Shape.ELLIPSOID),
 )
+# So many vertices are looked through sooner than it is asked whether there are any.
+FEW_VERTICES = 16
 
 
 @tree.dataclass
@@ -151,7 +154,15 @@ def local_support(shape: Core, direction: Tensor) -> Tensor:
         # Along the axis of a disc: its middle.
         none = length < MIN_VALUE
         found.append(shape.round * torch.where(none, 0.0, scaled / torch.where(none, 1.0, length)))
-    if shape.has(HULLS):
-        furthest = (shape.vert @ direction[..., None]).argmax(1, keepdim=True)
-        found.append(shape.vert.gather(1, furthest.expand(-1, 1, 3))[:, 0])
+    if shape.has(HULLS) and (shape.only(HULLS) or shape.vert.shape[1] <= FEW_VERTICES):
+        found.append(hull_support(shape, direction))
+    elif shape.has(HULLS):
+        none = torch.zeros_like(direction)
+        found.append(if_any(shape.among(HULLS), lambda: hull_support(shape, direction), none))
     return sum(found[1:], found[0]) if found else torch.zeros_like(direction)
+
+
+def hull_support(shape: Core, direction: Tensor) -> Tensor:
+    """`local_support` of hulls."""
+    furthest = (shape.vert @ direction[..., None]).argmax(1, keepdim=True)
+    return shape.vert.gather(1, furthest.expand(-1, 1, 3))[:, 0]

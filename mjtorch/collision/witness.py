@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from mjtorch.collision.frame import make_frame
-from mjtorch.collision.support import HULLS, PRISM, Core, is_at, support, to_local, to_world
+from mjtorch.collision.gjk import Support
+from mjtorch.collision.support import HULLS, PRISM, Core, is_at, to_local, to_world
 from mjtorch.control_flow.fori_loop import fori_loop
 from mjtorch.math.shape import Shape
 from mjtorch.math.vector import cross, dot, norm
@@ -218,14 +219,16 @@ def witness(shape1: Core, shape2: Core, found: Nearest, corner1: Tensor, corner2
     )
 
 
-def closer(shape1: Core, shape2: Core, found: Nearest, corner1: Tensor, corner2: Tensor) -> Nearest:
+def closer(furthest: Support, shape1: Core, shape2: Core, found: Nearest, corner1: Tensor, corner2: Tensor) -> Nearest:
     """Nearest points of shapes of which one is curved, all constants, refined by Newton's method.
 
     The gap between two shapes along any direction is at most their distance, so a step is good if the gap gets larger.
+    furthest: the points of both shapes that are `support` of the first against and of the second along a direction
     """
 
     def gap(normal: Tensor) -> Tensor:
-        return dot(normal, support(shape2, -normal) - support(shape1, normal))
+        point1, point2 = furthest(-normal)
+        return dot(normal, point2 - point1)
 
     scale = shape1.extent + shape2.extent
 

@@ -29,9 +29,10 @@ tensor([1., 2., 3.])
 
 from mjtorch.control_flow.cond import cond
 from mjtorch.control_flow.fori_loop import fori_loop
+from mjtorch.control_flow.if_any import if_any
 from mjtorch.control_flow.map import each, map
 from mjtorch.control_flow.scan import scan
 from mjtorch.control_flow.switch import switch
 from mjtorch.control_flow.while_loop import while_loop
 
-__all__ = ["cond", "each", "fori_loop", "map", "scan", "switch", "while_loop"]
+__all__ = ["cond", "each", "fori_loop", "if_any", "map", "scan", "switch", "while_loop"]

@@ -74,6 +74,8 @@ namespace once {{
 K = Index(0, ((Variable("k"), 1),))
 # Statements per C++ function: compilers take more than twice as long for a function of twice the length.
 CHUNK = 40
+# Constants of at most so many numbers are part of the code.
+SMALL = 16
 
 
 @dataclasses.dataclass
@@ -355,14 +357,7 @@ def print_program(program: Program, parts: int = 1) -> Source:
     first = "".join(f"once::{name}(PASS_ONCE);" for name in p.chunks(program.once))
     p.once = False
     main = p.chunked(program.body)
-    constants = "".join(f"extern const {SCALARS[b.dtype]} {name}[];\n" for b, name in p.names.items()) + "".join(
-        f"extern const int {name}[];\n" for name in p.tables.values()
-    )
-    data = "".join(
-        f"extern const {SCALARS[b.dtype]} {name}[]={{{array(b.constant, b.dtype)}}};\n"
-        for b, name in p.names.items()
-        if b.constant is not None
-    ) + "".join(f"extern const int {name}[]={{{','.join(map(str, t))}}};\n" for t, name in p.tables.items())
+    constants, data = _tables(p)
     declarations = "".join(_within(space, f"{head};\n") for head, _, space in p.functions)
     text = VECTOR.read_text()
     spaces = {space for *_, space in p.functions}
@@ -382,6 +377,24 @@ def print_program(program: Program, parts: int = 1) -> Source:
         smallest = min(range(parts), key=lambda k: len(texts[k]))
         texts[smallest] += _within(space, head + body)
     return Source(vector + constants + declarations + "void tile(ARGS);\n", texts, p.sizes)
+
+
+def _tables(p: Printer) -> tuple[str, str]:
+    """Constants for the header and for one part: small ones are where every part sees their values, and folds them."""
+    known = [
+        (SCALARS[b.dtype], name, array(b.constant, b.dtype), b.size)
+        for b, name in p.names.items()
+        if b.constant is not None
+    ]
+    known += [("int", name, ",".join(map(str, table)), len(table)) for table, name in p.tables.items()]
+    header = data = ""
+    for kind, name, values, size in known:
+        if size <= SMALL:
+            header += f"static const {kind} {name}[]={{{values}}};\n"
+        else:
+            header += f"extern const {kind} {name}[];\n"
+            data += f"extern const {kind} {name}[]={{{values}}};\n"
+    return header, data
 
 
 def _within(space: str, text: str) -> str:

@@ -16,8 +16,8 @@ from collision.convex_pairs import (
 
 import mjtorch
 from mjtorch import tree
-from mjtorch.collision.convex import closest, convex
-from mjtorch.collision.support import MESH
+from mjtorch.collision.convex import closest, convex, nearest as nearest_cores
+from mjtorch.collision.support import MESH, core, from_first
 from mjtorch.math.shape import Shape
 
 PAIRS = [
@@ -160,6 +160,22 @@ def test_several_pairs_in_one_world():
     together = convex(shape1, shape2, torch.zeros(60, dtype=torch.float64))
     for one, other in zip(together, alone, strict=True):
         torch.testing.assert_close(one, other[:, 0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("first", "second"), [("capsule", "ellipsoid"), ("cylinder", "box"), ("brick", "wedge")])
+def test_search_ends_where_shapes_are_known_to_be_further_apart(first, second):
+    poses = posed(two_geoms(first, second), random_poses(POSES, 0.45))
+    one, two, _ = from_first(*(core(tree.map(lambda x: x[:, 0], shape)) for shape in (poses.shape1, poses.shape2)))
+    active, limit = torch.arange(POSES) % 5 > 0, torch.full((POSES,), 0.03, dtype=torch.float64)
+    whole, ended = (nearest_cores(one, two, active, x, 35, 1e-6) for x in (torch.full_like(limit, torch.inf), limit))
+    assert torch.equal(whole.within, active)
+    dist = whole.nearest.dist
+    far = active & (dist > 0.031)
+    assert far.sum() > 10 and not ended.within[far].any()
+    near = active & (dist < 0.029)
+    assert near.sum() > 10 and ended.within[near].all()
+    for x, y in zip(tree.leaves(whole), tree.leaves(ended), strict=True):
+        torch.testing.assert_close(x[near], y[near], rtol=0, atol=0)
 
 
 def moved(shape, change):

@@ -110,6 +110,11 @@ def mapped(x: Tensor, w: Tensor) -> Any:
     return cf.map(lambda row: (row * w, row.sum()), rows.T), cf.map(lambda row: row * w, rows.T, batch_size=4), every
 
 
+def skipped(x: Tensor, w: Tensor) -> Any:
+    large = x > 1
+    return cf.if_any(large, lambda: torch.where(large, x * w, -x), x.clone())
+
+
 def vmap_in_loop(x: Tensor, w: Tensor) -> Any:
     """A transform inside of a body, of captured tensors."""
     m = torch.outer(x, w)
@@ -139,6 +144,7 @@ PROBLEMS = (
     branches,
     branch_in_loop,
     mapped,
+    skipped,
     vmap_in_loop,
     gradient_descent,
 )

@@ -13,7 +13,7 @@ from transform import rule_cases as cases
 from transform.emulated import DivergedError, Emulated, emulate
 
 from mjtorch import jit
-from mjtorch.control_flow import scan, while_loop
+from mjtorch.control_flow import cond, scan, while_loop
 from mjtorch.transform.cuda import native as cuda_native
 from mjtorch.transform.cuda.build import resources
 from mjtorch.transform.cuda.printer import print_program
@@ -64,6 +64,11 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "long order with nan": (lambda a: torch.where(a > 0, a, torch.nan).sort(stable=True), (70,)),
     "places": (lambda a: (a[a.argsort()], torch.zeros_like(a).scatter(0, a.argsort(), a)), (33,)),
     "loops": (lambda a: while_loop(lambda x: x.abs().sum() > 1, lambda x: 0.7 * x.roll(1), a), (40,)),
+    "branch": (lambda a: cond(a.sum() > 0, lambda x: (x.sin() @ x.T, x[0]), lambda x: (x @ x.T, x[1]), a), (9, 9)),
+    "sums of some": (
+        lambda a: torch.zeros_like(a).scatter_add(0, a.argsort() // 2, torch.where(a > 0, a, 0.0)),
+        (33,),
+    ),
     "not finite": (lambda a: a + torch.tensor([1.0, torch.inf, -torch.inf, torch.nan], dtype=a.dtype), (9, 4)),
     "scan": (lambda a: scan(lambda c, x: (c + x.sin(), c.cumsum(0)), a[0], a), (5, 33)),
 }

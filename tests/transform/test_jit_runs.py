@@ -14,9 +14,10 @@ from torch import Tensor
 
 import mjtorch
 from mjtorch import jit
-from mjtorch.control_flow import fori_loop, scan, while_loop
+from mjtorch.control_flow import cond, fori_loop, scan, while_loop
 from mjtorch.transform import native
 from mjtorch.transform.jit import Jitted
+from mjtorch.transform.program import Call, While, expressions, walk, walk_expr
 
 PENDULUM = """
 <mujoco><option timestep="0.01"/><worldbody>
@@ -253,3 +254,19 @@ def test_no_warnings() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         jit(busy, strict=True)(torch.rand(3, 6))
+
+
+def test_a_branch_is_a_loop_of_one_trip_that_is_skipped_where_no_world_takes_it() -> None:
+    def run(x: Tensor) -> Tensor:
+        return cond(x.sum() > 0, torch.sin, torch.cos, x)
+
+    def called(statements: list[Any]) -> set[str]:
+        found = (e for s in walk(statements) for value in expressions(s) for e in walk_expr(value))
+        return {e.op for e in found if isinstance(e, Call)}
+
+    body = jit(run).lower(torch.zeros(4, 3)).program.body
+    branches = [s for s in body if isinstance(s, While)]
+    assert [called([s]) & {"sin", "cos"} for s in branches] == [{"sin"}, {"cos"}]
+    assert not called([s for s in body if not isinstance(s, While)]) & {"sin", "cos"}
+    x = torch.tensor([[1.0, 2.0, 3.0], [-1.0, -2.0, -3.0], [4.0, 5.0, 6.0], [torch.nan, 0.0, 0.0]])
+    torch.testing.assert_close(jit(run)(x), torch.vmap(run)(x), equal_nan=True)

@@ -32,7 +32,7 @@ from mjtorch.model.plan.mesh import hull_reach, hulls
 from mjtorch.model.plan.sdf import DistanceFields
 
 # Families that are collided by iteration, and those whose pairs take so much that, of many, the closest are chosen.
-ITERATED = ("convex", "convex-mesh", "sdf", "mesh-sdf")
+ITERATED = ("convex", "sdf", "mesh-sdf")
 SELECTED = ("box-box", "capsule-box", *ITERATED)
 
 __all__ = ["Block", "CollisionPlan", "Family", "Meshes", "build", "unsupported_pairs"]

@@ -86,17 +86,12 @@ SUPPORTED = {
 
 
 def together(family: str) -> str:
-    """What the pairs of a family are collided as.
-
-    All convex shapes in one go, but for meshes, which take more; so it is with signed distance fields.
-    """
+    """What the pairs of a family are collided as: all convex shapes in one go; of fields, meshes apart."""
     if family in FIELDS:
         return "hfield-mesh" if MESH in FIELDS[family] else "hfield"
     if family in DISTANCES:
         return "mesh-sdf" if MESH in DISTANCES[family] else "sdf"
-    if family not in CONVEX:
-        return family
-    return "convex-mesh" if MESH in CONVEX[family] else "convex"
+    return "convex" if family in CONVEX else family
 
 
 class GeomPair(NamedTuple):

@@ -87,21 +87,20 @@ def _cond(
     false_graph: GraphModule,
     operands: Sequence[Value] = (),
 ) -> list[View]:
-    """Both branches, then a choice."""
+    """Two loops of at most one trip each: what no world chooses is not computed."""
     fixed = [low.store(x) if isinstance(x, Lazy) else x for x in operands]
-    flag = as_dtype(low, pred, BOOL)
-    flag = low.store(flag) if isinstance(flag, Lazy) and flag.cost else flag
-    out = []
-    for x, y in zip(low.graph(true_graph, fixed), low.graph(false_graph, fixed), strict=True):
-        a, b = low.array(x), low.array(y)
-        shape = a.shape
-        lazy = Lazy(
-            shape,
-            a.dtype,
-            lambda i, a=a, b=b, shape=shape: Call("where", (broadcast(flag, shape, i), a.at(i), b.at(i)), a.dtype),
-            3,
-        )
-        out.append(low.store(lazy))
+    flag = low.store(as_dtype(low, pred, BOOL))
+    other = low.store(low.elementwise("not", flag, dtype=BOOL))
+    out = [low.alloc(v.shape, DTYPES[v.dtype]) for v in node.meta["val"]]
+
+    def branch(graph: GraphModule, chosen: View) -> None:
+        for x, into in zip(low.graph(graph, fixed), out, strict=True):
+            masked_store(low, low.stored(x), into, chosen)
+        low.store(False, chosen)
+
+    for graph, chosen in ((true_graph, flag), (false_graph, other)):
+        body, _ = low.inside(lambda graph=graph, chosen=chosen: branch(graph, chosen))
+        low.emit(While([], Load(chosen.buffer, Index()), body))
     return out
 
 

@@ -13,7 +13,7 @@ from mjtorch.transform.lower.elementwise import as_dtype, op_name, result_dtype
 from mjtorch.transform.lower.lowering import MAX_INLINE, Lowering, call, rule
 from mjtorch.transform.lower.reduce import least
 from mjtorch.transform.lower.shape import take_axes, whole
-from mjtorch.transform.lower.values import Array, Lazy, NoRule, Value, View, broadcast, flat, numel
+from mjtorch.transform.lower.values import Array, Lazy, NoRule, Value, View, broadcast, flat, number, numel
 from mjtorch.transform.program import BOOL, INT, Call, Expr, Index, Load, Number, Store, lookup
 
 
@@ -252,7 +252,11 @@ def _scattered(low: Lowering, node: Node, x: Value, dim: int, index: Value, sour
         value = values.at(i if values.shape else [])
         if running is not None:
             value = Call("where", (running.at([]), value, Load(out.buffer, address, offset)), out.dtype)
-        _put(low, out, address, offset, value, op)
+        if op == "add" and isinstance(value, Call) and value.op == "where" and value.args[2] == number(0, out.dtype):
+            # Most of what is masked adds nothing.
+            low.choose(value.args[0], lambda: _put(low, out, address, offset, value, op), lambda: None)
+        else:
+            _put(low, out, address, offset, value, op)
 
     if numel(pick.shape):
         low.nest(pick.shape, write)
