@@ -3,6 +3,8 @@
 A height field is made of prisms: each cell of its grid is cut in two triangles, and a prism stands under each, down to
 the bottom of the field. Each prism that a geom touches is a contact of its own. Of the prisms around the geom those are
 passed over first whose own faces separate them from it; what remains, of all pairs, is tested as convex shapes are.
+
+C 4.0 ends its search too early for boxes and meshes without a margin, and finds them less deep than they are.
 """
 
 from typing import NamedTuple

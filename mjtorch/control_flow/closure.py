@@ -38,11 +38,12 @@ class _Discover(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if getattr(func, "__name__", "") not in LAYOUT:
+        out = func(*args, **kwargs)
+        made = _tensors(out)
+        if made or getattr(func, "__name__", "") not in LAYOUT:  # `x.mT` is an attribute as `x.shape` is, but a tensor
             for x in _tensors((args, kwargs)):
                 self.meet(x)
-        out = func(*args, **kwargs)
-        for x in _tensors(out):
+        for x in made:
             self._known[id(x)] = x
         return out
 

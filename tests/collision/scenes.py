@@ -20,14 +20,15 @@ def stack(boxes: int) -> mujoco.MjModel:
 
 
 def pile(objects: int) -> mujoco.MjModel:
-    """Objects of all primitive shapes, of 10 to 20 cm, that fall into a crate one after the other."""
+    """Objects of all primitive shapes, of 10 to 40 cm, that fall into a crate, nine after nine."""
     spec, rng = _floor(), np.random.default_rng(0)
     for x, y in ((1, 0), (-1, 0), (0, 1), (0, -1)):
         size = [0.05 if x else 0.6, 0.05 if y else 0.6, 0.3]
         spec.worldbody.add_geom(type=mjtGeom.mjGEOM_BOX, pos=[0.6 * x, 0.6 * y, 0.3], size=size)
     for number in range(objects):
         quat = rng.standard_normal(4)
-        body = spec.worldbody.add_body(pos=[*rng.uniform(-0.3, 0.3, 2), 0.2 + 0.06 * number], quat=quat)
+        place = np.array([number % 3 - 1, number // 3 % 3 - 1, number // 9])
+        body = spec.worldbody.add_body(pos=[0, 0, 0.22] + 0.38 * place + rng.uniform(-0.02, 0.02, 3), quat=quat)
         body.add_freejoint()
         body.add_geom(type=PILED[number % len(PILED)], size=rng.uniform(0.05, 0.1, 3), density=500)
     return spec.compile()

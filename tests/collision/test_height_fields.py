@@ -19,6 +19,7 @@ from mjtorch.model import Model
 SHAPES = ("sphere", "capsule", "ellipsoid", "cylinder", "box", "wedge")
 OTHERS = ("capsule", "ellipsoid", "cylinder", "wedge")
 ROUND = ("sphere", "capsule", "ellipsoid")
+POLYTOPES = ("box", "wedge")
 FEW, MANY = 20, 240
 
 
@@ -57,8 +58,66 @@ def test_contacts(shape):
 @pytest.mark.parametrize("margin", [0.0, 0.03])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_contacts_in_many_poses(shape, margin):
-    same, _ = compare(shape, MANY, margin)
-    assert same >= 0.98 * MANY
+    if margin or shape not in POLYTOPES:
+        same, _ = compare(shape, MANY, margin)
+        assert same >= 0.98 * MANY
+    else:
+        mj_model = on_field(shape)
+        datas = poses(mj_model, MANY)
+        assert_least_overlaps(mj_model, datas, ours(ready(mj_model), datas)[0])
+
+
+def assert_least_overlaps(mj_model: mujoco.MjModel, datas: list[mujoco.MjData], found: list[list[Found]]) -> None:
+    """Depths of a polytope without a margin are those of separating axes; C has as many contacts, none of them deeper.
+
+    C 4.0 takes a vertex of a prism for the one that it has seen with the same vertex of the other geom before,
+    whichever it is, and ends its search too early.
+    """
+    prisms = list(prisms_of(mj_model))
+    for mine, d in zip(found, datas, strict=True):
+        mat1, mat2 = d.geom_xmat.reshape(2, 3, 3)
+        vert = (d.geom_xpos[1] + corners(mj_model) @ mat2.T - d.geom_xpos[0]) @ mat1
+        depths = [depth for prism in prisms if (depth := overlap(prism, vert)) > 0]
+        np.testing.assert_allclose([-a.dist for a in mine], depths, rtol=0, atol=1e-6)
+        assert all(a.dist < b.dist + 1e-6 for a, b in zip(mine, of_c(d), strict=True))
+
+
+def prisms_of(mj_model: mujoco.MjModel) -> Iterator[np.ndarray]:
+    """Vertices (6, 3) of the prisms of a field, in C's order."""
+    x, y = np.linspace(-HALF_X, HALF_X, NCOL), np.linspace(-HALF_Y, HALF_Y, NROW)
+    height = HEIGHT * mj_model.hfield_data.reshape(NROW, NCOL)
+    for r, c, upper in itertools.product(range(NROW - 1), range(NCOL - 1), (True, False)):
+        places = [(c, r), (c + 1, r + 1), (c, r + 1) if upper else (c + 1, r)]
+        top = [[x[i], y[j], height[j, i]] for i, j in places]
+        yield np.array([*top, *([x[i], y[j], -BASE] for i, j in places)])
+
+
+def corners(mj_model: mujoco.MjModel) -> np.ndarray:
+    """Vertices (n, 3) of the second geom, a box or a mesh, in its frame."""
+    if mj_model.geom_type[1] == mujoco.mjtGeom.mjGEOM_MESH:
+        mesh = mj_model.geom_dataid[1]
+        return mj_model.mesh_vert[mj_model.mesh_vertadr[mesh] :][: mj_model.mesh_vertnum[mesh]]
+    return np.array(list(itertools.product((-1, 1), repeat=3))) * mj_model.geom_size[1]
+
+
+def overlap(one: np.ndarray, two: np.ndarray) -> float:
+    """How deep two polytopes (n, 3) are in each other, by separating axes; negative if they are apart.
+
+    Of the axes, all products of lines between two vertices, more than are needed: none of them can say too little.
+    """
+    if (one.max(0) < two.min(0)).any() or (two.max(0) < one.min(0)).any():
+        return -1.0
+    lines = unit(np.concatenate([(vert[:, None] - vert).reshape(-1, 3) for vert in (one, two)]))
+    axes = unit(np.cross(lines[:, None], lines).reshape(-1, 3))
+    return float(((axes @ one.T).max(1) - (axes @ two.T).min(1)).min())
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """The directions (k, 3) of `vectors (n, 3)`, each once."""
+    length = np.linalg.norm(vectors, axis=1)
+    there = length > 1e-9
+    directions = vectors[there] / length[there, None]
+    return directions[np.unique(directions.round(9), axis=0, return_index=True)[1]]
 
 
 def flat_and_upright(shape: str) -> tuple[list[list[Found]], list[list[Found]], list[mujoco.MjData]]:
@@ -81,32 +140,8 @@ def test_cylinders_on_flat_fields():
 
 @pytest.mark.skipif(not IS_RECENT, reason="contacts as MuJoCo 4 finds them")
 def test_boxes_on_flat_fields():
-    """C often stops short of the depth, where so many faces are parallel; ours is the least overlap along any axis."""
-    found, expected, datas = flat_and_upright("box")
-    for mine, theirs, d in zip(found, expected, datas, strict=True):
-        depths = [depth for depth in (overlap(d, *prism) for prism in flat_prisms()) if depth > 0]
-        np.testing.assert_allclose([-a.dist for a in mine], depths, rtol=0, atol=1e-6)
-        assert all(a.dist < b.dist + 1e-6 for a, b in zip(mine, theirs, strict=True))
-
-
-def flat_prisms() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Vertices and edges of the prisms of a flat field, in C's order."""
-    x, y = np.linspace(-HALF_X, HALF_X, NCOL), np.linspace(-HALF_Y, HALF_Y, NROW)
-    for r, c, upper in itertools.product(range(NROW - 1), range(NCOL - 1), (True, False)):
-        corners = [(c, r), (c + 1, r + 1), (c, r + 1) if upper else (c + 1, r)]
-        base = np.array([[x[i], y[j], 0.0] for i, j in corners])
-        vert = np.concatenate([base, base - [0.0, 0.0, BASE]])
-        yield vert, np.concatenate([base - np.roll(base, 1, axis=0), [[0.0, 0.0, 1.0]]])
-
-
-def overlap(d: mujoco.MjData, vert: np.ndarray, edge: np.ndarray) -> float:
-    """How deep the second geom, a box, is in a prism: by separating axes."""
-    mat, size = d.geom_xmat[1].reshape(3, 3), d.model.geom_size[1]
-    box = d.geom_xpos[1] + np.array(list(itertools.product((-1, 1), repeat=3))) * size @ mat.T
-    axes = np.concatenate([np.cross(edge[:3], edge[3]), edge[3:], mat.T, *(np.cross(e, mat.T) for e in edge)])
-    axes = axes[np.linalg.norm(axes, axis=1) > 1e-9]
-    axes = np.concatenate([axes, -axes]) / np.linalg.norm(np.concatenate([axes, axes]), axis=1, keepdims=True)
-    return float(((axes @ vert.T).max(1) - (axes @ box.T).min(1)).min())
+    found, _, datas = flat_and_upright("box")
+    assert_least_overlaps(datas[0].model, datas, found)
 
 
 def moved(m, d, xpos, xmat, change, heights):

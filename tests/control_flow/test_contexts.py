@@ -231,6 +231,16 @@ def test_nothing_is_baked_in() -> None:
         assert not [value for value in vars(module).values() if isinstance(value, Tensor)]
 
 
+def test_captured_by_an_attribute_only() -> None:
+    def turned(x: Tensor, w: Tensor) -> Tensor:
+        return cf.fori_loop(0, 20, lambda i, y: y @ w.mT, x)
+
+    x, w = torch.rand(3, 2, 2), torch.rand(3, 2, 2)
+    want = torch.stack([x @ torch.linalg.matrix_power(w.mT, 20) for x, w in zip(x, w, strict=True)])
+    for context in ("vmap", "make_fx of vmap"):
+        assert_same(CONTEXTS[context](turned)(x, w), want)
+
+
 def test_constants_from_outside() -> None:
     constant, x = torch.tensor([2.0, 3.0]), torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     fn = compiled(torch.vmap(nonstrict(lambda x: cf.fori_loop(0, 10, lambda i, y: y * constant, x))), "inductor")

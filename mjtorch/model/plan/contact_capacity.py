@@ -16,7 +16,8 @@ from mjtorch.model.plan.mesh import hull_reach
 # with the pairs of a family.
 FEW = 12
 SECONDS = 3.0  # simulated time of an episode, for a model of moderate size; larger models get less
-WORK = 300_000  # bound on all steps times dofs and geoms
+# Bound on the steps of an episode times dofs and geoms: of the first, in which heaps have time to settle, and others.
+WORK, WORK_OF_OTHERS = 750_000, 75_000
 EPISODES = 4
 HOLD = 0.2  # [s] that a random control is held
 SETTLE = 0.1  # [s] after which a start in any position is forgotten
@@ -111,9 +112,11 @@ def states(mj_model: mujoco.MjModel) -> Iterator[tuple[int, mujoco.MjData]]:
     model.opt.enableflags &= ~(EnableBit.ENERGY | EnableBit.FWDINV)
     starts = [None, *range(min(model.nkey, EPISODES))]
     episodes = max(EPISODES, len(starts))
-    steps = int(min(np.ceil(SECONDS / model.opt.timestep), WORK / (model.nv + model.ngeom) / episodes))
+    most = np.ceil(SECONDS / model.opt.timestep)
     for episode in range(episodes):
-        yield from enumerate(_rollout(model, starts[episode % len(starts)], episode, max(1, steps)))
+        affordable = (WORK_OF_OTHERS if episode else WORK) / (model.nv + model.ngeom)
+        steps = max(1, int(min(most, affordable)))
+        yield from enumerate(_rollout(model, starts[episode % len(starts)], episode, steps))
 
 
 def _overlapping(data: mujoco.MjData, bound: np.ndarray, pairs: Pairs) -> int:
