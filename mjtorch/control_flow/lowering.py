@@ -98,8 +98,11 @@ def unrolled(step: FlatFunction, carry: Sequence[Tensor], xs: Sequence[Tensor]) 
 
 
 def first_trip(step: FlatFunction, carry: Sequence[Tensor], xs: Sequence[Tensor]) -> list[Tensor]:
-    """What stands for the result of `scan` where only shapes and dtypes matter."""
-    out = step(*carry, *(x[0] for x in xs))
+    """What stands for the result of `scan` where only shapes and dtypes matter.
+
+    The carry counts as used, also where the first trip replaces it unseen.
+    """
+    out = step(*(x.view_as(x) for x in carry), *(x[0] for x in xs))
     m, n = len(carry), xs[0].shape[0]
     return [*out[:m], *(y.expand(n, *y.shape) for y in out[m:])]
 
