@@ -91,7 +91,8 @@ def timed(f: Callable[[], Any]) -> tuple[float, float]:
 
 
 def ours(mj_model: mujoco.MjModel, states: dict[str, np.ndarray], iterations: int | None) -> dict[str, Any]:
-    """Times in float32 and gradients in float64."""
+    """Times in float32 and gradients in float64; with as many slots for contacts whatever the iterations."""
+    slots = mjtorch.put_model(mj_model).plan.collision.ncon
     if iterations is not None:
         mj_model.opt.iterations = iterations
     wq, wv = map(torch.tensor, weights(mj_model))
@@ -109,19 +110,21 @@ def ours(mj_model: mujoco.MjModel, states: dict[str, np.ndarray], iterations: in
 
     dims = (None, 0, 0, 0, 0)
     result: dict[str, Any] = {"iterations": mj_model.opt.iterations}
-    arguments = prepared(mj_model, states, torch.float32)
+    arguments = prepared(mj_model, states, torch.float32, slots)
     for name, f in (("step", step), ("gradient", gradient)):
         jitted = mjtorch.jit(f, in_dims=dims, strict=True)
         result[f"{name}_compile"], result[name] = timed(lambda jitted=jitted: jitted(*arguments))
         sizes = place(jitted.lower(*arguments).program)[1] if name == "gradient" else {}
     result["scratch"] = sum(n * BYTES[dtype] for dtype, n in sizes.items())
     checked = {name: x[:CHECKED] for name, x in states.items()}
-    found = torch.vmap(gradient, in_dims=dims)(*prepared(mj_model, checked, torch.float64))
+    found = torch.vmap(gradient, in_dims=dims)(*prepared(mj_model, checked, torch.float64, slots))
     return result | {"found": torch.cat(found, 1).tolist()}
 
 
-def prepared(mj_model: mujoco.MjModel, states: dict[str, np.ndarray], dtype: torch.dtype) -> tuple[Any, ...]:
-    m = mjtorch.put_model(mj_model, dtype=dtype)
+def prepared(
+    mj_model: mujoco.MjModel, states: dict[str, np.ndarray], dtype: torch.dtype, slots: int
+) -> tuple[Any, ...]:
+    m = mjtorch.put_model(mj_model, dtype=dtype, contact_capacity=slots)
     d = mjtorch.batch(mjtorch.make_data(m), len(states["qpos"]))
     d = tree.map(torch.Tensor.contiguous, d.replace(**{k: torch.tensor(x, dtype=dtype) for k, x in states.items()}))
     return m, d, d.qpos, d.qvel, d.ctrl

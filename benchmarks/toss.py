@@ -9,11 +9,12 @@ derivative of what the simulation computes at its time step.
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import mujoco
 import torch
+from tqdm import tqdm
 
 import mjtorch
 
@@ -47,8 +48,7 @@ def thrown_in_c(mj_model: mujoco.MjModel, down: float) -> float:
     """Where C's cube is in the end, along y [m]."""
     data = mujoco.MjData(mj_model)
     data.qvel[1:3] = SPEED, down
-    for _ in range(round(SECONDS / mj_model.opt.timestep)):
-        mujoco.mj_step(mj_model, data)
+    mujoco.mj_step(mj_model, data, nstep=round(SECONDS / mj_model.opt.timestep))
     return float(data.qpos[1])
 
 
@@ -62,23 +62,32 @@ def references() -> Iterator[tuple[str, float, list[float]]]:
         yield f"C, {integrator}, {1e3 * timestep:g} ms", thrown_in_c(mj_model, DOWN), slopes
 
 
-def thrown(m: mjtorch.Model, down: torch.Tensor) -> torch.Tensor:
-    """Where our cube is in the end () [m]; down: () [m/s]."""
+def thrown(m: mjtorch.Model, down: torch.Tensor, n: int) -> torch.Tensor:
+    """Where our cube is after n steps () [m]; down: () [m/s]."""
     d = mjtorch.make_data(m)
     zero = torch.zeros_like(down)
     d = d.replace(qvel=torch.stack([zero, zero + SPEED, down, zero, zero, zero]))
-    last, _ = mjtorch.rollout(m, d, round(SECONDS / float(m.opt.timestep)), outputs=())
+    last, _ = mjtorch.rollout(m, d, n, outputs=())
     return last.qpos[1]
 
 
-def derivative(m: mjtorch.Model) -> tuple[float, float, float]:
-    """The way [m], its derivative [s], and the seconds that both took, eagerly."""
-    start = time.process_time()
-    slope, way = torch.func.grad_and_value(lambda down: thrown(m, down))(torch.tensor(DOWN, dtype=torch.float64))
-    return float(way), float(slope), time.process_time() - start
+@mjtorch.jit(in_dims=None, static_argnames=("n",), strict=True)
+def slope_and_way(m: mjtorch.Model, down: torch.Tensor, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The derivative () [s] and the way () [m]."""
+    return torch.func.grad_and_value(lambda down: thrown(m, down, n))(down)
 
 
-def cases(steps: list[float], tolerances: list[float], limit: int) -> Iterator[tuple[str, mjtorch.Model]]:
+def derivative(m: mjtorch.Model) -> tuple[float, float, float, float]:
+    """The way [m], its derivative [s], and the seconds that the first call and another one took."""
+    down, n, seconds = torch.tensor(DOWN, dtype=torch.float64), round(SECONDS / float(m.opt.timestep)), []
+    for _ in range(2):
+        start = time.perf_counter()
+        slope, way = slope_and_way(m, down, n)
+        seconds.append(time.perf_counter() - start)
+    return float(way), float(slope), *seconds
+
+
+def cases(steps: Sequence[float], tolerances: Sequence[float], limit: int) -> Iterator[tuple[str, mjtorch.Model]]:
     """The settings that are compared."""
     for timestep in steps:
         for integrator in ("Euler", "RK4"):
@@ -117,18 +126,18 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the errors (needs matplotlib)")
     args = parser.parse_args()
     reference = 0.0
-    for label, way, slopes in references():
-        print(
-            f"{label:36}  way {way:8.4f} m  slope by differences {'  '.join(f'{s:.4f}' for s in slopes)} s", flush=True
-        )
+    for label, way, slopes in tqdm(references(), total=len(REFERENCE), leave=False):
+        listed = "  ".join(f"{s:.4f}" for s in slopes)
+        tqdm.write(f"{label:36}  way {way:8.4f} m  slope by differences {listed} s")
         reference = slopes[0] if "RK4" in label else reference
     found = []
-    for label, m in cases(list(args.steps), list(args.tolerances), args.limit):
-        way, slope, seconds = derivative(m)
+    for label, m in tqdm(list(cases(args.steps, args.tolerances, args.limit)), leave=False):
+        way, slope, first, again = derivative(m)
         found.append((label, slope))
         off = abs(slope - reference) / abs(reference)
-        print(
-            f"{label:36}  way {way:8.4f} m  derivative {slope:8.4f} s  off by {off:7.1%}  {seconds:6.1f} s", flush=True
+        tqdm.write(
+            f"{label:36}  way {way:8.4f} m  derivative {slope:8.4f} s  off by {off:7.1%}  "
+            f"first call {first:6.1f} s, another {again:6.3f} s"
         )
     if args.plot:
         plot(args.plot, reference, found)

@@ -105,7 +105,7 @@ def attempt(
     return Progress(
         tree.where(good, at, now.at.replace(warning=at.warning)),
         torch.where(good, elapsed, now.elapsed),
-        size * change.nan_to_num(SHRINK),
+        size * torch.where(change.isnan(), SHRINK, change),
     )
 
 

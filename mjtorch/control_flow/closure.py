@@ -30,7 +30,7 @@ class _Discover(TorchFunctionMode):
     def __init__(self, given: Sequence[Tensor]) -> None:
         super().__init__()
         self._known = {id(x): x for x in given}  # holds the tensors, so that their ids stay theirs
-        self._level = context.level()
+        self.level = context.level()
         self._around = _substitute_around()
         self.captured: dict[int, Tensor] = {}
         self.differentiated: set[int] = set()
@@ -54,7 +54,7 @@ class _Discover(TorchFunctionMode):
         tracked = False
         while id(x) not in self._known:
             self._known[id(x)] = x
-            if context.level_of(x) <= self._level:
+            if context.level_of(x) <= self.level:
                 self.captured[id(x)] = x
             else:
                 self.transformed = True
@@ -152,6 +152,12 @@ def explore(fn: Callable[..., Any], *args: Any) -> None:
     if any(isinstance(mode, _Discover) for mode in _get_current_function_mode_stack()):
         with context.imagined():
             fn(*args)
+
+
+def is_imagined() -> bool:
+    """Whether a conversion around the caller only looks at what comes out: no values, no derivatives."""
+    modes = [mode for mode in _get_current_function_mode_stack() if isinstance(mode, _Discover)]
+    return bool(modes) and not context.is_recording() and context.only_maps_above(modes[-1].level)
 
 
 def intercepted(fn: Callable[..., Any], *args: Any) -> Any:

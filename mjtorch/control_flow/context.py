@@ -84,6 +84,11 @@ def is_constant(x: Tensor) -> bool:
     return compiling and not level_of(x) and not isinstance(x, FakeTensor | FunctionalTensor)
 
 
+def traced(x: Tensor) -> Tensor:
+    """`x` as a value of the function that is being traced, also where that only captured it."""
+    return x if isinstance(unwrap(x), FakeTensor | FunctionalTensor) else x.view_as(x)
+
+
 def is_recording() -> bool:
     """Whether operations are being recorded into a graph."""
     return get_proxy_mode() is not None
@@ -134,6 +139,11 @@ def imagined() -> contextlib.AbstractContextManager[Any]:
 def level() -> int:
     """How many transforms of `torch.func` are active."""
     return len(retrieve_all_functorch_interpreters())
+
+
+def only_maps_above(level: int) -> bool:
+    """Whether all transforms of `torch.func` that began at a higher level are `torch.vmap`s."""
+    return all(isinstance(i, VmapInterpreter) for i in retrieve_all_functorch_interpreters()[level:])
 
 
 def level_of(x: Tensor) -> int:

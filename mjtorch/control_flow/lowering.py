@@ -97,6 +97,16 @@ def unrolled(step: FlatFunction, carry: Sequence[Tensor], xs: Sequence[Tensor]) 
     return [*carry, *(torch.zeros((0, *y.shape), dtype=y.dtype, device=y.device) for y in example[m:])]
 
 
+def first_trip(step: FlatFunction, carry: Sequence[Tensor], xs: Sequence[Tensor]) -> list[Tensor]:
+    """What stands for the result of `scan` where only shapes and dtypes matter.
+
+    The carry counts as used, also where the first trip replaces it unseen.
+    """
+    out = step(*(x.view_as(x) for x in carry), *(x[0] for x in xs))
+    m, n = len(carry), xs[0].shape[0]
+    return [*out[:m], *(y.expand(n, *y.shape) for y in out[m:])]
+
+
 def cond(pred: Tensor, true_fn: FlatFunction, false_fn: FlatFunction, operands: Sequence[Tensor]) -> list[Tensor]:
     """`true_fn(*operands)` or `false_fn(*operands)`; all worlds choose the same."""
     vmap = context.innermost_vmap()
@@ -173,8 +183,8 @@ def _scan_operator(step: FlatFunction, m: int, k: int, operands: Sequence[Tensor
     """
     if context.is_recording() and context.wants_scans():
         init = _contiguous(operands[:m])
-        # It does not take two views of one tensor.
-        rest = fresh(operands[m:], ())
+        # It takes neither two views of one tensor nor, in a traced function, tensors that have data (2.13).
+        rest = fresh([context.traced(x) for x in operands[m:]], ())
         return list(torch.ops.higher_order.scan(_listed(_own_memory(step)), init, rest[:k], tuple(rest[k:])))
     length = operands[m].shape[0]
     if context.in_compiled_backward():

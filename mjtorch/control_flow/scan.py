@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mjtorch.control_flow import context, lowering
 from mjtorch.control_flow.carry import Structure, fresh
-from mjtorch.control_flow.closure import Conversion, intercepted
+from mjtorch.control_flow.closure import Conversion, intercepted, is_imagined
 from mjtorch.control_flow.context import opaque
 from mjtorch.control_flow.derivative import floats, only_floats, vjp
 
@@ -118,6 +118,8 @@ def _counter(carry: Structure, n: int) -> Tensor:
 
 
 def _traced(step: _Step, carry: Sequence[Tensor], xs: Sequence[Tensor], unroll: bool | None) -> Sequence[Tensor]:
+    if is_imagined():
+        return lowering.first_trip(step, carry, xs)
     converted = Conversion((step,), (*carry, *(x[0] for x in xs)))
     short = unroll is None and xs[0].shape[0] <= lowering.BACKWARD_LIMIT
     if short and context.in_compiled_training((*carry, *xs, *converted.captured)):
@@ -127,6 +129,8 @@ def _traced(step: _Step, carry: Sequence[Tensor], xs: Sequence[Tensor], unroll: 
 
 def _checkpointed(step: _Step, carry: Sequence[Tensor], xs: Sequence[Tensor], size: int) -> Sequence[Tensor]:
     """A loop over chunks: the derivative of a chunk computes the carries inside of it again."""
+    if is_imagined():
+        return lowering.first_trip(step, carry, xs)
     converted = Conversion((step,), (*carry, *(x[0] for x in xs)))
     return intercepted(_chunks, converted.close(step), carry, xs, converted.captured, size)
 

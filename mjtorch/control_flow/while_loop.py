@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mjtorch.control_flow import context, lowering
 from mjtorch.control_flow.carry import Structure
-from mjtorch.control_flow.closure import Conversion, explore, intercepted
+from mjtorch.control_flow.closure import Conversion, explore, intercepted, is_imagined
 from mjtorch.control_flow.context import opaque
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ def _traced(cond_fun: Callable[[Any], Tensor], body_fun: Callable[[Any], Any], c
 
     if not context.is_recording():
         out = lowering.one_trip(cond, body, carry.leaves)
-        if not context.tracks_gradient((*carry.leaves, *out)):
+        if is_imagined() or not context.tracks_gradient((*carry.leaves, *out)):
             return out
     both = Conversion((cond, body), carry.leaves)
     return list(intercepted(_loop, both.close(cond), both.close(body), carry.leaves, both.captured))

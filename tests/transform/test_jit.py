@@ -258,6 +258,32 @@ def test_captured_in_a_loop() -> None:
         same(f(X), torch.stack([f.f(x) for x in X]))
 
 
+def test_captured_in_a_scan() -> None:
+    """What a loop captures, and what it goes through."""
+    weight, rows = torch.ones(4), torch.arange(40.0).reshape(10, 4)
+
+    def f(a: Tensor) -> Tensor:
+        return mjtorch.control_flow.scan(lambda y, row: (y + weight * row, None), a, rows)[0]
+
+    same(jit(f, strict=True)(X), X + rows.sum(0))
+    same(jit(torch.func.grad(lambda a: f(a).square().sum()), strict=True)(X), 2 * (X + rows.sum(0)))
+
+
+def test_captured_as_a_start_that_is_replaced() -> None:
+    """The loop inside begins with a tensor from around the loop outside, and never looks at it."""
+
+    def f(a: Tensor) -> Tensor:
+        start = a.sin()
+
+        def trip(y: Tensor, _: Any) -> tuple[Tensor, None]:
+            return mjtorch.control_flow.scan(lambda z, row: (y + row, None), start, y.new_ones(9, 4))[0], None
+
+        return mjtorch.control_flow.scan(trip, a, length=9)[0]
+
+    same(jit(f, strict=True)(X), X + 9)
+    same(jit(torch.func.grad(lambda a: f(a).sum()), strict=True)(X), torch.ones_like(X))
+
+
 # --- transforms -------------------------------------------------------------------------------------------------------
 
 
