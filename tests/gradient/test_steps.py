@@ -38,7 +38,11 @@ FAST = 1e3  # what moves faster, in any unit, has exploded
 SHORT = ("collection/hopper", "feature/joints", "feature/tendon_forces", "feature/muscles")
 CONES = ("collection/hopper", "feature/joints", "feature/muscles", "feature/contacts")
 # Robots that touch nothing once they are lifted, and which number of qpos is the height.
-FLYING = {"collection/hopper": 1, "gym/walker2d_v5": 1, "gym/ant": 2}
+FLYING = (
+    ("collection/hopper", 1),
+    pytest.param("gym/walker2d_v5", 1, marks=pytest.mark.slow),
+    pytest.param("gym/ant", 2, marks=pytest.mark.slow),
+)
 
 Values = dict[str, Tensor]
 
@@ -158,7 +162,7 @@ def test_cones(model: str, cone: int, steps: int) -> None:
     check(case_of(converged(load(model, cone=cone, solver=int(Solver.NEWTON))), seeds=2), seed=1, steps=steps)
 
 
-@pytest.mark.parametrize("model, height", FLYING.items())
+@pytest.mark.parametrize("model, height", FLYING)
 def test_in_the_air(model: str, height: int) -> None:
     this = case(model, converge=True)
     up = 5.0 * torch.nn.functional.one_hot(torch.tensor(height), this.m.nq)
