@@ -14,13 +14,14 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.collision.contact_points import ContactPoints
-from mjtorch.collision.sdf import Field, first_seen, interpolated, meeting, placed
+from mjtorch.collision.sdf import Field, first_seen, meeting, placed
 from mjtorch.collision.support import is_at
 from mjtorch.control_flow.fori_loop import fori_loop
 from mjtorch.control_flow.map import each
 from mjtorch.control_flow.while_loop import while_loop
 from mjtorch.math.vector import basis, normalize
 from mjtorch.model.plan.sdf import MOST, Faces, Octrees
+from mjtorch.smooth.distance_field import interpolated
 
 # Faces that are searched at a time.
 CHUNK = 8

@@ -25,13 +25,10 @@ from mjtorch.math.value import value_of
 from mjtorch.math.vector import MIN_VALUE, basis, dot, norm, normalize
 from mjtorch.model.plan.geom_pairs import SDF
 from mjtorch.model.plan.sdf import Octrees, Side
+from mjtorch.smooth.distance_field import Sample, interpolated
 
 # Of the line search: the least length of a step, and the least decrease for it, relative to what the gradient promises.
 SHORTEST, DECREASE = 1e-4, 0.1
-# Which corners of a cell are the upper ones along x, y and z.
-CORNERS = tuple((bool(k & 1), bool(k & 2), bool(k & 4)) for k in range(8))
-# How far inside the box of an octree it is read for points that are outside [m].
-INSIDE = 1e-6
 
 
 @tree.dataclass(kw_only=True)
@@ -64,13 +61,6 @@ class Meeting(NamedTuple):
     second: Field
     turn: Tensor
     shift: Tensor
-
-
-class Sample(NamedTuple):
-    """Distance (n, k) [m] of points, and its gradient (n, k, 3)."""
-
-    distance: Tensor
-    gradient: Tensor
 
 
 class Descent(NamedTuple):
@@ -262,33 +252,3 @@ def _sample_type(kind: int, grid: Tensor, field: Field, point: Tensor) -> Sample
     # The sizes of other types may be zero.
     size = field.size if len(field.types) == 1 else torch.where((field.type == kind)[:, None], field.size, 1.0)
     return Sample(shapes.distance(shape, size[:, None], point), shapes.gradient(shape, size[:, None], point))
-
-
-def interpolated(grid: Tensor, octree: Octrees, point: Tensor) -> Sample:
-    """The distances of points (n, k, 3) [m] in the frames of meshes, as their octrees have it (oct_distance).
-
-    Outside of the box of the octree, what the nearest point of the box says, and how far that is.
-    """
-    half = octree.half[:, None]
-    offset = point - octree.center[:, None]
-    beyond = offset.abs() - half
-    clipped = (beyond > 0).any(-1, keepdim=True) & (beyond >= 0)
-    away = torch.where(clipped, beyond, 0.0)
-    none = torch.zeros_like(away)
-    offset = torch.where(clipped, offset.sign() * (half - INSIDE), offset)
-    count = octree.cells[:, None, None]
-    cells = count.to(point.dtype)
-    along = (offset + half) / (2 * half) * cells
-    # Clamped as integers: what is no number is then some cell.
-    cell = torch.minimum(along.detach().floor().long().clamp(min=0), count - 1)
-    row = octree.address[:, None] + (cell * octree.strides[:, None]).sum(-1)
-    corner = grid[row[..., None] + octree.corners[:, None]]
-
-    upper = torch.tensor(CORNERS, device=point.device)
-    part = (along - cell)[..., None, :]
-    part = torch.where(upper, part, 1 - part)
-    x, y, z = part.unbind(-1)
-    across = torch.stack([y * z, x * z, x * y], dim=-1)
-    inner = (torch.where(upper, corner[..., None], -corner[..., None]) * across).sum(-2)
-    gradient = torch.where(clipped, normalize(offset.sign() * away, none)[0], inner * cells / (2 * half))
-    return Sample((corner * x * y * z).sum(-1) + norm(away), gradient)

@@ -428,7 +428,7 @@ TABLE: tuple[Feature, ...] = (
     Feature("sensors", "tactile sensors on other than primitive geoms", NO, _unfelt, "use primitive geoms"),
     Feature(
         "sensors",
-        "rangefinders that see signed distance fields",
+        "rangefinders that see signed distance fields of no mesh",
         NO,
         _fields_in_sight,
         "make the geoms transparent or replace them by meshes",

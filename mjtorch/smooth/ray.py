@@ -10,7 +10,9 @@ from torch import Tensor
 
 from mjtorch.math import shape as shapes
 from mjtorch.model import Data, Model
+from mjtorch.model.plan.geom_pairs import SDF
 from mjtorch.model.plan.ray import NGROUP
+from mjtorch.smooth.distance_field import field_normals, march
 from mjtorch.smooth.object import to_local
 from mjtorch.smooth.triangles import meet_triangles
 
@@ -41,7 +43,7 @@ def ray(
         are those of the way to the geom that was met.
 
     Raises:
-        NotImplementedError: rays would see signed distance fields.
+        NotImplementedError: rays would see signed distance fields that are not made of meshes.
         ValueError: `geomgroup` does not have six elements.
     """
     hit = cast(m, d, pnt, vec, sight(m, "ray", geomgroup, flg_static, bodyexclude))
@@ -97,8 +99,8 @@ def sight(
     p = m.plan.ray
     if p.others:
         raise NotImplementedError(
-            f"{caller}: the model has visible geoms that are signed distance fields: {', '.join(map(str, p.others))}; "
-            "make them transparent or replace them by meshes"
+            f"{caller}: the model has visible geoms that are signed distance fields of no mesh: "
+            f"{', '.join(map(str, p.others))}; make them transparent or replace them by meshes"
         )
     excluded = torch.as_tensor(bodyexclude, device=p.body.device).reshape(-1, 1)
     seen = p.body != excluded
@@ -120,6 +122,8 @@ def cast(m: Model, d: Data, pnt: Tensor, vec: Tensor, seen: Tensor) -> Hit:
         mat = d.geom_xmat[geom_id]
         point, direction = to_local(mat, pnt[:, None] - d.geom_xpos[geom_id]), to_local(mat, vec[:, None])
         ways.append(shapes.ray(shape, m.geom_size[geom_id], point, direction))
+    if p.octree:
+        ways.append(march(m, d, pnt, vec))
     way = torch.cat(ways, dim=1)
     n = way.shape[1] - 1
     dist, nearest = torch.where(F.pad(seen[:, :n], (1, 0), value=True) & (way >= 0), way, math.inf).min(1)
@@ -144,6 +148,8 @@ def normals(m: Model, d: Data, pnt: Tensor, vec: Tensor, hit: Hit) -> Tensor:
         mine = kind == int(shape)
         # The sizes of other shapes may be zero.
         normal = torch.where(mine, shapes.normal(shape, torch.where(mine, size, 1.0), local), normal)
+    if p.octree:
+        normal = torch.where(kind == SDF, field_normals(m, p.nth_field[geom], local), normal)
     normal = (mat @ normal[..., None]).squeeze(-1)
     if hit.on_triangle is not None and hit.facing is not None:
         normal = torch.where(hit.on_triangle[:, None], hit.facing, normal)

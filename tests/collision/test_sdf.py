@@ -11,11 +11,11 @@ from collision.fields import of_c, turned_geoms
 from reference import converged, load, poison
 
 import mjtorch
-from mjtorch import geom_distance, ray
+from mjtorch import geom_distance
 from mjtorch.collision import collision
-from mjtorch.collision.sdf import interpolated
 from mjtorch.model import Model
 from mjtorch.model.plan import sdf
+from mjtorch.smooth.distance_field import interpolated
 
 FEW, MANY = 20, 200
 # Descents end at edges, where a gradient is on one side or the other by rounding; and one starts in a corner of a box.
@@ -231,8 +231,6 @@ def test_what_is_not_supported_says_so(monkeypatch):
     d = mjtorch.kinematics(m, mjtorch.make_data(m))
     with pytest.raises(NotImplementedError, match="geom 1 is a height field or a signed distance field"):
         geom_distance(m, d, 0, 1, 1.0)
-    with pytest.raises(NotImplementedError, match="signed distance fields: 1"):
-        ray(m, d, torch.zeros(1, 3, dtype=torch.float64), torch.ones(1, 3, dtype=torch.float64))
     spec = mujoco.MjSpec.from_string(
         f"<mujoco>{ASSETS}<worldbody><geom name='g' type='sdf' mesh='wedge'/></worldbody></mujoco>"
     )

@@ -168,7 +168,9 @@ def test_signed_distance_fields_are_refused_unless_transparent() -> None:
     mj_model = load("feature/rays")
     box = mj_model.geom("box").id
     mj_model.geom_type[box] = mujoco.mjtGeom.mjGEOM_SDF
-    with pytest.raises(NotImplementedError, match='rangefinders that see signed distance fields, used by geom "box"'):
+    with pytest.raises(
+        NotImplementedError, match='rangefinders that see signed distance fields of no mesh, used by geom "box"'
+    ):
         mjtorch.put_model(mj_model)
     mj_model.sensor_type[:] = mujoco.mjtSensor.mjSENS_CLOCK
     origin = torch.zeros(1, 3)
@@ -176,7 +178,9 @@ def test_signed_distance_fields_are_refused_unless_transparent() -> None:
         mj_model.geom_rgba[box, 3] = alpha
         m = mjtorch.put_model(mj_model)
         if alpha:
-            with pytest.raises(NotImplementedError, match=f"signed distance fields: {box}; make them transparent"):
+            with pytest.raises(
+                NotImplementedError, match=f"signed distance fields of no mesh: {box}; make them transparent"
+            ):
                 ray(m, mjtorch.make_data(m), origin, origin + 1)
         else:
             ray(m, mjtorch.make_data(m), origin, origin + 1)

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.math.shape import Shape
-from mjtorch.model.plan import triangles
+from mjtorch.model.plan import sdf, triangles
+from mjtorch.model.plan.sdf import Octrees
 from mjtorch.model.plan.triangles import HFIELD, MESH, TrianglePlan
 
 NGROUP = int(mujoco.mjNGROUP)
@@ -16,12 +17,14 @@ SHAPES = tuple(int(shape) for shape in Shape)
 
 @tree.dataclass(kw_only=True)
 class RayPlan(tree.Tree):
-    """The n visible geoms, shape by shape, meshes and height fields last. Transparent geoms are invisible.
+    """The n visible geoms, shape by shape, then distance, meshes and height fields. Transparent geoms are invisible.
 
     shapes: static, primitive ones; geoms: one index tensor for each of them; all_geoms: (n,) all that rays can meet
     body: (n,) body of each, fixed: (n,) bool, whether that cannot move
     group: (n,) of each, from 0 to 5
     kind: (ngeom,) mjtGeom of every geom
+    fields: (f,) those that are distance fields of meshes, octree: theirs, none without such geoms
+    nth_field: (ngeom,) the place of each geom among these, 0 of others
     triangles: of meshes and height fields
     others: static, the visible geoms of other shapes
     """
@@ -33,6 +36,9 @@ class RayPlan(tree.Tree):
     fixed: Tensor
     group: Tensor
     kind: Tensor
+    fields: Tensor
+    octree: tuple[Octrees, ...]
+    nth_field: Tensor
     triangles: TrianglePlan
     others: tuple[int, ...] = tree.field(static=True)
 
@@ -45,8 +51,8 @@ def visible_geoms(m: mujoco.MjModel) -> np.ndarray:
 
 
 def unmet_geoms(m: mujoco.MjModel) -> np.ndarray:
-    """(ngeom,) bool: visible geoms that are neither of primitive shapes nor meshes or height fields."""
-    return visible_geoms(m) & ~np.isin(m.geom_type, (*SHAPES, MESH, HFIELD))
+    """(ngeom,) bool: visible geoms that are neither of primitive shapes nor made of meshes or heights."""
+    return visible_geoms(m) & ~np.isin(m.geom_type, (*SHAPES, MESH, HFIELD)) & ~sdf.has_octree(m)
 
 
 def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype) -> RayPlan:
@@ -54,12 +60,21 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype) ->
     m, visible = mj_model, visible_geoms(mj_model)
     by_shape = {shape: np.flatnonzero(visible & (m.geom_type == int(shape))) for shape in Shape}
     by_shape = {shape: geoms for shape, geoms in by_shape.items() if len(geoms)}
+    fields = np.flatnonzero(visible & sdf.has_octree(m))
     surfaces = [*np.flatnonzero(visible & (m.geom_type == MESH)), *np.flatnonzero(visible & (m.geom_type == HFIELD))]
-    order = np.concatenate([np.zeros(0, int), *by_shape.values(), surfaces]).astype(np.int64)
+    order = np.concatenate([np.zeros(0, int), *by_shape.values(), fields, surfaces]).astype(np.int64)
+    nth_field = np.zeros(m.ngeom, dtype=np.int64)
+    nth_field[fields] = np.arange(len(fields))
     body = m.geom_bodyid[order]
 
     def index(x: np.ndarray) -> Tensor:
         return torch.tensor(x.astype(np.int64), device=device)
+
+    def ints(x: np.ndarray, *shape: int) -> Tensor:
+        return index(x.reshape(shape))
+
+    def floats(x: np.ndarray) -> Tensor:
+        return torch.tensor(x, dtype=dtype, device=device)
 
     return RayPlan(
         shapes=tuple(by_shape),
@@ -69,6 +84,9 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype) ->
         fixed=torch.tensor(m.body_weldid[body] == 0, device=device),
         group=index(m.geom_group[order].clip(0, NGROUP - 1)),
         kind=index(m.geom_type),
+        fields=index(fields),
+        octree=(sdf.octrees(m, fields.tolist(), ints, floats),) if len(fields) else (),
+        nth_field=index(nth_field),
         triangles=triangles.build(m, device, dtype, len(order) - len(surfaces), [int(g) for g in surfaces]),
         others=tuple(int(i) for i in np.flatnonzero(unmet_geoms(m))),
     )

@@ -77,10 +77,15 @@ class DistanceFields(tree.Tree):
     faces: tuple[Faces, ...]
 
 
+def has_octree(mj_model: mujoco.MjModel) -> np.ndarray:
+    """(ngeom,) bool: geoms that are signed distance fields of meshes."""
+    made = np.append(mj_model.mesh_octadr >= 0, False)
+    return (mj_model.geom_type == SDF) & made[mj_model.geom_dataid]
+
+
 def meshes(mj_model: mujoco.MjModel) -> list[int]:
     """The meshes that are signed distance fields of geoms."""
-    geoms = (mj_model.geom_type == SDF) & (mj_model.geom_dataid >= 0)
-    return sorted({int(mesh) for mesh in mj_model.geom_dataid[geoms] if mj_model.mesh_octadr[mesh] >= 0})
+    return sorted({int(mesh) for mesh in mj_model.geom_dataid[has_octree(mj_model)]})
 
 
 def too_deep(mj_model: mujoco.MjModel) -> list[int]:
