@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from reference import load, random_state
+from reference import case, load, random_state
 from torch import Tensor
 
 import mjtorch
@@ -151,3 +151,20 @@ def test_gradients_of_many_worlds() -> None:
     alone = [torch.func.grad(loss)(one.qpos, m, one) for one in tree.unstack(d)]
     assert_same(wanted, torch.stack(alone), 1e-9)
     assert_same(compiled(worlds)(d.qpos, m, d), wanted, 1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model, backend", [("collection/cartpole", "inductor"), ("collection/hopper", "aot_eager")])
+def test_gradients_of_many_robots(model: str, backend: str) -> None:
+    this = case(model, converge=True)
+    worlds = torch.vmap(torch.func.grad(reached, (0, 1, 2)), in_dims=(0, 0, 0, None, 0))
+    d = tree.stack(list(this.datas))
+    arguments = (d.qpos, d.qvel, d.ctrl, this.m, d)
+    wanted = worlds(*arguments)
+    assert all(x.any() for x in wanted)
+    assert_same(compiled(worlds, backend)(*arguments), wanted, 1e-8)
+
+
+def reached(qpos: Tensor, qvel: Tensor, ctrl: Tensor, m: Model, d: Data) -> Tensor:
+    d = mjtorch.step(m, d.replace(qpos=qpos, qvel=qvel, ctrl=ctrl), outputs=())
+    return (d.qpos * d.qpos).sum() + d.qvel.sin().sum()
