@@ -92,3 +92,12 @@ def test_every_mode_and_derivatives() -> None:
     assert smooth.double().mean() > 0.9
     assert found.isfinite().all()
     torch.testing.assert_close(found[smooth], one[smooth], rtol=1e-3, atol=1e-3)
+
+
+def test_height_fields_are_not_taken_for_meshes() -> None:
+    """Their numbers in `geom_dataid` count height fields, of which there may be more than meshes."""
+    asset = '<hfield name="{0}" nrow="2" ncol="2" size="1 1 1 1" elevation="0 0 0 1"/>'
+    assets = "".join(asset.format(name) for name in "ab")
+    geoms = "".join(f'<geom type="hfield" hfield="{name}"/>' for name in "ab")
+    m = mjtorch.put_model(load(f"<mujoco><asset>{assets}</asset><worldbody>{geoms}</worldbody></mujoco>"))
+    assert not m.sdf_grid.numel()

@@ -79,8 +79,10 @@ class DistanceFields(tree.Tree):
 
 def has_octree(mj_model: mujoco.MjModel) -> np.ndarray:
     """(ngeom,) bool: geoms that are signed distance fields of meshes."""
-    made = np.append(mj_model.mesh_octadr >= 0, False)
-    return (mj_model.geom_type == SDF) & made[mj_model.geom_dataid]
+    is_field = mj_model.geom_type == SDF
+    # What the others have in `geom_dataid` need not be a mesh.
+    mesh = np.where(is_field, mj_model.geom_dataid, -1)
+    return is_field & np.append(mj_model.mesh_octadr >= 0, False)[mesh]
 
 
 def meshes(mj_model: mujoco.MjModel) -> list[int]:
