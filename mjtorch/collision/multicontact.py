@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from mjtorch.collision.support import MESH, Core, to_local, to_world
+from mjtorch.control_flow.if_any import if_any
 from mjtorch.control_flow.map import each
-from mjtorch.control_flow.while_loop import while_loop
 from mjtorch.math.shape import Shape
 from mjtorch.math.vector import cross, dot, norm
 
@@ -333,11 +333,7 @@ def _chosen(given: tuple[Tensor, Tensor, Tensor]) -> Tensor:
     """Four of n sets of points (n, k, 3) [m]: those that span most area across `up (n, 3)` in sets that are `many`."""
     fixed, up, many = given
     first_four = torch.arange(CONTACTS, device=fixed.device).expand(fixed.shape[0], CONTACTS)
-
-    def widest(_: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        return torch.zeros_like(many), torch.where(many[:, None], _quad(fixed, up), first_four)
-
-    return while_loop(lambda state: state[0].any(), widest, (many, first_four.contiguous()))[1]
+    return if_any(many, lambda: torch.where(many[:, None], _quad(fixed, up), first_four), first_four.contiguous())
 
 
 def _quad(point: Tensor, up: Tensor) -> Tensor:
