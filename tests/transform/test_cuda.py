@@ -111,6 +111,29 @@ def test_small_worlds_share_a_warp() -> None:
     assert shape.side_by_side * small.lanes == shape.threads and shape.shared == shape.side_by_side * small.shared
 
 
+def long_turn(x: Tensor) -> Tensor:
+    """So many statements that a loop around them is not printed as one function."""
+    for _ in range(60):
+        x = 0.9 * x.roll(1) + 0.1 * x.sin().cumsum(0) / (1 + x.square().sum())
+    return x
+
+
+def test_long_loops_are_divided_into_functions() -> None:
+    """Also loops in loops, which need the turn of the loop around them."""
+
+    def f(a: Tensor) -> Any:
+        def turn(c: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+            c = while_loop(lambda y: y.abs().sum() > 1, lambda y: 0.1 * long_turn(y), long_turn(c + x))
+            return c, c * x
+
+        return scan(turn, a[0], a, unroll=False)
+
+    a = numbers(3, 9)
+    text = print_program(lowered_of(f, a).program).text
+    assert sum(line.startswith("FUNCTION void") and "ARGS,int " in line for line in text.splitlines()) > 3
+    assert_as_eager(f, a, lanes=(1, 32))
+
+
 # --- barriers ---------------------------------------------------------------------------------------------------------
 
 

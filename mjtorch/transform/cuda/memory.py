@@ -6,6 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 
+from mjtorch.transform.cuda.parts import is_divided, parts
 from mjtorch.transform.cuda.spread import WHILE_TURNS, Plan, trips, within
 from mjtorch.transform.fuse import Range, accesses
 from mjtorch.transform.memory import lifetimes, pack
@@ -35,13 +36,13 @@ NEAR, FAR = "near", "far"
 class Layout:
     """The place of each buffer of a program.
 
-    registers: buffers that every lane holds for itself
+    registers: buffers that every lane holds for itself, and the first statement (its id) of the part that does
     space: NEAR (shared memory) or FAR (global memory) for each of the others
     offsets: in elements, within the memory of that space and dtype
     sizes: elements of each space and dtype
     """
 
-    registers: set[Buffer]
+    registers: dict[Buffer, int]
     space: dict[Buffer, str]
     offsets: dict[Buffer, int]
     sizes: dict[tuple[str, str], int]
@@ -51,12 +52,12 @@ class Layout:
         return sum(-(-n * BYTES[dtype] // 16) * 16 for (where, dtype), n in self.sizes.items() if where == space)
 
 
-def lay_out(p: Program, parts: Sequence[Sequence[Statement]], plan: Plan, budget: int) -> Layout:
-    """Places for the scratch buffers of `p`, whose `parts` are printed as functions.
+def lay_out(p: Program, plan: Plan, budget: int) -> Layout:
+    """Places for the scratch buffers of `p`.
 
     What does not fit into `budget` bytes of shared memory goes to global memory: what is used least for its size first.
     """
-    registers = held_in_registers(parts, plan)
+    registers = held_in_registers(p.body, plan)
     life = {b: t for b, t in lifetimes(p).items() if b.kind == "scratch" and b not in registers}
     use = traffic(p.body)
     best = sorted(life, key=lambda b: -use[b] / b.size)
@@ -77,7 +78,7 @@ def lay_out(p: Program, parts: Sequence[Sequence[Statement]], plan: Plan, budget
     return layout
 
 
-def _placed(life: dict[Buffer, tuple[int, int]], registers: set[Buffer], far: set[Buffer]) -> Layout:
+def _placed(life: dict[Buffer, tuple[int, int]], registers: dict[Buffer, int], far: set[Buffer]) -> Layout:
     space = {b: FAR if b in far else NEAR for b in life}
     offsets: dict[Buffer, int] = {}
     sizes: dict[tuple[str, str], int] = {}
@@ -87,8 +88,8 @@ def _placed(life: dict[Buffer, tuple[int, int]], registers: set[Buffer], far: se
     return Layout(registers, space, offsets, sizes)
 
 
-def held_in_registers(parts: Sequence[Sequence[Statement]], plan: Plan) -> set[Buffer]:
-    """Small buffers that one part uses alone, in all lanes alike, at places known when it is compiled."""
+def held_in_registers(body: Sequence[Statement], plan: Plan) -> dict[Buffer, int]:
+    """Small buffers that one part uses alone, in all lanes alike, at places known when it is compiled: `registers`."""
     owner: dict[Buffer, int] = {}
     barred: set[Buffer] = set()
 
@@ -103,17 +104,23 @@ def held_in_registers(parts: Sequence[Sequence[Statement]], plan: Plan) -> set[B
         if isinstance(s, For) and not spread and is_unrolled(s):
             unrolled = unrolled | {s.variable}
         for block in blocks(s):
-            for x in block:
-                use(x, part, unrolled, spread)
+            if is_divided(s, block):
+                each(block)
+            else:
+                for x in block:
+                    use(x, part, unrolled, spread)
 
     def note(b: Buffer, part: int, moves: bool) -> None:
         if moves or b.kind != "scratch" or b.size > FEW or owner.setdefault(b, part) != part:
             barred.add(b)
 
-    for k, part in enumerate(parts):
-        for s in part:
-            use(s, k, frozenset(), False)
-    return set(owner) - barred
+    def each(statements: Sequence[Statement]) -> None:
+        for part in parts(statements):
+            for s in part:
+                use(s, id(part[0]), frozenset(), False)
+
+    each(body)
+    return {b: part for b, part in owner.items() if b not in barred}
 
 
 def _known(terms: Sequence, unrolled: frozenset[str]) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from mjtorch.transform.cpp import COMMON, SCALARS, SCRATCH, TYPES, VECTOR, Printer, array
 from mjtorch.transform.cuda.hazards import Access, Hazards, everyone, first_lane
 from mjtorch.transform.cuda.memory import BYTES, FAR, NEAR, Layout, lay_out
+from mjtorch.transform.cuda.parts import is_divided, parts
 from mjtorch.transform.cuda.spread import Fold, Plan, Spread, identity
 from mjtorch.transform.fuse import accesses
 from mjtorch.transform.program import (
@@ -34,12 +35,9 @@ from mjtorch.transform.program import (
     Store,
     While,
     mentions,
-    walk,
 )
 
 WARP = pathlib.Path(__file__).with_name("warp.h")
-# Statements per function: so many that few arrays are passed from one to another, so few that it compiles quickly.
-CHUNK = 120
 # Shared memory that a world should not exceed: then an H100 holds 16 worlds in each of its processors.
 BUDGET = 14 * 1024
 WARP_SIZE = 32
@@ -75,8 +73,7 @@ class WarpPrinter(Printer):
         self.slots = {b: k for buffers in (program.inputs, program.outputs) for k, b in enumerate(buffers)}
         self.plan = Plan(program.body, lanes)
         self.first = Plan(program.once, lanes)
-        self.parts = list(_parts(program.body))
-        self.layout: Layout = lay_out(program, self.parts, self.plan, budget)
+        self.layout: Layout = lay_out(program, self.plan, budget)
         self.offsets |= self.layout.offsets
         self.hazards = Hazards(self.layout)
         self.partial: dict[Local, str] = {}
@@ -176,7 +173,12 @@ class WarpPrinter(Printer):
         def turn() -> str:
             guard = "" if s.guard is None else f"if(!any({self.expr(s.guard)}))continue;"
             before = "" if s.guard is None else self.barrier(everyone(dataclasses.replace(s, body=[])))
-            return f"{head}{{{before}{guard}{self.alike(s.body)}}}\n"
+            if s.scope:
+                self.scopes.append(s.variable)
+            body = self.inner(s, s.body)
+            if s.scope:
+                self.scopes.pop()
+            return f"{head}{{{before}{guard}{body}}}\n"
 
         return ("UNROLL " if self._in_registers(s) else "") + self.repeated(turn)
 
@@ -188,10 +190,10 @@ class WarpPrinter(Printer):
 
     def turn(self, s: While) -> str:
         """A loop that all lanes leave at once."""
-        head = self.alike(s.head)
+        head = self.inner(s, s.head)
         flag = self.barrier(everyone(s))
         self.running.append(self.expr(s.flag))
-        body = self.alike(s.body)
+        body = self.inner(s, s.body)
         self.running.pop()
         return f"for(;;){{{head}{flag}if(!any({self.expr(s.flag)}))break;{body}}}\n"
 
@@ -265,37 +267,23 @@ class WarpPrinter(Printer):
 
     # --- functions ---
 
-    def functions_of(self, parts: Sequence[Sequence[Statement]]) -> list[str]:
-        """A function for each part; their names."""
-        names = []
-        for part in parts:
+    def calls(self, statements: Sequence[Statement]) -> str:
+        """The statements in functions, one for each part; calls of these."""
+        text = ""
+        for part in parts(statements):
             body = self.alike(part)
-            mine = [b for b in self.layout.registers if any(_uses(s, b) for s in walk(part))]
-            mine.sort(key=lambda b: b.name)
-            held = "".join(f"{TYPES[b.dtype]} {b.name}[{b.size}];" for b in mine)
-            names.append(self.function(held + body))
-        return names
+            own = [b for b, first in self.layout.registers.items() if first == id(part[0])]
+            own.sort(key=lambda b: b.name)
+            name = self.function("".join(f"{TYPES[b.dtype]} {b.name}[{b.size}];" for b in own) + body)
+            text += f"{name}(PASS{self.passed()});"
+        return text
+
+    def inner(self, s: Statement, block: Sequence[Statement]) -> str:
+        """The statements of a block of `s`, in functions of their own if there are many."""
+        return self.calls(block) if is_divided(s, block) else self.alike(block)
 
 
 FIRST = "if(LANE_ID==0){{{}}}"
-
-
-def _uses(s: Statement, b: Buffer) -> bool:
-    return isinstance(s, Store) and s.buffer is b
-
-
-def _parts(statements: Sequence[Statement]) -> Iterator[list[Statement]]:
-    """The statements in pieces; loops of unknown length stay with what comes before them."""
-    part: list[Statement] = []
-    size = 0
-    for s in statements:
-        part.append(s)
-        size += sum(not isinstance(x, Note) for x in walk([s]))
-        if size >= CHUNK:
-            yield part
-            part, size = [], 0
-    if part:
-        yield part
 
 
 def print_program(program: Program, lanes: int | None = None, budget: int = BUDGET) -> Source:
@@ -305,26 +293,24 @@ def print_program(program: Program, lanes: int | None = None, budget: int = BUDG
     fewer = next((n for most, n in LANES if need <= most), None)
     if lanes is None and fewer is not None:
         p = WarpPrinter(program, fewer, budget)
-    names = p.functions_of(p.parts)
+    calls = p.calls(program.body)
+    main = len(p.functions)
     p.hazards.clear()
     p.once = True
-    first = p.functions_of(list(_parts(program.once)))
+    calls_once = p.calls(program.once)
     p.once = False
-    shared_bytes = -(-(p.layout.bytes(NEAR) + 2 * p.most_lists) // 16) * 16
+    shared = -(-(p.layout.bytes(NEAR) + 2 * p.most_lists) // 16) * 16
     data = "".join(_constant(b, name) for b, name in p.names.items())
     data += "".join(f"CONSTANT int {name}[]={{{','.join(map(str, t))}}};\n" for t, name in p.tables.items())
     functions = "".join(
-        f"FUNCTION {head}{{{'ONCE_MEMORY' if name in first else 'MEMORY'};{body}}}\n"
-        for name, (head, body, _) in zip([*names, *first], p.functions, strict=True)
+        f"FUNCTION {head}{{{'MEMORY' if k < main else 'ONCE_MEMORY'};{body}}}\n"
+        for k, (head, body, _) in enumerate(p.functions)
     )
-    once_bytes = sum(-(-n * BYTES[d] // 16) * 16 for d, n in p.common.items())
-    sizes = _macros(p, shared_bytes, once_bytes)
-    calls, calls_once = ("".join(f"{name}(PASS);" for name in x) for x in (names, first))
+    once = sum(-(-n * BYTES[d] // 16) * 16 for d, n in p.common.items())
+    sizes = _macros(p, shared, once)
     kernel = f"KERNEL_ONCE({calls_once})\nKERNEL({calls})\n"
     text = sizes + WARP.read_text().replace('#include "vector.h"', VECTOR.read_text()) + data + functions + kernel
-    return Source(
-        text, p.plan.width, shared_bytes, p.layout.bytes(FAR), once_bytes if first else 0, p.barriers, p.plan.cost
-    )
+    return Source(text, p.plan.width, shared, p.layout.bytes(FAR), once if program.once else 0, p.barriers, p.plan.cost)
 
 
 def _constant(b: Buffer, name: str) -> str:
