@@ -32,7 +32,6 @@ from mjtorch.transform.program import (
     mentions,
     with_blocks,
 )
-from mjtorch.transform.skip import skip_choices, skip_zeros
 
 # How many statements a loop may be moved up past to meet one that it can merge with.
 REACH = 12
@@ -52,11 +51,6 @@ def fuse(p: Program, allowed: Allowed | None = None) -> Program:
     """
     may_merge = allowed if allowed is not None else lambda _, __: True
     return contract(dataclasses.replace(p, body=_block(_without_unread(p.body), may_merge)))
-
-
-def skip(p: Program) -> Program:
-    """`p` without what no world of those that are computed side by side needs."""
-    return skip_choices(skip_zeros(p))
 
 
 # --- leaving out what nobody reads ------------------------------------------------------------------------------------
@@ -202,7 +196,7 @@ def span(i: Index, bounds: dict[str, Range]) -> Range | None:
     return low, high
 
 
-def _conflicts(a: Sequence[Statement], b: Sequence[Statement]) -> set[Buffer | Local]:
+def conflicts(a: Sequence[Statement], b: Sequence[Statement]) -> set[Buffer | Local]:
     """Buffers and variables that both use and at least one writes."""
     (write_a, use_a), (write_b, use_b) = _uses(a), _uses(b)
     return (write_a & use_b) | (use_a & write_b)
@@ -230,16 +224,16 @@ def _uses(statements: Sequence[Statement]) -> tuple[set[Buffer | Local], set[Buf
 
 
 def _independent(a: Sequence[Statement], b: Sequence[Statement]) -> bool:
-    return not _conflicts(a, b)
+    return not conflicts(a, b)
 
 
 def _commute(a: Statement, b: Statement) -> bool:
-    return not _conflicts([a], [b])
+    return not conflicts([a], [b])
 
 
 def _turns_apart(loop: For, body: list[Statement]) -> bool:
     """Whether turns of `loop` meet those of a loop with `body` in the same turn only, in all buffers they share."""
-    shared = _conflicts(loop.body, body)
+    shared = conflicts(loop.body, body)
     if not shared:
         return True
     if any(isinstance(x, Local) for x in shared):

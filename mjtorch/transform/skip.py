@@ -32,6 +32,13 @@ from mjtorch.transform.program import (
     walk_expr,
     with_blocks,
 )
+from mjtorch.transform.sink import Uses, only_for
+
+
+def skip(p: Program) -> Program:
+    """`p` without what no world of those that are computed side by side needs."""
+    return skip_choices(skip_zeros(p))
+
 
 # --- turns that add nothing -------------------------------------------------------------------------------------------
 
@@ -86,36 +93,63 @@ def _common_factor(s: For) -> Load | None:
 def skip_choices(p: Program) -> Program:
     """Where a turn of a loop chooses between two values, and no world the first, do not compute that.
 
-    So what is computed of contacts is computed for those there are.
+    Nor what is computed for it alone. So what is computed of contacts is computed for those there are.
     """
-    return dataclasses.replace(p, body=[_skipping(s, False) for s in p.body])
+    return dataclasses.replace(p, body=_skipping(p.body, "", frozenset(), Uses.of(p.body)))
 
 
-def _skipping(s: Statement, inside: bool) -> Statement:
-    """`s`, which is `inside` a loop over elements or is not, with choices left out."""
-    if isinstance(s, If):
-        return s
-    inside = (inside or isinstance(s, For)) and not (isinstance(s, While) or (isinstance(s, For) and s.scope))
-    new = [[_choice(x) if inside else x for x in block] for block in blocks(s)]
-    return with_blocks(s, [[_skipping(x, inside) for x in block] for block in new])
+def _skipping(statements: Sequence[Statement], turn: str, running: frozenset[Expr], uses: Uses) -> list[Statement]:
+    """The statements, in a turn of a loop over `turn` if that is named, with choices left out.
+
+    running: flags of the loops around, each true in some world; uses: of the whole program
+    """
+    out: list[Statement] = []
+    for s in statements:
+        found = _choice(s, out, turn, running, uses) if turn else None
+        if found is None:
+            out.append(s)
+        else:
+            out = found
+    return [s if isinstance(s, If) else _skipping_inside(s, turn, running, uses) for s in out]
 
 
-def _choice(s: Statement) -> Statement:
-    """`s` as an `If`, if what it computes for one flag costs enough."""
+def _skipping_inside(s: Statement, turn: str, running: frozenset[Expr], uses: Uses) -> Statement:
+    if isinstance(s, While):
+        turn, running = "", running | {s.flag}
+    elif isinstance(s, For):
+        turn = "" if s.scope else s.variable
+    return with_blocks(s, [_skipping(block, turn, running, uses) for block in blocks(s)])
+
+
+def _choice(
+    s: Statement, before: list[Statement], turn: str, running: frozenset[Expr], uses: Uses
+) -> list[Statement] | None:
+    """`before` and `s`, the latter as an `If` with all that only it needs, if what is then left out costs enough."""
     if not isinstance(s, (For, Store)):
-        return s
+        return None
     saved: Counter[Expr] = Counter()
     for value, turns in _values(s):
         for e in walk_expr(value):
             if isinstance(e, Call) and e.op == "where" and isinstance(e.args[0], (Load, Local)):
                 saved[e.args[0]] += turns * (_price([e.args[1]]) - _price([e.args[2]]))
-    fixed = [flag for flag in saved if _is_fixed(flag, s) and saved[flag] >= WORTH_A_TEST]
-    if not fixed:
-        return s
-    flag = max(fixed, key=saved.__getitem__)
-    otherwise = [_second(s, flag)]
-    read = {e for x in walk(otherwise) for e in expressions(x)}
-    return If(flag, [s], _needed(otherwise, read))
+    best, most = None, 0
+    last = before[-1] if before else None
+    for flag, gain in saved.items():
+        if flag in running or not _is_fixed(flag, s):
+            continue
+        otherwise = _second(s, flag)
+        read = {e for x in walk(otherwise) for e in expressions(x)}
+        branch, earlier, least = If(flag, _first(s, flag), _needed(otherwise, read)), before, WORTH_A_TEST
+        if isinstance(last, If) and last.flag == flag and _is_fixed(flag, last):
+            # The test is there already.
+            branch = If(flag, [*last.body, *branch.body], [*last.otherwise, *branch.otherwise])
+            earlier, least = before[:-1], 1
+        moved = only_for(branch.body, dataclasses.replace(branch, body=[]), earlier, turn, uses)
+        gain += sum(turns * _price([value]) for k in moved for value, turns in _values(earlier[k]))
+        if gain > most and gain >= least:
+            branch.body = [*(earlier[k] for k in moved), *branch.body]
+            best, most = [*(x for k, x in enumerate(earlier) if k not in moved), branch], gain
+    return best
 
 
 def _values(s: Statement, turns: int = 1) -> Iterator[tuple[Expr, int]]:
@@ -145,7 +179,14 @@ def _price(values: Sequence[Expr]) -> int:
     return sum(GATHER if isinstance(e, Load) and e.offset is not None else 1 for v in values for e in walk_expr(v))
 
 
-def _second(s: Statement, flag: Expr) -> Statement:
+def _first(s: Statement, flag: Expr) -> list[Statement]:
+    """`s` where the flag is true in some world: branches with the same flag are taken."""
+    if isinstance(s, If) and s.flag == flag:
+        return [y for x in s.body for y in _first(x, flag)]
+    return [with_blocks(s, [[y for x in block for y in _first(x, flag)] for block in blocks(s)])]
+
+
+def _second(s: Statement, flag: Expr) -> list[Statement]:
     """`s` where the flag is false."""
 
     def second(e: Expr) -> Expr:
@@ -155,9 +196,12 @@ def _second(s: Statement, flag: Expr) -> Statement:
             return Call(e.op, tuple(second(a) for a in e.args), e.dtype)
         return e
 
+    if isinstance(s, If) and s.flag == flag:
+        return [y for x in s.otherwise for y in _second(x, flag)]
     if isinstance(s, (Store, Declare, Assign)):
         s = dataclasses.replace(s, value=second(s.value))
-    return with_blocks(s, [[_second(x, flag) for x in block] for block in blocks(s)])
+    inner = [[y for x in block for y in _second(x, flag)] for block in blocks(s)]
+    return [with_blocks(s, inner)] if not inner or any(inner) else []
 
 
 def _needed(statements: list[Statement], read: set[Expr]) -> list[Statement]:

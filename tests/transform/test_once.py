@@ -1,8 +1,11 @@
 """What is computed once for all worlds, and what is left out because no world needs it."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from mjtorch import jit
 from mjtorch.control_flow import scan
@@ -69,3 +72,80 @@ def test_choices_that_no_world_makes_are_skipped() -> None:
     assert text.count("if ") == text.count("else:") == 1
     chosen, other = text.split("if ")[1].split("else:")
     assert "exp(" in chosen and "exp(" not in other
+
+
+def planes(x: Tensor) -> Tensor:
+    """Normals and distances of planes through three points, of two parts that are stored in one array."""
+    a, b, c = x.unbind(1)
+    normal = torch.linalg.cross((b - a).exp(), (c - a).exp())
+    unit = normal / normal.norm(dim=-1, keepdim=True)
+    return torch.cat([unit, (unit * a).sum(-1, keepdim=True)], dim=-1)
+
+
+def chosen_planes(x: Tensor) -> tuple[Tensor, ...]:
+    """Work that only a choice needs."""
+    near = x[:, 0, 0] > 0.5
+    return torch.where(near[:, None], planes(x), 0.0), near
+
+
+def planes_of_neighbours(x: Tensor) -> tuple[Tensor, ...]:
+    """Work that another turn of the loop needs."""
+    near = x[:, 0, 0] > 0.5
+    return torch.where(near[:, None], planes(x).roll(1, 0), 0.0), near
+
+
+def planes_needed_twice(x: Tensor) -> tuple[Tensor, ...]:
+    """Work that is needed whatever is chosen."""
+    near, found = x[:, 0, 0] > 0.5, planes(x)
+    return torch.where(near[:, None], found, 0.0), near, found.flip(0)
+
+
+@pytest.mark.parametrize("f", [chosen_planes, planes_of_neighbours, planes_needed_twice])
+def test_work_for_a_choice_alone_is_left_out_with_it(f: Callable[..., object]) -> None:
+    x = torch.rand(17, 6, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for y in (x, 0.4 * x, x[:1]):
+        torch.testing.assert_close(jit(f, in_dims=0, strict=True)(y), torch.vmap(f)(y))
+    text = jit(f, in_dims=0).lower(x).as_text()
+    outside = "".join(part.split("else:")[-1] for part in text.split("if "))
+    assert ("exp(" in outside) == (f is not chosen_planes)
+
+
+@pytest.mark.parametrize("worlds", WORLDS)
+def test_searches_among_some(worlds: int) -> None:
+    """What is masked is not looked at: with ties, without any that counts, and next to what is no number."""
+
+    def f(x: Tensor) -> tuple[Tensor, ...]:
+        x = torch.where(x > 3, torch.nan, x.round())
+        return (
+            torch.where(x > 0, x, torch.inf).argmin(-1),
+            torch.where(x > 0, torch.inf, x).min(-1),
+            torch.where(x > 0.9, -torch.inf, x).argmax(-1),
+            torch.where(x.isnan(), torch.inf, x).argmin(-1),
+        )
+
+    x = 2 * torch.randn(worlds, 3, 40, generator=torch.Generator().manual_seed(0))
+    x[0, 0], x[0, 1], x[-1, 2] = 1, -1, 4
+    for found, wanted in zip(tree_leaves(jit(f, strict=True)(x)), tree_leaves(torch.vmap(f)(x)), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("worlds", WORLDS)
+def test_integers_divided_and_picked(worlds: int) -> None:
+    """By powers of two, of either sign; whole matrices of a table, and of each world's own."""
+
+    def f(table: Tensor, i: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+        n = 7 * i - 25
+        return (
+            n // 8,
+            n % 8,
+            n // 1,
+            n % 1,
+            n // 7,
+            n % -8,
+            table.view(2, 4, 3)[i % 2],
+            (table * x[0]).view(4, 2, 3)[i % 4],
+        )
+
+    table, i, x = arguments(worlds)
+    found = jit(f, in_dims=(None, 0, 0), strict=True)(table, i, x)
+    torch.testing.assert_close(found, torch.vmap(f, in_dims=(None, 0, 0))(table, i, x), rtol=0, atol=0)

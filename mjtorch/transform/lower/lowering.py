@@ -12,7 +12,7 @@ import torch.utils._pytree as pytree
 from torch.fx import GraphModule, Node
 
 from mjtorch.transform.cuda.spread import mergeable
-from mjtorch.transform.fuse import fuse, skip
+from mjtorch.transform.fuse import fuse
 from mjtorch.transform.lower.values import (
     DTYPES,
     Array,
@@ -53,6 +53,7 @@ from mjtorch.transform.program import (
     touched_by,
     walk_expr,
 )
+from mjtorch.transform.skip import skip
 
 # More operations than this are stored rather than repeated or inlined further.
 MAX_INLINE = 32
@@ -339,9 +340,9 @@ def same_for_all(x: Any) -> bool:
     return True
 
 
-# Ops that read each element once, or decide for themselves; and ops that read each element more than once.
+# Ops that read each element once, or decide for themselves; and ops that read elements more than once, or anywhere.
 READS_ONCE = {"cat", "stack", "mm", "mv", "bmm", "dot", "linalg_cholesky_ex", "linalg_solve_triangular"}
-REREADS = {"linalg_cross", "sort", "topk"}
+REREADS = {"gather", "linalg_cross", "sort", "topk"}
 
 
 def dense_axes_like(shape: Sequence[int]) -> tuple[tuple[int, ...], ...]:
