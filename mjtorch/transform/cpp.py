@@ -46,6 +46,8 @@ SCRATCH = {FLOAT32: "F", FLOAT64: "D", INT: "I", BOOL: "B"}
 COMMON = ("constant", "shared", "once")  # kinds of buffers that all worlds have in common
 INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 LOGIC = {"and": "&", "or": "|", "xor": "^"}
+# What divides integers, for powers of two.
+SHIFTS = {"idiv_floor": "({0}>>{1})", "remainder": "({0}&{2})"}
 VECTOR = pathlib.Path(__file__).with_name("vector.h")
 # The same for one lane of the vectors, and how to call what runs on one.
 LANE = """enum {{ STRIDES = N }};
@@ -160,6 +162,8 @@ class Printer:
         if e.op in LOGIC:
             return f"({args[0]}{LOGIC[e.op]}{args[1]})"
         own = SCRATCH[e.args[0].dtype]
+        if e.op in SHIFTS and (bits := power_of_two(e.args[1])) is not None:
+            return SHIFTS[e.op].format(args[0], bits, 2**bits - 1)
         if e.op == "neg":
             return f"(-{args[0]})"
         if e.op == "not":
@@ -209,7 +213,7 @@ class Printer:
         if isinstance(s, For):
             head = self.head(s)
             if not self.lane and is_move(s):
-                return self.move(s, head)
+                return self.move(s)
             if s.scope:
                 self.scopes.append(s.variable)
                 body = self.chunked(s.body)
@@ -266,21 +270,24 @@ class Printer:
         self.lane = False
         return f"for(int l=0;l<w.count;++l)lane::{name}(PASS_LANE{self.passed()});\n"
 
-    def move(self, s: For, head: str) -> str:
-        """A loop that only copies from an offset, which is a number of each world's own, so done world by world."""
+    def move(self, s: For) -> str:
+        """Loops that only copy from offsets, which are numbers of each world's own, so done world by world."""
         offsets: dict[Expr, str] = {}
-        body = ""
-        for x in s.body:
+
+        def copy(x: Statement) -> str:
+            if isinstance(x, For):
+                return f"{self.head(x)}{{{''.join(map(copy, x.body))}}}"
             assert isinstance(x, Store) and isinstance(x.value, Load) and x.value.offset is not None
             name = offsets.setdefault(x.value.offset, f"o{len(offsets)}")
             array = SCRATCH[x.buffer.dtype]
-            body += f"lane{array}({array},{self.index(x.index + self.offsets[x.buffer])},l)="
+            into = f"lane{array}({array},{self.index(x.index + self.offsets[x.buffer])},l)"
             if x.value.buffer.kind in COMMON:
-                body += f"{self.source(x.value.buffer)}[{self.index(x.value.index)}+{name}];"
-            else:
-                body += f"lane{array}({array},{self.index(x.value.index + self.offsets[x.value.buffer])}+{name},l);"
+                return f"{into}={self.source(x.value.buffer)}[{self.index(x.value.index)}+{name}];"
+            return f"{into}=lane{array}({array},{self.index(x.value.index + self.offsets[x.value.buffer])}+{name},l);"
+
+        body = copy(s)
         numbers = "".join(f"int64_t {name}=of({self.expr(e)},l);" for e, name in offsets.items())
-        return f"for(int l=0;l<N;++l){{{numbers}{head}{{{body}}}}}\n"
+        return f"for(int l=0;l<N;++l){{{numbers}{body}}}\n"
 
     def write(self, s: Store) -> str:
         """C++ for a store."""
@@ -337,6 +344,13 @@ def literal(n: Number) -> str:
     if math.isnan(n.value):
         return "NAN"
     return f"{float(n.value)!r}f" if n.dtype == FLOAT32 else repr(float(n.value))
+
+
+def power_of_two(e: Expr) -> int | None:
+    """Of which power of two `e` is the integer, if it is one."""
+    if not isinstance(e, Number) or e.dtype != INT or e.value < 1 or e.value & (e.value - 1):
+        return None
+    return int(e.value).bit_length() - 1
 
 
 def array(x: np.ndarray, dtype: str) -> str:

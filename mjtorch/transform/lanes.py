@@ -126,20 +126,23 @@ def _stores(statements: Sequence[Statement]) -> list[Store]:
 
 
 def is_move(s: For) -> bool:
-    """Whether the loop only copies what lies at offsets that are the same in all turns."""
+    """Whether the loop, and those in it, only copy what lies at offsets that are the same in all turns."""
+    loops = [x for x in walk([s]) if isinstance(x, For)]
 
     def is_fixed(o: Expr) -> bool:
         if isinstance(o, Load):
-            return o.offset is None and not any(mentions(a, s.variable) for a, _ in o.index.terms)
+            return o.offset is None and not any(mentions(a, x.variable) for a, _ in o.index.terms for x in loops)
         return isinstance(o, Local)
 
     def copies(x: Statement) -> bool:
+        if isinstance(x, For):
+            return not x.scope and x.guard is None and all(map(copies, x.body))
         if not isinstance(x, Store) or x.offset is not None or x.buffer.kind != "scratch":
             return False
         v = x.value
         return isinstance(v, Load) and v.dtype != BOOL and v.offset is not None and is_fixed(v.offset)
 
-    return not s.scope and s.guard is None and all(copies(x) for x in s.body)
+    return copies(s)
 
 
 def _wanders(statements: Sequence[Statement]) -> bool:

@@ -17,7 +17,7 @@ from mjtorch.transform.program import BOOL, INT, Assign, Call, Expr, FromIndex, 
 
 # Reductions over at most this many elements become one expression instead of a loop.
 UNROLLED = 4
-# Orderings of this many elements look for those that are in no world worth ordering.
+# Orderings, and searches, of this many elements look for those that are in no world worth a look.
 MANY = 32
 
 
@@ -166,7 +166,7 @@ def _argmax(low: Lowering, node: Node, x: Value, dim: Any = None, keepdim: bool 
 
 def _arg(low: Lowering, x: Value, dim: int, keepdim: bool, name: str) -> tuple[Array, Array]:
     """The extreme values along an axis and where they first stand; a NaN counts as the most extreme."""
-    a = _numbers(low, x)
+    given, a = low.array(x), _numbers(low, x)
     if not a.shape:
         return a, low.store(0)
     dim %= len(a.shape)
@@ -181,19 +181,35 @@ def _arg(low: Lowering, x: Value, dim: int, keepdim: bool, name: str) -> tuple[A
             e = a.at(_merge(index, [dim], [k]))
             better = Call("gt" if name == "max" else "lt", (e, best), BOOL)
             if a.dtype != INT:
-                fresh_nan = Call("and", (Call("ne", (e, e), BOOL), Call("eq", (best, best), BOOL)), BOOL)
-                better = Call("or", (better, fresh_nan), BOOL)
+                # What is not worse or equal, but may be no number.
+                worse = Call("le" if name == "max" else "ge", (e, best), BOOL)
+                better = Call("and", (Call("not", (worse,), BOOL), Call("eq", (best, best), BOOL)), BOOL)
             flag = low.local(BOOL, better)
             low.emit(Assign(best, Call("where", (flag, e, best), a.dtype)))
             low.emit(Assign(place, Call("where", (flag, FromIndex(k), place), INT)))
 
-        low.loop(a.shape[dim], compare, start=1)
+        def turn(k: Index) -> None:
+            counts = _counts(given.at(_merge(index, [dim], [k])), least(a.dtype, name))
+            if counts is None or a.shape[dim] < MANY or low.elements:
+                compare(k)
+            else:
+                low.choose(counts, lambda: compare(k), lambda: None)
+
+        low.loop(a.shape[dim], turn, start=1)
         low.emit(Store(values.buffer, values.address(index), best))
         low.emit(Store(places.buffer, places.address(index), place))
 
     low.nest(kept, element)
     found = as_dtype(low, values, low.array(x).dtype)
     return (found, places) if keepdim else (fix(low, found, dim, 0), fix(low, places, dim, 0))
+
+
+def _counts(e: Expr, worst: Number) -> Expr | None:
+    """The flag without which `e` is no better than any other number, if there is one."""
+    if not isinstance(e, Call) or e.op != "where" or e.args[1] != worst:
+        return None
+    masked = e.args[0]
+    return masked.args[0] if isinstance(masked, Call) and masked.op == "not" else Call("not", (masked,), BOOL)
 
 
 def _numbers(low: Lowering, x: Value) -> View:
