@@ -170,24 +170,25 @@ def expanded(support: Support, p: Polytope, corner: Tensor, rounding: Tensor, en
 
     position = p.point2 - p.point1
     ahead = position.gather(1, follower[..., None].expand(n, size, 3))
-    fan = plane_of(position, ahead, new[:, None].expand(n, size, 3))
-    start = torch.arange(size, device=follower.device).expand(n, size)
-    triangle = torch.stack([start, follower, corner.expand(n, size)], dim=-1)
+    fan = torch.where(on_rim[..., None], plane_of(position, ahead, new[:, None].expand(n, size, 3)), 0.0)
 
     # The k-th corner of the rim gets the k-th slot that is free.
     free = visible | ~p.alive
     rank = free.cumsum(-1) - 1
     taken = free & (rank < added[:, None])
     order = torch.where(on_rim, on_rim.cumsum(-1) - 1, size)
+    start = torch.arange(size, device=order.device).expand(n, size)
     kth = torch.zeros((n, size + 1), dtype=torch.long, device=order.device).scatter(1, order, start)
-    source = kth.gather(1, rank.clamp(0, size - 1))[..., None]
+    source = kth.gather(1, rank.clamp(0, size - 1))
+    triangle = torch.stack([source, follower.gather(1, source), corner.expand_as(source)], dim=-1)
     write = (taken & ~done[:, None])[..., None]
-    slot = (is_at(corner, size) & ~done[:, None])[..., None]
+    # Of a polytope that is done, no face has this corner.
+    slot = corner.expand(n, 1, 3)
     return Polytope(
-        point1=torch.where(slot, new1[:, None], p.point1),
-        point2=torch.where(slot, new2[:, None], p.point2),
-        face=torch.where(write, triangle.gather(1, source.expand(-1, -1, 3)), p.face),
-        plane=torch.where(write, fan.gather(1, source.expand(-1, -1, 4)), p.plane),
+        point1=p.point1.scatter(1, slot, new1[:, None]),
+        point2=p.point2.scatter(1, slot, new2[:, None]),
+        face=torch.where(write, triangle, p.face),
+        plane=torch.where(write, fan.gather(1, source[..., None].expand(-1, -1, 4)), p.plane),
         alive=torch.where(done[:, None], p.alive, taken | (p.alive & ~visible)),
         reach=torch.where(less, torch.cat([plane[:, :3], extent], dim=-1), p.reach),
         done=done,
@@ -201,14 +202,14 @@ def rim(face: Tensor, visible: Tensor, corners: int, dtype: torch.dtype) -> tupl
     follower on the line less its predecessor, as the rest cancels. So do the squares, to the difference of the squares.
     One integer holds both sums.
     """
-    after, before, unit = face.roll(-1, -1), face.roll(1, -1), 4 * corners
+    after, before, unit = face.roll(-1, -1), face.roll(1, -1), 2 ** (4 * corners).bit_length()
     change = torch.where(visible[..., None], (after - before) * (1 + unit * (after + before)), 0)
     total = face.new_zeros((face.shape[0], corners, 3)).scatter_add(1, face, change).sum(-1)
     squares = (total + unit // 2) // unit
     difference = (total - unit * squares).to(dtype)
     on_rim = difference != 0
-    follower = 0.5 * (squares.to(dtype) / torch.where(on_rim, difference, 1.0) + difference)
-    return on_rim, follower.round().clamp(0, corners - 1).long()
+    follower = 0.5 * (squares.to(dtype) / difference + difference)
+    return on_rim, torch.where(on_rim, follower, 0.0).round().clamp(0, corners - 1).long()
 
 
 def nearest_face(p: Polytope) -> Depth:
