@@ -172,7 +172,8 @@ def expanded(support: Support, p: Polytope, corner: Tensor, rounding: Tensor, en
     ahead = position.gather(1, follower[..., None].expand(n, size, 3))
     fan = plane_of(position, ahead, new[:, None].expand(n, size, 3))
     start = torch.arange(size, device=follower.device).expand(n, size)
-    triangle = torch.stack([start, follower, corner.expand(n, size)], dim=-1)
+    # The new corner first, as in C: an edge that shapes touch along begins with the first corner of its face.
+    triangle = torch.stack([corner.expand(n, size), start, follower], dim=-1)
 
     # The k-th corner of the rim gets the k-th slot that is free.
     free = visible | ~p.alive
