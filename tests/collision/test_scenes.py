@@ -86,7 +86,7 @@ def test_pile_of_fifty_objects() -> None:
 
 
 def test_hand_of_meshes_lifts_a_ball() -> None:
-    """While the hand closes, the ways part by 2 um: once, in 2,000 steps, another edge is as deep as the one C finds."""
+    """While the hand closes, the ways part by 2 um: once in 2,000 steps, another edge is as deep as the one C finds."""
     run = Run(hand(), grasp(STEPS))
     run.assert_at_rest()
     ours, theirs = (side["qpos"][:, -7:-4] for side in (run.ours, run.theirs))
