@@ -60,12 +60,18 @@ def alive(x: Tensor) -> Tensor:
 
 def is_batched(x: Tensor) -> bool:
     """Whether `x` differs between the worlds of some `torch.vmap` around the caller."""
+    return bool(world_levels(x))
+
+
+def world_levels(x: Tensor) -> list[int]:
+    """The levels of those `torch.vmap`s around the caller between whose worlds `x` differs."""
+    levels = []
     x = alive(x)
     while level_of(x):
         if _functorch.is_batchedtensor(x):
-            return True
+            levels.append(level_of(x))
         x = alive(_functorch.get_unwrapped(x))
-    return False
+    return levels
 
 
 def is_traced(values: Sequence[Tensor] = ()) -> bool:

@@ -100,11 +100,26 @@ def unrolled(step: FlatFunction, carry: Sequence[Tensor], xs: Sequence[Tensor]) 
 def first_trip(step: FlatFunction, carry: Sequence[Tensor], xs: Sequence[Tensor]) -> list[Tensor]:
     """What stands for the result of `scan` where only shapes and dtypes matter.
 
-    The carry counts as used, also where the first trip replaces it unseen.
+    The carry counts as used, also where the first trip replaces it unseen, and so does what the trip only hands on.
     """
     out = step(*(x.view_as(x) for x in carry), *(x[0] for x in xs))
     m, n = len(carry), xs[0].shape[0]
-    return [*out[:m], *(y.expand(n, *y.shape) for y in out[m:])]
+    return [*(x.view_as(x) for x in out[:m]), *(y.expand(n, *y.shape) for y in out[m:])]
+
+
+def likeness(step: FlatFunction, carry: Sequence[Tensor], xs: Sequence[Tensor]) -> list[Tensor]:
+    """What stands for the result of `scan` where nothing is recorded and nothing has data.
+
+    It has the shapes, the memory of its own, the world axes and the derivatives that the result has; in loops within
+    loops `step` runs a few times for each loop, not for each pair of them.
+    """
+    m, always = len(carry), torch.ones((), dtype=torch.bool, device=xs[0].device)
+    while True:
+        out = first_trip(step, carry, xs)
+        met = [torch.where(always, new, old) for new, old in zip(out[:m], carry, strict=True)]
+        if [*map(context.world_levels, met)] == [*map(context.world_levels, carry)]:
+            return [*met, *(y.clone() for y in out[m:])]
+        carry = met
 
 
 def cond(pred: Tensor, true_fn: FlatFunction, false_fn: FlatFunction, operands: Sequence[Tensor]) -> list[Tensor]:

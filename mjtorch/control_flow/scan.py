@@ -120,6 +120,8 @@ def _counter(carry: Structure, n: int) -> Tensor:
 def _traced(step: _Step, carry: Sequence[Tensor], xs: Sequence[Tensor], unroll: bool | None) -> Sequence[Tensor]:
     if is_imagined():
         return lowering.first_trip(step, carry, xs)
+    if not context.is_recording():
+        return lowering.likeness(step, carry, xs)
     converted = Conversion((step,), (*carry, *(x[0] for x in xs)))
     short = unroll is None and xs[0].shape[0] <= lowering.BACKWARD_LIMIT
     if short and context.in_compiled_training((*carry, *xs, *converted.captured)):
@@ -131,6 +133,8 @@ def _checkpointed(step: _Step, carry: Sequence[Tensor], xs: Sequence[Tensor], si
     """A loop over chunks: the derivative of a chunk computes the carries inside of it again."""
     if is_imagined():
         return lowering.first_trip(step, carry, xs)
+    if context.is_traced((*carry, *xs)) and not context.is_recording():
+        return lowering.likeness(step, carry, xs)
     converted = Conversion((step,), (*carry, *(x[0] for x in xs)))
     return intercepted(_chunks, converted.close(step), carry, xs, converted.captured, size)
 

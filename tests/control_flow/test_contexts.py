@@ -82,6 +82,20 @@ def counted(x: Tensor, w: Tensor) -> Any:
     return cf.scan(lambda c, _: (c * w, None), x, length=12)[0]
 
 
+def handed_on(x: Tensor, w: Tensor) -> Any:
+    """What differs between worlds reaches the outer carry after as many trips as the inner loop has."""
+
+    def shift(carry: Any, _: Tensor) -> Any:
+        _, second, third = carry
+        return (second, third, x), second
+
+    def trip(y: Tensor, _: Tensor) -> Any:
+        (first, *_), seen = cf.scan(shift, (torch.ones(2),) * 3, length=3, unroll=False)
+        return 0.5 * y + first, seen.sum()
+
+    return cf.scan(trip, torch.ones(2), length=4, unroll=False)
+
+
 def branch(x: Tensor, w: Tensor) -> Any:
     y = 3 * w
     return cf.cond(x.sum() > 0, lambda x: (x * y, x), lambda x: (x + y, y), x)
@@ -139,6 +153,7 @@ PROBLEMS = (
     short_fori,
     recurrent,
     counted,
+    handed_on,
     branch,
     shared_branch,
     branches,

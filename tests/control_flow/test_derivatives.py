@@ -7,6 +7,7 @@ import pytest
 import torch
 from control_flow.contexts import assert_same, backward, compiled, each, nonstrict, traced
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import grad, jacrev, jvp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -96,6 +97,22 @@ def test_long_backward_pass_of_compile() -> None:
         backward(compiled(nonstrict(fn), "aot_eager"))(x)
     with torch._functorch.config.patch(donated_buffer=False):
         assert_same(backward(compiled(nonstrict(fn), "aot_eager"))(x), backward(fn)(x))
+
+
+@pytest.mark.parametrize("options", [{"unroll": False}, {"checkpoint": 2}], ids=str)
+def test_loops_in_loops_in_loops(options: Options) -> None:
+    """Where shapes alone are computed, the innermost body runs once, not a few times for each loop around it."""
+    calls = 0
+
+    def nested(x: Tensor, depth: int) -> Tensor:
+        nonlocal calls
+        calls += not depth
+        return cf.fori_loop(0, 9, lambda i, y: nested(y, depth - 1), x, **options) if depth else torch.sin(x)
+
+    with FakeTensorMode():
+        out = vmap(grad(lambda x: nested(x, 3).sum()))(torch.ones(4, 2))
+    assert out.shape == (4, 2)
+    assert calls == 1
 
 
 def test_views_of_one_tensor() -> None:
