@@ -141,3 +141,35 @@ def geom_distances(poses: Poses) -> tuple[Tensor, Tensor]:
         found.append(mujoco.mj_geomDistance(poses.mj_model, d, 0, 1, 10.0, fromto))
         ends.append(fromto.reshape(2, 3))
     return torch.tensor(found, dtype=torch.float64), torch.tensor(np.array(ends))
+
+
+def overlap(poses: Poses, direction: np.ndarray) -> np.ndarray:
+    """How far (n, k) [m] the second geom has to go along unit vectors (n, k, 3) until it is clear of the first."""
+    total = np.zeros(direction.shape[:2])
+    for geom, sign in ((0, 1.0), (1, -1.0)):
+        kind, size = poses.mj_model.geom_type[geom], poses.mj_model.geom_size[geom]
+        mat = np.array([d.geom_xmat[geom].reshape(3, 3) for d in poses.mj_data])
+        pos = np.array([d.geom_xpos[geom] for d in poses.mj_data])
+        local = np.abs(direction @ mat)
+        if kind == mujoco.mjtGeom.mjGEOM_ELLIPSOID:
+            total += np.linalg.norm(local * size, axis=-1)
+        elif kind == mujoco.mjtGeom.mjGEOM_CYLINDER:
+            total += size[0] * np.linalg.norm(local[..., :2], axis=-1) + size[1] * local[..., 2]
+        else:
+            total += local @ size
+        total += sign * np.einsum("nki,ni->nk", direction, pos)
+    return total
+
+
+def least_overlap(poses: Poses, rounds: int = 40, seed: int = 0) -> np.ndarray:
+    """The least `overlap (n,)` [m] that is found by trying directions: all over the sphere, then around the best."""
+    rng = np.random.default_rng(seed)
+    tried = rng.normal(size=(len(poses.mj_data), 3000, 3))
+    width = 0.1
+    for _ in range(rounds):
+        tried /= np.linalg.norm(tried, axis=-1, keepdims=True)
+        found = overlap(poses, tried)
+        best = np.take_along_axis(tried, found.argmin(-1)[:, None, None], axis=1)
+        tried = np.concatenate([best, best + width * rng.normal(size=(len(best), 60, 3))], axis=1)
+        width *= 0.75
+    return found.min(-1)

@@ -12,6 +12,8 @@ from collision.convex_pairs import (
     aligned_poses,
     geom_distances,
     grazing,
+    least_overlap,
+    overlap,
     posed,
     random_poses,
     two_geoms,
@@ -58,7 +60,11 @@ def contacts(margin=0.0, iterations=35):
 
 
 def assert_distances(ours, theirs, is_curved):
-    """Within 1e-5; as many iterations as C makes by default do not always do for ellipsoids that are deep."""
+    """Within 1e-5; as many iterations as C makes by default do not always do for ellipsoids that are deep.
+
+    Of 4,634 poses like those of `test_depth_is_the_least_overlap`, ours is off by more than 1e-5 in 15, deeper than
+    15 cm all of them; that of C, after as many iterations, in 452, of which 31 are less than 12 cm deep, by up to 3e-4.
+    """
     off = (ours - theirs).abs() > 1e-5
     assert off.sum() <= (0.01 * len(theirs) if is_curved else 0)
     assert (theirs[off] < -0.12).all()
@@ -88,6 +94,21 @@ def test_distance_where_faces_edges_and_axes_are_parallel(first, second, turns):
     dist, _ = geom_distances(poses)
     found = torch.vmap(nearest)(poses.shape1, poses.shape2)
     assert_distances(found.dist[:, 0], dist, "ellipsoid" in (first, second))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("ellipsoid", x) for x in ("ellipsoid", "cylinder", "box")] + [("cylinder", "box")]
+)
+def test_depth_is_the_least_overlap(first, second):
+    poses = posed(two_geoms(first, second), random_poses(POSES, 0.4, seed=2))
+    found = tree.map(lambda x: x[:, 0], torch.vmap(nearest)(poses.shape1, poses.shape2))
+    depth, direction = -found.dist.numpy(), found.normal.numpy()
+    least, ours = least_overlap(poses), overlap(poses, direction[:, None])[:, 0]
+    inside = depth > 0
+    assert inside.sum() > 0.5 * POSES
+    # Along the direction it is the depth, and along no other less.
+    off = inside & ((np.abs(ours - depth) > 1e-5) | (least < depth - 1e-5))
+    assert off.sum() < 0.02 * inside.sum() and (depth[off] > 0.15).all()
 
 
 class Matches(NamedTuple):
