@@ -24,8 +24,8 @@ from mjtorch.math.vector import cross, dot, norm
 
 # What a pair of shapes has at most.
 CONTACTS = 4
-# A corner that is so near to a line [m] is on it.
-ROUNDING = 1e-12
+# A corner that is so near to a line [m] is on it, by precision.
+SINGLE, DOUBLE = 1e-6, 1e-12
 
 
 class Outline(NamedTuple):
@@ -154,7 +154,7 @@ def halved(now: Cut, depth: Tensor, lines: int) -> Cut:
     """
     size = depth.shape[1]
     there = torch.arange(size, device=depth.device) < now.number[:, None]
-    depth = torch.where(depth.abs() > ROUNDING, depth, 0.0)
+    depth = torch.where(depth.abs() > (DOUBLE if depth.dtype is torch.float64 else SINGLE), depth, 0.0)
     ahead = following(depth[..., None], now.number)[..., 0]
     crosses, stays = there & (depth * ahead < 0), there & (ahead >= 0)
     cutting = lines + now.line.to(depth.dtype)

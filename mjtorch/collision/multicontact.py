@@ -227,10 +227,10 @@ def _first_below(value: Tensor, limit: float) -> tuple[Tensor, Tensor, Tensor]:
     """Whether any of `value (n, a, b)` is below `limit`, and where the first is, all (n,)."""
     below = value.detach().flatten(1) < limit
     order = torch.arange(below.shape[1], device=value.device)
-    first = torch.where(below, order, below.shape[1]).amin(-1)
-    found = first < below.shape[1]
-    first = torch.where(found, first, 0)
-    return found, first // value.shape[2], first % value.shape[2]
+    place = torch.where(below, order, below.shape[1]).amin(-1)
+    found = place < below.shape[1]
+    place = torch.where(found, place, 0)
+    return found, place // value.shape[2], place % value.shape[2]
 
 
 def _tilt(edges: Features, faces: Features) -> Tensor:

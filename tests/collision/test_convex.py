@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import mujoco
 import numpy as np
 import pytest
 import torch
@@ -18,6 +19,7 @@ from collision.convex_pairs import (
     random_poses,
     two_geoms,
 )
+from numpy.linalg import norm
 from numpy.typing import NDArray
 
 import mjtorch
@@ -298,6 +300,23 @@ def test_single_precision_far_out():
     off = (there.dist[:, 0, 0].double() - here.dist[:, 0, 0]).abs()
     assert ((off < 2e-4) | (here.exists[:, 0].sum(-1) > 1)).all()
     assert (here.exists == there.exists).all(-1).float().mean() > 0.9
+
+
+def test_single_precision_where_edges_are_in_line():
+    """Bricks as they lie in a wall, turned anyhow: rounding makes no more corners, and none twice."""
+    rng, places = np.random.default_rng(0), []
+    for pos, quat, _, _ in random_poses(POSES // 2, 1.0):
+        offset = np.zeros(3)
+        mujoco.mju_rotVecQuat(offset, np.append(rng.integers(-1, 2, 2) * [0.1, 0.15], 0.399), quat / norm(quat))
+        places.append((pos, quat, pos + offset, quat))
+    poses = posed(two_geoms("brick", "brick"), places)
+    exact = torch.vmap(contacts())(poses.shape1, poses.shape2)
+    assert matches(poses, exact, 0.0, exact=True).same.all()
+    shapes = [tree.map(lambda x: x.float() if x.is_floating_point() else x, s) for s in (poses.shape1, poses.shape2)]
+    found = torch.vmap(contacts())(*shapes)
+    assert found.exists.all() and exact.exists.all()
+    away = (found.pos[:, 0, :, None].double() - exact.pos[:, 0, None]).norm(dim=-1)
+    assert away.amin(1).max() < 1e-5 and away.amin(2).max() < 1e-5
 
 
 def test_nan_stays_in_its_world():
