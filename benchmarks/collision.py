@@ -20,6 +20,7 @@ import mujoco
 import numpy as np
 import torch
 from graph_size import operations, print_table, trace
+from throughput import pin
 
 import mjtorch
 
@@ -189,7 +190,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
+    pin(1)
     with tempfile.TemporaryDirectory() as cache:
         os.environ["MJTORCH_CACHE_DIR"] = cache
         main()

@@ -19,7 +19,7 @@ from typing import Any
 import mujoco
 import numpy as np
 import torch
-from throughput import locate, make_starts, random_controls
+from throughput import locate, make_starts, pin, random_controls
 from torch import Tensor
 
 import mjtorch
@@ -30,7 +30,10 @@ BYTES = {"f32": 4, "f64": 8, "i64": 8, "bool": 1}
 CHECKED = 16  # states in which errors are measured
 NUDGE = 1e-6
 REPEATS = 15
-HEADER = "side solver-iterations compile[s] step[us] gradient[us] ratio finite error(median) error(worst)".split()
+HEADER = (
+    "side solver-iterations step-compile[s] step[us] gradient-compile[s] gradient[us] ratio finite error(median) "
+    "error(worst)"
+).split()
 
 
 def weights(mj_model: mujoco.MjModel) -> tuple[np.ndarray, np.ndarray]:
@@ -130,39 +133,39 @@ def prepared(
     return m, d, d.qpos, d.qvel, d.ctrl
 
 
-def mjx(file: Path, states: dict[str, np.ndarray], iterations: int | None, python: str) -> dict[str, Any]:
-    """The same by MJX, in a process of its own."""
+def mjx(
+    file: Path, states: dict[str, np.ndarray], iterations: int | None, python: str, patience: float
+) -> dict[str, Any]:
+    """The same by MJX, in a process of its own; what it has found after `patience` seconds, if it has not ended."""
     mj_model = mujoco.MjModel.from_xml_path(str(file))
     with tempfile.TemporaryDirectory() as folder:
         where = Path(folder, "states.npz")
         wq, wv = weights(mj_model)
         np.savez(where, wq=wq, wv=wv, **states)
         command = [python, str(Path(__file__).with_name("gradient_relative.py")), str(file), str(where)]
-        done = subprocess.run(
-            [*command, str(iterations or ""), str(CHECKED), str(REPEATS)], capture_output=True, text=True, check=False
-        )
-    lines = done.stdout.strip().splitlines()
-    return json.loads(lines[-1]) if lines else {"error": done.stderr.strip().splitlines()[-1]}
+        command += [str(iterations or ""), str(CHECKED), str(REPEATS)]
+        try:
+            done = subprocess.run(command, capture_output=True, timeout=patience, check=False)
+        except subprocess.TimeoutExpired as e:
+            lines = (e.stdout or b"").splitlines()
+            return (json.loads(lines[-1]) if lines else {}) | {"error": f"more than {patience:.0f} s"}
+    lines = done.stdout.splitlines()
+    return json.loads(lines[-1]) if lines else {"error": done.stderr.decode().strip().splitlines()[-1]}
 
 
 def row(side: str, result: dict[str, Any], wanted: np.ndarray, first: int, worlds: int) -> list[str]:
-    """A line of the table."""
-    iterations = str(result.get("iterations", ""))
+    """A line of the table; ends with what went wrong, after what was found before."""
+    cells = [side, str(result.get("iterations", ""))]
+    for name in ("step", "gradient"):
+        if name in result:
+            cells += [f"{result[f'{name}_compile']:.1f}", f"{1e6 * result[name] / worlds:.1f}"]
     if "error" in result:
-        return [side, iterations, result["error"]]
+        return [*cells, result["error"]]
     found = np.array(result["found"])
     off = errors(found, wanted, first)
-    return [
-        side,
-        iterations,
-        f"{result['step_compile']:.1f} + {result['gradient_compile']:.1f}",
-        f"{1e6 * result['step'] / worlds:.1f}",
-        f"{1e6 * result['gradient'] / worlds:.1f}",
-        f"{result['gradient'] / result['step']:.1f}",
-        f"{np.isfinite(found).all(1).sum()} of {len(found)}",
-        f"{np.median(off):.1e}",
-        f"{off.max():.1e}",
-    ]
+    finite = np.isfinite(found).all(1).sum()
+    ratio = result["gradient"] / result["step"]
+    return [*cells, f"{ratio:.1f}", f"{finite} of {len(found)}", f"{np.median(off):.1e}", f"{off.max():.1e}"]
 
 
 def main() -> None:
@@ -172,8 +175,9 @@ def main() -> None:
     parser.add_argument("--worlds", type=int, default=1024)
     parser.add_argument("--iterations", default="-,1", help="of the solver; - for those of the model")
     parser.add_argument("--mjx-python", help="an interpreter that has mujoco-mjx")
+    parser.add_argument("--patience", type=float, default=1800, metavar="S", help="seconds that MJX gets for a line")
     args = parser.parse_args()
-    torch.set_num_threads(1)
+    pin(1)
     for name in args.models:
         file = locate(name, args.mjx_python)
         mj_model = mujoco.MjModel.from_xml_path(str(file))
@@ -188,7 +192,8 @@ def main() -> None:
                 f"{result['scratch'] / 1024:.0f} KiB of scratch a world",
             )
             if args.mjx_python:
-                show(row("MJX", mjx(file, states, iterations, args.mjx_python), wanted, first, args.worlds))
+                found = mjx(file, states, iterations, args.mjx_python, args.patience)
+                show(row("MJX", found, wanted, first, args.worlds))
 
 
 def show(cells: Sequence[str], remark: str = "") -> None:

@@ -1,9 +1,12 @@
-"""MJX for `gradient.py`: a process that prints one line of JSON. It imports neither torch nor mjtorch."""
+"""MJX for `gradient.py`: a process that prints what it has found so far as a line of JSON, whenever it finds more.
+
+It imports neither torch nor mjtorch.
+"""
 
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -23,10 +26,11 @@ def timed(f: Callable[[], Any], repeats: int) -> tuple[float, float]:
     return seconds[0], min(seconds[1:])
 
 
-def measure(mj_model: mujoco.MjModel, states: dict[str, np.ndarray], checked: int, repeats: int) -> dict[str, Any]:
-    """Times in float32 and gradients in float64."""
+def measure(
+    mj_model: mujoco.MjModel, states: dict[str, np.ndarray], checked: int, repeats: int
+) -> Iterator[dict[str, Any]]:
+    """Times in float32 and gradients in float64, one after the other."""
     wq, wv = states.pop("wq"), states.pop("wv")
-    result: dict[str, Any] = {}
 
     def step(m: Any, d: Any, qpos: Any, qvel: Any, ctrl: Any) -> Any:
         d = mjx.step(m, d.replace(qpos=qpos, qvel=qvel, ctrl=ctrl))
@@ -48,10 +52,11 @@ def measure(mj_model: mujoco.MjModel, states: dict[str, np.ndarray], checked: in
     arguments = prepared(len(states["qpos"]))
     for name, f in (("step", step), ("gradient", gradient)):
         jitted = jax.jit(jax.vmap(f, in_axes=(None, 0, 0, 0, 0)))
-        result[f"{name}_compile"], result[name] = timed(lambda jitted=jitted: jitted(*arguments), repeats)
+        compiling, seconds = timed(lambda jitted=jitted: jitted(*arguments), repeats)
+        yield {f"{name}_compile": compiling, name: seconds}
     jax.config.update("jax_enable_x64", True)
     found = jax.jit(jax.vmap(gradient, in_axes=(None, 0, 0, 0, 0)))(*prepared(checked))
-    return result | {"found": np.concatenate(found, axis=1).tolist()}
+    yield {"found": np.concatenate(found, axis=1).tolist()}
 
 
 def main(file: str, states: str, iterations: str, checked: str, repeats: str) -> None:
@@ -59,13 +64,15 @@ def main(file: str, states: str, iterations: str, checked: str, repeats: str) ->
     mj_model = mujoco.MjModel.from_xml_path(file)
     if iterations:
         mj_model.opt.iterations = int(iterations)
-    about = {"iterations": int(mj_model.opt.iterations), "jax": jax.__version__, "mujoco": mujoco.__version__}
+    known = {"iterations": int(mj_model.opt.iterations), "jax": jax.__version__, "mujoco": mujoco.__version__}
+    print(json.dumps(known), flush=True)
     try:
         with np.load(states) as given:
-            found = measure(mj_model, dict(given), int(checked), int(repeats))
+            for found in measure(mj_model, dict(given), int(checked), int(repeats)):
+                known |= found
+                print(json.dumps(known), flush=True)
     except Exception as e:  # whatever a library raises is the result
-        found = {"error": f"{type(e).__name__}: {str(e).splitlines()[0]}"}
-    print(json.dumps(about | found))
+        print(json.dumps(known | {"error": f"{type(e).__name__}: {str(e).splitlines()[0]}"}))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from mjtorch.model.data import Data
 from mjtorch.model.plan import constraint
 from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.geom_pairs import tried_pairs
+from mjtorch.model.plan.tensors import Tensors
 from mjtorch.model.put_data import CONTACT_FIELDS
 
 # What is filled in by other means than copying the numbers of the field of the same name.
@@ -78,7 +79,7 @@ class _Layout:
 
     def __init__(self, mj_model: mujoco.MjModel, contact_dim: tuple[int, ...]) -> None:
         slots = cast(CollisionPlan, SimpleNamespace(contact_dim=contact_dim, ncon=len(contact_dim)))
-        plan = constraint.build(mj_model, torch.device("cpu"), torch.float64, slots)
+        plan = constraint.build(mj_model, Tensors(torch.device("cpu"), torch.float64), slots)
         self.dim = np.array(contact_dim, dtype=np.int64)
         self.nefc = plan.nefc
         self.efc_type = np.array(plan.efc_type, dtype=np.int64)

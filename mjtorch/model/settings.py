@@ -12,6 +12,7 @@ from mjtorch.model.option import DisableBit
 from mjtorch.model.plan import Plan, collision, constraint
 from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.constraint import ContactPlan
+from mjtorch.model.plan.tensors import Tensors
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -134,13 +135,13 @@ def _distance(mj_model: mujoco.MjModel, like: Tensor, gradient: Gradient) -> Dis
     model.geom_gap += 0.5 * width
     model.pair_gap += width
     model.opt.disableflags &= ~int(DisableBit.CONSTRAINT | DisableBit.CONTACT)
-    where, dtype = like.device, like.dtype
-    contacts = collision.build(model, where, dtype, None)
+    make = Tensors(like.device, like.dtype)
+    contacts = collision.build(model, make, None)
     return Distance(
         width=like.new_tensor(width),
         timeconst=like.new_tensor(gradient.timeconst),
         collision=contacts,
-        contact=constraint.build(model, where, dtype, contacts).contact,
+        contact=constraint.build(model, make, contacts).contact,
     )
 
 

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from mjtorch.math.vector import MIN_VALUE
 from mjtorch.model import Data, DisableBit, Model
-from mjtorch.model.plan.subset import Subset
+from mjtorch.model.plan.tensors import Subset
 from mjtorch.smooth import motor, muscle, servo
 from mjtorch.smooth.history import delayed_controls
 

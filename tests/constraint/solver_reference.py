@@ -7,6 +7,7 @@ import torch
 from mjtorch import tree
 from mjtorch.model import Contact, Data, Model, make_data, put_model
 from mjtorch.model.plan import solver as solver_plan
+from mjtorch.model.plan.tensors import Tensors
 
 OUTPUTS = ("qacc", "qfrc_constraint", "efc_force", "efc_b", "efc_state", "solver_niter")
 
@@ -52,9 +53,8 @@ def from_c(
         types,
         ids + (0,) * spare,
         dims,
+        make=Tensors(m.qpos0.device, dtype),
         iterations=mj_model.opt.iterations,
-        device=m.qpos0.device,
-        dtype=dtype,
     )
     m = m.replace(plan=m.plan.replace(solver=plan))
 

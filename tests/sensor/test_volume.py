@@ -6,6 +6,7 @@ import torch
 from reference import case
 
 from mjtorch.model.plan import volume
+from mjtorch.model.plan.tensors import Tensors
 from mjtorch.sensor.volume import inside_volume
 
 
@@ -18,7 +19,8 @@ def test_hulls_of_meshes() -> None:
         local = rng.uniform(low, high, (500, 3))
         world = mj_data.site_xpos[site] + local @ mj_data.site_xmat[site].reshape(3, 3).T
         wanted = [bool(mujoco.mj_insideSite(mj_model, mj_data, site, point)) for point in world]
-        hull = volume.build(mj_model, torch.device("cpu"), volume.volume_key(mj_model, site))
+        make = Tensors(torch.device("cpu"), torch.float64)
+        hull = volume.build(mj_model, make, volume.volume_key(mj_model, site))
         found = inside_volume(this.m, hull, torch.full((500,), site), torch.tensor(local))
         assert found.tolist() == wanted
         assert 5 < sum(wanted) < 495

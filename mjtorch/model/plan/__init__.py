@@ -39,6 +39,7 @@ from mjtorch.model.plan.sensor import SensorPlan
 from mjtorch.model.plan.servo import MotorPlan, ServoPlan
 from mjtorch.model.plan.solver import SolverPlan
 from mjtorch.model.plan.tendon import TendonPlan
+from mjtorch.model.plan.tensors import Tensors
 from mjtorch.model.plan.transmission import TransmissionPlan
 
 
@@ -68,25 +69,26 @@ def build(
     mj_model: mujoco.MjModel, *, device: torch.device, dtype: torch.dtype, contact_capacity: int | None = None
 ) -> Plan:
     """All plans of `mj_model`. Constraints need the contact slots of collision, sensors both slots and rows."""
-    collisions = collision.build(mj_model, device, dtype, contact_capacity)
-    constraints = constraint.build(mj_model, device, dtype, collisions)
-    masks = kinematics.build(mj_model, device, dtype)
-    servos, motors = servo.build(mj_model, device, dtype)
+    make = Tensors(device, dtype)
+    collisions = collision.build(mj_model, make, contact_capacity)
+    constraints = constraint.build(mj_model, make, collisions)
+    masks = kinematics.build(mj_model, make)
+    servos, motors = servo.build(mj_model, make)
     return Plan(
         servo=servos,
         motor=motors,
         kinematics=masks,
-        tendon=tendon.build(mj_model, device, dtype),
-        passive=passive.build(mj_model, device, dtype),
-        transmission=transmission.build(mj_model, device, dtype, masks.body_dof),
-        plastic=plastic.build(mj_model, device, dtype),
-        history=history.build(mj_model, device, dtype),
-        actuation=actuation.build(mj_model, device, dtype),
-        integration=integration.build(mj_model, device, dtype, masks),
+        tendon=tendon.build(mj_model, make),
+        passive=passive.build(mj_model, make),
+        transmission=transmission.build(mj_model, make, masks.body_dof),
+        plastic=plastic.build(mj_model, make),
+        history=history.build(mj_model, make),
+        actuation=actuation.build(mj_model, make),
+        integration=integration.build(mj_model, make, masks),
         collision=collisions,
         constraint=constraints,
-        solver=solver.build(mj_model, device, dtype, constraints, collisions),
-        noslip=noslip.build(mj_model, device, dtype, constraints),
-        sensor=sensor.build(mj_model, device, dtype, collisions, constraints),
-        ray=ray.build(mj_model, device, dtype),
+        solver=solver.build(mj_model, make, constraints, collisions),
+        noslip=noslip.build(mj_model, make, constraints),
+        sensor=sensor.build(mj_model, make, collisions, constraints),
+        ray=ray.build(mj_model, make),
     )

@@ -4,12 +4,11 @@ from typing import Any
 
 import mujoco
 import numpy as np
-import torch
 from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.plan.servo import slots, turners as servo_fields
-from mjtorch.model.plan.subset import Subset, plan_field
+from mjtorch.model.plan.tensors import Subset, Tensors
 from mjtorch.model.plan.transmission import out_actuator, servos, tendon as tendon_of
 
 # A group outside 0..30 cannot be disabled; any larger number stands for all of them.
@@ -80,10 +79,10 @@ class ActuationPlan(tree.Tree):
     dof_joint: Tensor
 
 
-def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype) -> ActuationPlan:
+def build(mj_model: mujoco.MjModel, make: Tensors) -> ActuationPlan:
     """The plan for `mj_model`."""
     arrays = _activation(mj_model) | _force(mj_model) | {"out_actuator": out_actuator(mj_model)}
-    fields: dict[str, Any] = {name: plan_field(x, device, dtype) for name, x in arrays.items()}
+    fields: dict[str, Any] = {name: make.field(x) for name, x in arrays.items()}
     return ActuationPlan(
         plain=not _special(mj_model).any(),
         single=bool((mj_model.actuator_outnum == 1).all()),

@@ -2,12 +2,10 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Callable
 from typing import NamedTuple
 
 import mujoco
 import numpy as np
-import torch
 from torch import Tensor
 
 from mjtorch import tree
@@ -30,6 +28,7 @@ from mjtorch.model.plan.geom_pairs import (
 from mjtorch.model.plan.height_field import HeightFields, Window
 from mjtorch.model.plan.mesh import hull_reach, hulls
 from mjtorch.model.plan.sdf import DistanceFields
+from mjtorch.model.plan.tensors import Tensors
 
 # Families that are collided by iteration, and those whose pairs take so much that, of many, the closest are chosen.
 ITERATED = ("convex", "sdf", "mesh-sdf")
@@ -196,7 +195,7 @@ class Candidate(NamedTuple):
     nth: int
 
 
-def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype, capacity: int | None) -> CollisionPlan:
+def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> CollisionPlan:
     """The plan for `mj_model`; pairs that are not supported are left out (`put_model` refuses them).
 
     capacity: the most contacts kept at a time; None: chosen from short rollouts.
@@ -214,23 +213,15 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype, ca
     aligned = [c.types == (PLANE, CAPSULE) for c in candidates]
     geom_type = mj_model.geom_type
 
-    def ints(rows: object, *shape: int) -> Tensor:
-        return torch.tensor(np.array(rows, dtype=np.int64).reshape(shape), device=device)
-
-    def floats(x: np.ndarray) -> Tensor:
-        return torch.tensor(x, dtype=dtype, device=device)
-
     row = {(c.tried, c.nth): k for k, c in enumerate(itertools.chain(*rows.values()))}
     order = [row[c.tried, c.nth] for c in candidates]
     plane, sphere, capsule = (rows.pop(part) for part in ("plane", "sphere", "capsule"))
     ends = [(1, -1)[c.nth] if c.types[1] == CAPSULE else 0 for c in plane]
 
     def geoms(those: list[Candidate]) -> Tensor:
-        return ints([c.geom for c in those], -1, 2).T.contiguous()
+        return make.ints([c.geom for c in those], -1, 2).T.contiguous()
 
-    families = [
-        _family(mj_model, name, part, room.places, candidates, windows, ints, floats) for name, part in blocks.items()
-    ]
+    families = [_family(mj_model, name, part, room.places, candidates, windows, make) for name, part in blocks.items()]
     return CollisionPlan(
         contact_dim=tuple(dim for dim, n in slots.items() for _ in range(n)),
         groups=tuple((first, counts[dim], slots[dim]) for first, dim in zip(firsts, counts, strict=False)),
@@ -239,37 +230,35 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype, ca
         in_order=order == sorted(order),
         families=tuple(families),
         plane=geoms(plane),
-        plane_end=floats(np.array(ends)[:, None]),
+        plane_end=make.floats(ends, -1, 1),
         sphere=geoms(sphere),
         capsule=geoms([c for c in capsule if c.nth == 0]),
         round=geoms(sphere + capsule),
-        core_geom=ints([c.geom for c in plane + sphere + capsule], -1, 2),
-        certain=torch.ones(len(plane) + len(sphere) + len(capsule) // 2, dtype=torch.bool, device=device),
-        round_candidate=ints(np.argsort(order)[: len(plane) + len(sphere) + len(capsule)], -1),
-        order=ints(order, -1),
-        geom=ints([c.geom for c in candidates], -1, 2),
-        source=ints([_source(mj_model, c) for c in candidates], -1, 2),
-        margin_source=ints([_pair_row(mj_model, c) or c.geom for c in candidates], -1, 2),
-        aligned=torch.tensor(aligned, dtype=torch.bool, device=device)[:, None],
+        core_geom=make.ints([c.geom for c in plane + sphere + capsule], -1, 2),
+        certain=make.bools([True] * (len(plane) + len(sphere) + len(capsule) // 2)),
+        round_candidate=make.ints(np.argsort(order)[: len(plane) + len(sphere) + len(capsule)], -1),
+        order=make.ints(order),
+        geom=make.ints([c.geom for c in candidates], -1, 2),
+        source=make.ints([_source(mj_model, c) for c in candidates], -1, 2),
+        margin_source=make.ints([_pair_row(mj_model, c) or c.geom for c in candidates], -1, 2),
+        aligned=make.bools(aligned, -1, 1),
         moving=bool(mj_model.geom_surfacevel.any()),
-        adhesion_source=_adhesion_source(mj_model, candidates, ints),
-        extent=floats(np.stack([(geom_type == SPHERE) | (geom_type == CAPSULE), geom_type == CAPSULE], axis=-1)),
-        geom_body=ints(mj_model.geom_bodyid, -1),
-        geom_type=ints(geom_type, -1),
-        hull=floats(hull_reach(mj_model)),
+        adhesion_source=_adhesion_source(mj_model, candidates, make),
+        extent=make.floats(np.stack([(geom_type == SPHERE) | (geom_type == CAPSULE), geom_type == CAPSULE], axis=-1)),
+        geom_body=make.ints(mj_model.geom_bodyid),
+        geom_type=make.ints(geom_type),
+        hull=make.floats(hull_reach(mj_model)),
     )
 
 
-def _adhesion_source(
-    mj_model: mujoco.MjModel, candidates: list[Candidate], ints: Callable[..., Tensor]
-) -> tuple[Tensor, ...]:
+def _adhesion_source(mj_model: mujoco.MjModel, candidates: list[Candidate], make: Tensors) -> tuple[Tensor, ...]:
     """`CollisionPlan.adhesion_source`."""
     if not (mj_model.geom_adhesion.any() or mj_model.pair_adhesion.any()):
         return ()
     table = np.zeros((mj_model.ngeom, mj_model.ngeom, 2))
     for c in candidates:
         table[c.geom] = _source(mj_model, c)
-    return (ints(table, *table.shape),)
+    return (make.ints(table),)
 
 
 def _blocks(members: list[Candidate]) -> dict[int, list[Candidate]]:
@@ -314,15 +303,14 @@ def _family(
     places: dict[tuple[str, int], int],
     candidates: list[Candidate],
     windows: dict[str, Window],
-    ints: Callable[..., Tensor],
-    floats: Callable[..., Tensor],
+    make: Tensors,
 ) -> Family:
     """The family of these blocks."""
     pairs = {contacts: [c for c in block if c.nth == 0] for contacts, block in part.items()}
     geoms = [c.geom for block in pairs.values() for c in block]
     first = {(c.tried, c.nth): k for k, c in enumerate(candidates)}
     is_sdf = name in ("sdf", "mesh-sdf")
-    one, two = (() if is_sdf else _meshes(mj_model, [geom[k] for geom in geoms], ints, floats) for k in (0, 1))
+    one, two = (() if is_sdf else _meshes(mj_model, [geom[k] for geom in geoms], make) for k in (0, 1))
 
     def types(block: list[Candidate], k: int) -> tuple[int, ...]:
         return tuple(sorted({c.types[k] for c in block}))
@@ -333,17 +321,15 @@ def _family(
             Block(len(block), contacts, (types(block, 0), types(block, 1)), places.get((name, contacts), len(block)))
             for contacts, block in pairs.items()
         ),
-        geom=ints(geoms, -1, 2).T.contiguous(),
-        candidate=ints([first[c.tried, 0] for block in pairs.values() for c in block], -1),
+        geom=make.ints(geoms, -1, 2).T.contiguous(),
+        candidate=make.ints([first[c.tried, 0] for block in pairs.values() for c in block], -1),
         meshes=(one, two),
-        fields=(height_field.build(mj_model, geoms, windows[name], ints),) if name in windows else (),
-        distances=(sdf.build(mj_model, geoms, ints, floats),) if is_sdf else (),
+        fields=(height_field.build(mj_model, geoms, windows[name], make),) if name in windows else (),
+        distances=(sdf.build(mj_model, geoms, make),) if is_sdf else (),
     )
 
 
-def _meshes(
-    mj_model: mujoco.MjModel, geoms: list[int], ints: Callable[..., Tensor], floats: Callable[..., Tensor]
-) -> tuple[Meshes, ...]:
+def _meshes(mj_model: mujoco.MjModel, geoms: list[int], make: Tensors) -> tuple[Meshes, ...]:
     """The hulls of geoms, nothing if none is a mesh."""
     is_mesh = np.isin(mj_model.geom_type[geoms], (MESH, SDF))
     if not is_mesh.any():
@@ -354,10 +340,10 @@ def _meshes(
     if not is_mesh.all():
         vert, face, normal = (np.concatenate([x, np.zeros_like(x[:1])]) for x in (vert, face, normal))
     hull = Meshes(
-        vert=floats(vert),
-        face=ints(face, *face.shape),
-        normal=floats(normal),
-        mesh=ints(row, -1),
+        vert=make.floats(vert),
+        face=make.ints(face),
+        normal=make.floats(normal),
+        mesh=make.ints(row),
         degree=found.degree,
     )
     return (hull,)

@@ -7,13 +7,13 @@ frictional contact is two elements, its normal and its friction, since `solreffr
 
 import mujoco
 import numpy as np
-import torch
 from mujoco import mjtConstraint, mjtDisableBit, mjtEq, mjtJoint
 from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.tendon import moving_tendons
+from mjtorch.model.plan.tensors import Tensors
 
 
 @tree.dataclass(kw_only=True)
@@ -187,10 +187,10 @@ class ConstraintPlan(tree.Tree):
 
 
 class _Builder:
-    """Structure of one model in numpy, and conversion to tensors."""
+    """Structure of one model in numpy, and what makes tensors of it."""
 
-    def __init__(self, mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype) -> None:
-        self.m, self.device, self.dtype = mj_model, device, dtype
+    def __init__(self, mj_model: mujoco.MjModel, make: Tensors) -> None:
+        self.m, self.make = mj_model, make
         m = mj_model
         self.body_dof = np.zeros((m.nbody, m.nv))
         for b in range(1, m.nbody):
@@ -201,21 +201,10 @@ class _Builder:
     def enabled(self, flag: mjtDisableBit) -> bool:
         return not self.m.opt.disableflags & (int(flag) | int(mjtDisableBit.mjDSBL_CONSTRAINT))
 
-    def ints(self, x: object, *shape: int) -> Tensor:
-        return torch.tensor(np.array(x, dtype=np.int64, order="C").reshape(shape or -1), device=self.device)
 
-    def bools(self, x: object, *shape: int) -> Tensor:
-        return torch.tensor(np.array(x, dtype=bool).reshape(shape or -1), device=self.device)
-
-    def floats(self, x: object, *shape: int) -> Tensor:
-        return torch.tensor(np.array(x, dtype=np.float64).reshape(shape), dtype=self.dtype, device=self.device)
-
-
-def build(
-    mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype, collision: CollisionPlan
-) -> ConstraintPlan:
+def build(mj_model: mujoco.MjModel, make: Tensors, collision: CollisionPlan) -> ConstraintPlan:
     """The plan for `mj_model`, whose contacts lie in the slots of `collision`."""
-    b, m = _Builder(mj_model, device, dtype), mj_model
+    b, m = _Builder(mj_model, make), mj_model
     has_friction = b.enabled(mjtDisableBit.mjDSBL_FRICTIONLOSS)
     frictional = np.flatnonzero(m.dof_frictionloss > 0).tolist() if has_friction else []
     dims = collision.contact_dim if b.enabled(mjtDisableBit.mjDSBL_CONTACT) and m.nv else ()
@@ -247,11 +236,11 @@ def build(
         nc=nc,
         all_spring=bool(spring.all()),
         root=roots.pop() if len(roots) == 1 else -1,
-        element=b.ints([*eq_element, *range(len(equality.id), before), *(before + e for e in contact_element)]),
-        spring=b.floats(spring, nelement),
-        eq_active0=b.bools(m.eq_active0),
-        friction_dof=b.ints(frictional),
-        friction_column=b.floats(b.column[frictional], len(frictional), m.nv),
+        element=b.make.ints([*eq_element, *range(len(equality.id), before), *(before + e for e in contact_element)]),
+        spring=b.make.floats(spring, nelement),
+        eq_active0=b.make.bools(m.eq_active0),
+        friction_dof=b.make.ints(frictional),
+        friction_column=b.make.floats(b.column[frictional], len(frictional), m.nv),
         equality=equality,
         limit=limit,
         tendon=tendon,
@@ -300,20 +289,20 @@ def _equality(b: _Builder) -> tuple[EqualityPlan, list[int], list[int]]:
         ntendon=kt,
         has_site=bool(by_site[pairs].any()),
         in_order=order == list(range(len(rows))),
-        id=b.ints(pairs + weld + joint + tendon),
-        row_id=b.ints([rows[r][0] for r in order]),
-        order=b.ints(order),
-        row=b.ints(np.argsort(order)),
-        body=b.ints(body[:, pairs], 2, kp),
-        by_site=b.bools(by_site[pairs], kp, 1),
-        site=b.ints(site[:, pairs], 2, kp),
-        sign=b.floats(masks * np.array([1, -1])[:, None, None], 2, kp, 1, m.nv),
-        dof=b.ints(dofs, 2, kj),
-        qpos=b.ints(m.jnt_qposadr[joints], 2, kj),
-        column=b.floats(columns, 2, kj, m.nv),
-        tendon=b.ints(tendons, 2, kt),
-        tendon_there=b.floats(there[:, kj:], 2, kt, 1),
-        paired=b.floats(paired, kj + kt),
+        id=b.make.ints(pairs + weld + joint + tendon),
+        row_id=b.make.ints([rows[r][0] for r in order]),
+        order=b.make.ints(order),
+        row=b.make.ints(np.argsort(order)),
+        body=b.make.ints(body[:, pairs], 2, kp),
+        by_site=b.make.bools(by_site[pairs], kp, 1),
+        site=b.make.ints(site[:, pairs], 2, kp),
+        sign=b.make.floats(masks * np.array([1, -1])[:, None, None], 2, kp, 1, m.nv),
+        dof=b.make.ints(dofs, 2, kj),
+        qpos=b.make.ints(m.jnt_qposadr[joints], 2, kj),
+        column=b.make.floats(columns, 2, kj, m.nv),
+        tendon=b.make.ints(tendons, 2, kt),
+        tendon_there=b.make.floats(there[:, kj:], 2, kt, 1),
+        paired=b.make.floats(paired, kj + kt),
     )
     return plan, [rows[r][2] for r in order], [rows[r][0] for r in order]
 
@@ -338,17 +327,17 @@ def _limit(b: _Builder) -> tuple[LimitPlan, list[int]]:
         nball=nb,
         in_order=order == list(range(len(joint))),
         has_pair=any(fixed for _, fixed, _ in scalar),
-        joint=b.ints(ordered),
-        dof=b.ints(m.jnt_dofadr[ordered]),
-        order=b.ints(order),
-        scalar_joint=b.ints(joint[:ns]),
-        ball_joint=b.ints(ball),
-        qpos=b.ints(m.jnt_qposadr[joint[:ns]]),
-        ball_qpos=b.ints(m.jnt_qposadr[ball][:, None] + np.arange(4), nb, 4),
-        column=b.floats(b.column[dof[:ns]], ns, m.nv),
-        ball_column=b.floats(b.column[dof[ns:, None] + np.arange(3)], nb, 3, m.nv),
-        fixed_side=b.bools([fixed for _, fixed, _ in scalar]),
-        lower_side=b.bools([lower for _, _, lower in scalar]),
+        joint=b.make.ints(ordered),
+        dof=b.make.ints(m.jnt_dofadr[ordered]),
+        order=b.make.ints(order),
+        scalar_joint=b.make.ints(joint[:ns]),
+        ball_joint=b.make.ints(ball),
+        qpos=b.make.ints(m.jnt_qposadr[joint[:ns]]),
+        ball_qpos=b.make.ints(m.jnt_qposadr[ball][:, None] + np.arange(4), nb, 4),
+        column=b.make.floats(b.column[dof[:ns]], ns, m.nv),
+        ball_column=b.make.floats(b.column[dof[ns:, None] + np.arange(3)], nb, 3, m.nv),
+        fixed_side=b.make.bools([fixed for _, fixed, _ in scalar]),
+        lower_side=b.make.bools([lower for _, _, lower in scalar]),
     )
     return plan, ordered
 
@@ -368,10 +357,10 @@ def _tendon(b: _Builder) -> TendonRowsPlan:
     rows = [row for i in np.flatnonzero(limited) for row in _sides(int(i), m.tendon_range[i], m.tendon_margin[i])]
     return TendonRowsPlan(
         has_pair=any(fixed for _, fixed, _ in rows),
-        friction=b.ints(np.flatnonzero(friction)),
-        limit=b.ints([i for i, _, _ in rows]),
-        fixed_side=b.bools([fixed for _, fixed, _ in rows]),
-        lower_side=b.bools([lower for _, _, lower in rows]),
+        friction=b.make.ints(np.flatnonzero(friction)),
+        limit=b.make.ints([i for i, _, _ in rows]),
+        fixed_side=b.make.bools([fixed for _, fixed, _ in rows]),
+        lower_side=b.make.bools([lower for _, _, lower in rows]),
     )
 
 
@@ -407,18 +396,18 @@ def _contact(b: _Builder, dims: tuple[int, ...]) -> tuple[ContactPlan, list[int]
     is_normal = pyramidal | (np.arange(len(rows)) == np.array(first, dtype=int))
     plan = ContactPlan(
         max_dim=max(dims, default=0),
-        slot=b.ints(slot),
-        direction=b.ints(direction),
-        edge=b.ints(edge),
-        edge_mu=b.ints(edge_mu),
-        edge_sign=b.floats(edge_sign, len(rows)),
-        scale=b.ints(scale),
-        first=b.ints(first),
-        slot_rows=b.ints(slot_rows, *slot_rows.shape),
-        normal_share=b.floats(is_normal / edges, len(rows)),
-        frictional=b.ints(frictional),
-        has_edges=b.floats([pyramidal and dim > 1 for dim in dims], n),
-        geom_body=b.ints(m.geom_bodyid),
-        geom_dof=b.floats(b.body_dof[m.geom_bodyid], m.ngeom, m.nv),
+        slot=b.make.ints(slot),
+        direction=b.make.ints(direction),
+        edge=b.make.ints(edge),
+        edge_mu=b.make.ints(edge_mu),
+        edge_sign=b.make.floats(edge_sign, len(rows)),
+        scale=b.make.ints(scale),
+        first=b.make.ints(first),
+        slot_rows=b.make.ints(slot_rows),
+        normal_share=b.make.floats(is_normal / edges, len(rows)),
+        frictional=b.make.ints(frictional),
+        has_edges=b.make.floats([pyramidal and dim > 1 for dim in dims], n),
+        geom_body=b.make.ints(m.geom_bodyid),
+        geom_dof=b.make.floats(b.body_dof[m.geom_bodyid], m.ngeom, m.nv),
     )
     return plan, element, types

@@ -4,13 +4,13 @@ import enum
 
 import mujoco
 import numpy as np
-import torch
 from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.plan import volume
 from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.geom_pairs import tried_pairs
+from mjtorch.model.plan.tensors import Tensors
 from mjtorch.model.plan.volume import Volume, VolumeKey, volume_key
 
 BODY, XBODY, GEOM, SITE = (int(getattr(mujoco.mjtObj, f"mjOBJ_{kind}")) for kind in ("BODY", "XBODY", "GEOM", "SITE"))
@@ -62,7 +62,7 @@ class ContactGroup(tree.Tree):
 
 
 def build(
-    mj_model: mujoco.MjModel, device: torch.device, collision: CollisionPlan, sensors: list[int]
+    mj_model: mujoco.MjModel, make: Tensors, collision: CollisionPlan, sensors: list[int]
 ) -> tuple[ContactGroup, ...]:
     """The groups of `sensors`, which are contact sensors."""
     m = mj_model
@@ -79,10 +79,10 @@ def build(
             reduce=Reduce(reduce),
             num=num,
             sensors=tuple(mine),
-            volume=() if where is None else (volume.build(m, device, where),),
-            matches=torch.tensor(np.stack([_matches(m, i) for i in mine], axis=-1), device=device),
-            site=torch.tensor(m.sensor_objid[mine].astype(np.int64) if where is not None else [], device=device).long(),
-            rank=torch.tensor(rank, device=device),
+            volume=() if where is None else (volume.build(m, make, where),),
+            matches=make.bools(np.stack([_matches(m, i) for i in mine], axis=-1)),
+            site=make.ints(m.sensor_objid[mine] if where is not None else []),
+            rank=make.ints(rank),
         )
         for (spec, reduce, num, where), mine in groups.items()
     )

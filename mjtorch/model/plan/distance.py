@@ -4,12 +4,12 @@ import itertools
 
 import mujoco
 import numpy as np
-import torch
 from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.option import DisableBit
 from mjtorch.model.plan.geom_pairs import BOX, CONVEX, HFIELD, MESH, SDF, SUPPORTED
+from mjtorch.model.plan.tensors import Tensors
 
 BOX_BOX = SUPPORTED[BOX, BOX].family
 BODY = int(mujoco.mjtObj.mjOBJ_BODY)
@@ -51,7 +51,7 @@ class DistancePlan(tree.Tree):
     flipped: Tensor
 
 
-def build(mj_model: mujoco.MjModel, device: torch.device, sensors: list[int]) -> tuple[DistancePlan, ...]:
+def build(mj_model: mujoco.MjModel, make: Tensors, sensors: list[int]) -> tuple[DistancePlan, ...]:
     """The plan of `sensors`, if there are any."""
     m = mj_model
     if not sensors:
@@ -69,23 +69,20 @@ def build(mj_model: mujoco.MjModel, device: torch.device, sensors: list[int]) ->
         place[k, : len(pairs)] = [row[_in_order(m, pair)] for pair in pairs]
         flipped[k, : len(pairs)] = [_in_order(m, pair) != pair for pair in pairs]
 
-    def index(x: object) -> Tensor:
-        return torch.tensor(np.asarray(x, dtype=np.int64), device=device)
-
     def group(types: Pair, pairs: list[Pair]) -> PairGroup:
         geom = np.array(pairs).T
-        vert = (index(_vertices(m, ids)) if kind == MESH else None for kind, ids in zip(types, geom, strict=True))
-        return PairGroup(types=types, geom=index(geom), vert=tuple(vert))
+        vert = (make.ints(_vertices(m, ids)) if kind == MESH else None for kind, ids in zip(types, geom, strict=True))
+        return PairGroup(types=types, geom=make.ints(geom), vert=tuple(vert))
 
     number = [int((m.sensor_type[sensors] == kind).sum()) for kind in KINDS]
     return (
         DistancePlan(
             sensors=tuple(sensors),
             counts=(number[0], number[1], number[2]),
-            sensor=index(sensors),
+            sensor=make.ints(sensors),
             groups=tuple(group(types, pairs) for types, pairs in grouped.items()),
-            pair=index(place),
-            flipped=torch.tensor(flipped, device=device),
+            pair=make.ints(place),
+            flipped=make.bools(flipped),
         ),
     )
 

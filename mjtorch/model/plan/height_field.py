@@ -1,7 +1,7 @@
 """Index plan of the collisions of height fields: how many of their prisms a geom can cover, and are tested."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import mujoco
@@ -11,6 +11,7 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.model.plan import contact_capacity
 from mjtorch.model.plan.geom_pairs import HFIELD, SUPPORTED, GeomPair, together, types
+from mjtorch.model.plan.tensors import Tensors
 
 # mjMAXCONPAIR: a pair makes no more contacts.
 MOST = int(mujoco.mjMAXCONPAIR)
@@ -83,9 +84,7 @@ def _window(mj_model: mujoco.MjModel, pair: GeomPair) -> Window:
     return Window(rows, cols)
 
 
-def build(
-    mj_model: mujoco.MjModel, geoms: Sequence[tuple[int, int]], window: Window, ints: Callable[..., Tensor]
-) -> HeightFields:
+def build(mj_model: mujoco.MjModel, geoms: Sequence[tuple[int, int]], window: Window, make: Tensors) -> HeightFields:
     """The fields of pairs of `geoms`, the first of which are height fields."""
     fields = mj_model.geom_dataid[[one for one, _ in geoms]]
     prisms = 2 * window.rows * window.cols * len(geoms)
@@ -93,9 +92,9 @@ def build(
         rows=window.rows,
         cols=window.cols,
         tested=prisms if prisms <= SPARE else min(prisms, MARGIN * window.seen + SPARE),
-        field=ints(fields, -1),
-        address=ints(mj_model.hfield_adr[fields], -1),
-        shape=ints(np.stack([mj_model.hfield_ncol[fields], mj_model.hfield_nrow[fields]], axis=-1), -1, 2),
+        field=make.ints(fields),
+        address=make.ints(mj_model.hfield_adr[fields]),
+        shape=make.ints(np.stack([mj_model.hfield_ncol[fields], mj_model.hfield_nrow[fields]], axis=-1), -1, 2),
     )
 
 

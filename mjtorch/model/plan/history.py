@@ -4,11 +4,10 @@ from typing import Any
 
 import mujoco
 import numpy as np
-import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.model.plan.subset import Subset, plan_field
+from mjtorch.model.plan.tensors import Subset, Tensors
 
 
 @tree.dataclass(kw_only=True)
@@ -64,7 +63,7 @@ class HistoryPlan(tree.Tree):
     slack: float = tree.field(static=True)
 
 
-def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype) -> HistoryPlan:
+def build(mj_model: mujoco.MjModel, make: Tensors) -> HistoryPlan:
     """The plan for `mj_model`."""
     m = mj_model
     actuator, sensor = np.flatnonzero(m.actuator_history[:, 0]), np.flatnonzero(m.sensor_history[:, 0])
@@ -98,9 +97,9 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype) ->
         "before": before.astype(float),
         "rounded": rounded.astype(bool),
     }
-    fields: dict[str, Any] = {name: plan_field(x, device, dtype) for name, x in arrays.items()}
+    fields: dict[str, Any] = {name: make.field(x) for name, x in arrays.items()}
     return HistoryPlan(
-        controls=_rings(m, "actuator", actuator, np.ones_like(actuator), control, delayed, device, dtype),
+        controls=_rings(m, "actuator", actuator, np.ones_like(actuator), control, delayed, make),
         readings=_rings(
             m,
             "sensor",
@@ -108,8 +107,7 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype) ->
             m.sensor_dim[sensor],
             _joined([m.sensor_adr[i] + np.arange(m.sensor_dim[i]) for i in sensor]),
             m.sensor_delay[sensor] > 0,
-            device,
-            dtype,
+            make,
             period[sensor],
         ),
         slack=1e-9 if int(mujoco.mj_versionString().split(".")[0]) >= 4 else 0.0,
@@ -129,8 +127,7 @@ def _rings(
     dims: np.ndarray,
     element: np.ndarray,
     delayed: np.ndarray,
-    device: torch.device,
-    dtype: torch.dtype,
+    make: Tensors,
     periodic: np.ndarray | None = None,
 ) -> Rings:
     """The rings of `owners`, which have `dims` channels, as many elements altogether."""
@@ -159,5 +156,5 @@ def _rings(
         "delayed": delayed[ring],
         "interpolation": interpolation,
     }
-    fields: dict[str, Any] = {name: plan_field(x, device, dtype) for name, x in arrays.items()}
+    fields: dict[str, Any] = {name: make.field(x) for name, x in arrays.items()}
     return Rings(smooth=bool((interpolation * read[ring]).any()), **fields)

@@ -2,11 +2,11 @@
 
 import mujoco
 import numpy as np
-import torch
 from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.plan.kinematics import KinematicsPlan
+from mjtorch.model.plan.tensors import Tensors
 from mjtorch.model.plan.transmission import damping, on_joint
 
 FREE, BALL = 0, 1
@@ -50,17 +50,14 @@ class IntegrationPlan(tree.Tree):
     drops_saturated: bool = tree.field(static=True)
 
 
-def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype, masks: KinematicsPlan) -> IntegrationPlan:
+def build(mj_model: mujoco.MjModel, make: Tensors, masks: KinematicsPlan) -> IntegrationPlan:
     """The plan for `mj_model`, whose chains of dofs are in `masks`."""
-
-    def index(x: np.ndarray) -> Tensor:
-        return torch.tensor(np.array(x, dtype=np.int64), device=device)
 
     version = tuple(int(x) for x in mujoco.mj_versionString().split(".")[:2])
     below = masks.body_dof[masks.dof_body]
     return IntegrationPlan(
-        **{name: index(x) for name, x in {**_positions(mj_model), **_floating(mj_model)}.items()},
-        bound=torch.tensor(_bound(mj_model), dtype=dtype, device=device),
+        **{name: make.ints(x) for name, x in {**_positions(mj_model), **_floating(mj_model)}.items()},
+        bound=make.floats(_bound(mj_model)),
         below=below,
         above=below.mT * (1 - below),
         upto=below * (1 - masks.dof_before.mT),

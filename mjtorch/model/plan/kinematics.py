@@ -2,10 +2,10 @@
 
 import mujoco
 import numpy as np
-import torch
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.model.plan.tensors import Tensors
 
 FREE, BALL, SLIDE, HINGE = 0, 1, 2, 3
 
@@ -97,28 +97,22 @@ class KinematicsPlan(tree.Tree):
     M_dense: Tensor
 
 
-def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype) -> KinematicsPlan:
+def build(mj_model: mujoco.MjModel, make: Tensors) -> KinematicsPlan:
     """The plan for `mj_model`."""
 
-    def index(x: object) -> Tensor:
-        return torch.tensor(np.array(x, dtype=np.int64), device=device)
-
-    def mask(x: np.ndarray) -> Tensor:
-        return torch.tensor(x.astype(np.float64), dtype=dtype, device=device)
-
     arrays = {**_links(mj_model), **_dofs(mj_model), **_inertia(mj_model)}
-    masks = {name: mask(x) for name, x in _masks(mj_model).items()}
-    hops = tuple(index(hop) for hop in arrays.pop("hops"))
+    masks = {name: make.floats(x) for name, x in _masks(mj_model).items()}
+    hops = tuple(make.ints(hop) for hop in arrays.pop("hops"))
     return KinematicsPlan(
         hops=hops,
-        cam=_tracking(mj_model.cam_mode, mj_model.cam_bodyid, mj_model.cam_targetbodyid, device),
-        light=_tracking(mj_model.light_mode, mj_model.light_bodyid, mj_model.light_targetbodyid, device),
-        **{k: index(v) for k, v in arrays.items()},
+        cam=_tracking(mj_model.cam_mode, mj_model.cam_bodyid, mj_model.cam_targetbodyid, make),
+        light=_tracking(mj_model.light_mode, mj_model.light_bodyid, mj_model.light_targetbodyid, make),
+        **{k: make.ints(v) for k, v in arrays.items()},
         **masks,
     )
 
 
-def _tracking(mode: np.ndarray, body: np.ndarray, target: np.ndarray, device: torch.device) -> TrackingPlan:
+def _tracking(mode: np.ndarray, body: np.ndarray, target: np.ndarray, make: Tensors) -> TrackingPlan:
     kind, aimed = mujoco.mjtCamLight, target >= 0
     modes = {
         "track": mode == kind.mjCAMLIGHT_TRACK,
@@ -127,11 +121,11 @@ def _tracking(mode: np.ndarray, body: np.ndarray, target: np.ndarray, device: to
         "looks_at_com": mode == kind.mjCAMLIGHT_TARGETBODYCOM,
     }
     return TrackingPlan(
-        body=torch.tensor(body.astype(np.int64), device=device),
-        target=torch.tensor(np.maximum(target, 0).astype(np.int64), device=device),
-        com_body=torch.tensor(np.where(target < 0, body, target).astype(np.int64), device=device),
+        body=make.ints(body),
+        target=make.ints(np.maximum(target, 0)),
+        com_body=make.ints(np.where(target < 0, body, target)),
         moves=bool(mode.any()),
-        **{name: torch.tensor(x[:, None], device=device) for name, x in modes.items()},
+        **{name: make.bools(x[:, None]) for name, x in modes.items()},
     )
 
 

@@ -1,12 +1,11 @@
 """Index plan of the noslip solver: the rows of friction, in the blocks that it updates together."""
 
 import mujoco
-import numpy as np
-import torch
 from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.plan.constraint import ConstraintPlan
+from mjtorch.model.plan.tensors import Tensors
 
 PYRAMIDAL = int(mujoco.mjtConstraint.mjCNSTR_CONTACT_PYRAMIDAL)
 ELLIPTIC = int(mujoco.mjtConstraint.mjCNSTR_CONTACT_ELLIPTIC)
@@ -29,7 +28,7 @@ class NoslipPlan(tree.Tree):
     slot: Tensor
 
 
-def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype, constraint: ConstraintPlan) -> NoslipPlan:
+def build(mj_model: mujoco.MjModel, make: Tensors, constraint: ConstraintPlan) -> NoslipPlan:
     """The plan for `mj_model`, whose rows are those of `constraint`."""
     blocks = _blocks(constraint) if mj_model.opt.noslip_iterations > 0 else []
     width = max((len(rows) for _, rows in blocks), default=1)
@@ -37,14 +36,11 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype, co
     mask = [[float(k < len(rows)) for k in range(width)] for _, rows in blocks]
     normal = [first for first, _ in blocks]
 
-    def index(x: object, *shape: int) -> Tensor:
-        return torch.tensor(np.array(x, dtype=np.int64).reshape(shape or -1), device=device)
-
     return NoslipPlan(
-        rows=index(filled, len(blocks), width),
-        mask=torch.tensor(np.array(mask).reshape(len(blocks), width), dtype=dtype, device=device),
-        normal=index(normal),
-        slot=index([constraint.efc_id[row] for row in normal]),
+        rows=make.ints(filled, len(blocks), width),
+        mask=make.floats(mask, len(blocks), width),
+        normal=make.ints(normal),
+        slot=make.ints([constraint.efc_id[row] for row in normal]),
     )
 
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import mujoco
 import numpy as np
-import torch
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.model.plan.tensors import Tensors
 from mjtorch.model.plan.transmission import damping, on_joint
 
 FREE, BALL = int(mujoco.mjtJoint.mjJNT_FREE), int(mujoco.mjtJoint.mjJNT_BALL)
@@ -62,7 +62,7 @@ class PassivePlan(tree.Tree):
     fluid: bool = tree.field(static=True)
 
 
-def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype) -> PassivePlan:
+def build(mj_model: mujoco.MjModel, make: Tensors) -> PassivePlan:
     """The plan for `mj_model`."""
     kind, qpos, dof = mj_model.jnt_type, mj_model.jnt_qposadr, mj_model.jnt_dofadr
     has_spring = (mj_model.jnt_stiffness != 0) | (mj_model.jnt_stiffnesspoly != 0).any(axis=1)
@@ -76,18 +76,15 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype) ->
     spring_dof = np.full(mj_model.nv, len(pulled))
     spring_dof[np.array(pulled, dtype=int)] = np.arange(len(pulled))
 
-    def index(x: object, *shape: int) -> Tensor:
-        return torch.tensor(np.array(x, dtype=np.int64).reshape(-1, *shape), device=device)
-
     return PassivePlan(
-        **_ellipsoids(mj_model, device, dtype),
-        scalar_joint=index(scalar),
-        scalar_qpos=index([qpos[j] for j in scalar]),
-        quat_qpos=index([range(adr, adr + 4) for adr in quat_adr], 4),
-        shift_qpos=index([range(qpos[j], qpos[j] + 3) for j in shift], 3),
-        vector_joint=index(turn + shift),
-        spring_dof=index(spring_dof),
-        gravcomp_dof=torch.tensor(mj_model.jnt_actgravcomp[mj_model.dof_jntid] == 0, dtype=dtype, device=device),
+        **_ellipsoids(mj_model, make),
+        scalar_joint=make.ints(scalar),
+        scalar_qpos=make.ints([qpos[j] for j in scalar]),
+        quat_qpos=make.ints([range(adr, adr + 4) for adr in quat_adr], -1, 4),
+        shift_qpos=make.ints([range(qpos[j], qpos[j] + 3) for j in shift], -1, 3),
+        vector_joint=make.ints(turn + shift),
+        spring_dof=make.ints(spring_dof),
+        gravcomp_dof=make.floats(mj_model.jnt_actgravcomp[mj_model.dof_jntid] == 0),
         stiffness_poly=bool((mj_model.jnt_stiffnesspoly != 0).any()),
         damping_poly=bool(mj_model.dof_dampingpoly.any() or damping(mj_model, on_joint(mj_model))[:, 1:].any()),
         gravcomp=bool((mj_model.body_gravcomp != 0).any()),
@@ -95,7 +92,7 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype) ->
     )
 
 
-def _ellipsoids(m: mujoco.MjModel, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+def _ellipsoids(m: mujoco.MjModel, make: Tensors) -> dict[str, Any]:
     """What the fluid acts on as an ellipsoid."""
     geom = np.flatnonzero(m.geom_fluid[:, 0] > 0)
     body, kind = m.geom_bodyid[geom], m.geom_type[geom]
@@ -105,20 +102,14 @@ def _ellipsoids(m: mujoco.MjModel, device: torch.device, dtype: torch.dtype) -> 
     order = np.array([SEMIAXES.get(int(k), (0, 1, 2)) for k in kind], dtype=np.int64).reshape(-1, 3)
     capsule = kind == mujoco.mjtGeom.mjGEOM_CAPSULE
 
-    def mask(x: np.ndarray) -> Tensor:
-        return torch.tensor(x, dtype=dtype, device=device)
-
-    def index(x: np.ndarray) -> Tensor:
-        return torch.tensor(x.astype(np.int64), device=device)
-
     return {
-        "box_body": mask(box_body),
-        "fluid_geom": index(geom),
-        "fluid_body": index(body),
-        "fluid_on": mask((np.arange(m.nbody)[:, None] == body).astype(float)),
-        "fluid_floats": torch.tensor(np.isin(m.body_weldid[body], m.jnt_bodyid[floats]), device=device),
-        "semiaxis": index(3 * np.arange(len(geom))[:, None] + order),
-        "capped": mask(capsule[:, None] * np.array([0.0, 0.0, 1.0])),
+        "box_body": make.floats(box_body),
+        "fluid_geom": make.ints(geom),
+        "fluid_body": make.ints(body),
+        "fluid_on": make.floats(np.arange(m.nbody)[:, None] == body),
+        "fluid_floats": make.bools(np.isin(m.body_weldid[body], m.jnt_bodyid[floats])),
+        "semiaxis": make.ints(3 * np.arange(len(geom))[:, None] + order),
+        "capped": make.floats(capsule[:, None] * np.array([0.0, 0.0, 1.0])),
         "boxes": bool((box_body[1:] * (m.body_mass[1:, None] > 0)).any()),
         "ellipsoids": len(geom) > 0,
     }

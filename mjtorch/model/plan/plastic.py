@@ -4,11 +4,10 @@ from typing import Any
 
 import mujoco
 import numpy as np
-import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.model.plan.subset import plan_field
+from mjtorch.model.plan.tensors import Tensors
 
 BALL = 1
 
@@ -40,9 +39,9 @@ class PlasticPlan(tree.Tree):
     source: Tensor
 
 
-def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype) -> PlasticPlan:
+def build(mj_model: mujoco.MjModel, make: Tensors) -> PlasticPlan:
     """The plan for `mj_model`."""
-    fields: dict[str, Any] = {name: plan_field(x, device, dtype) for name, x in _addresses(mj_model).items()}
+    fields: dict[str, Any] = {name: make.field(x) for name, x in _addresses(mj_model).items()}
     return PlasticPlan(**fields)
 
 

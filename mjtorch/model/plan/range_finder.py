@@ -4,10 +4,10 @@ import enum
 
 import mujoco
 import numpy as np
-import torch
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.model.plan.tensors import Tensors
 
 CAMERA = int(mujoco.mjtObj.mjOBJ_CAMERA)
 
@@ -48,9 +48,7 @@ class RangeGroup(tree.Tree):
     pixel: Tensor
 
 
-def build(
-    mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype, sensors: list[int]
-) -> tuple[RangeGroup, ...]:
+def build(mj_model: mujoco.MjModel, make: Tensors, sensors: list[int]) -> tuple[RangeGroup, ...]:
     """The groups of `sensors`, which are rangefinders."""
     m = mj_model
     groups: dict[tuple[RaySource, int, int, int], list[int]] = {}
@@ -63,9 +61,6 @@ def build(
             key = (RaySource.SITE, spec, 1, 1)
         groups.setdefault(key, []).append(i)
 
-    def index(x: np.ndarray) -> Tensor:
-        return torch.tensor(x.astype(np.int64), device=device)
-
     def group(source: RaySource, spec: int, width: int, height: int, mine: list[int]) -> RangeGroup:
         obj = m.sensor_objid[mine]
         row, col = np.indices((height, width)).reshape(2, -1)
@@ -73,9 +68,9 @@ def build(
             source=source,
             fields=tuple(field for field in RayField if spec & (1 << field)),
             sensors=tuple(mine),
-            obj=index(obj),
-            body=index((m.site_bodyid if source is RaySource.SITE else m.cam_bodyid)[obj]),
-            pixel=torch.tensor(np.stack([col, row], axis=-1) + 0.5, dtype=dtype, device=device),
+            obj=make.ints(obj),
+            body=make.ints((m.site_bodyid if source is RaySource.SITE else m.cam_bodyid)[obj]),
+            pixel=make.floats(np.stack([col, row], axis=-1) + 0.5),
         )
 
     return tuple(group(*key, mine) for key, mine in groups.items())

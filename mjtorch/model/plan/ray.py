@@ -2,13 +2,13 @@
 
 import mujoco
 import numpy as np
-import torch
 from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.math.shape import Shape
 from mjtorch.model.plan import sdf, triangles
 from mjtorch.model.plan.sdf import Octrees
+from mjtorch.model.plan.tensors import Tensors
 from mjtorch.model.plan.triangles import HFIELD, MESH, TrianglePlan
 
 NGROUP = int(mujoco.mjNGROUP)
@@ -55,7 +55,7 @@ def unmet_geoms(m: mujoco.MjModel) -> np.ndarray:
     return visible_geoms(m) & ~np.isin(m.geom_type, (*SHAPES, MESH, HFIELD)) & ~sdf.has_octree(m)
 
 
-def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype) -> RayPlan:
+def build(mj_model: mujoco.MjModel, make: Tensors) -> RayPlan:
     """The plan for `mj_model`."""
     m, visible = mj_model, visible_geoms(mj_model)
     by_shape = {shape: np.flatnonzero(visible & (m.geom_type == int(shape))) for shape in Shape}
@@ -67,26 +67,17 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype) ->
     nth_field[fields] = np.arange(len(fields))
     body = m.geom_bodyid[order]
 
-    def index(x: np.ndarray) -> Tensor:
-        return torch.tensor(x.astype(np.int64), device=device)
-
-    def ints(x: np.ndarray, *shape: int) -> Tensor:
-        return index(x.reshape(shape))
-
-    def floats(x: np.ndarray) -> Tensor:
-        return torch.tensor(x, dtype=dtype, device=device)
-
     return RayPlan(
         shapes=tuple(by_shape),
-        geoms=tuple(index(geoms) for geoms in by_shape.values()),
-        all_geoms=index(order),
-        body=index(body),
-        fixed=torch.tensor(m.body_weldid[body] == 0, device=device),
-        group=index(m.geom_group[order].clip(0, NGROUP - 1)),
-        kind=index(m.geom_type),
-        fields=index(fields),
-        octree=(sdf.octrees(m, fields.tolist(), ints, floats),) if len(fields) else (),
-        nth_field=index(nth_field),
-        triangles=triangles.build(m, device, dtype, len(order) - len(surfaces), [int(g) for g in surfaces]),
+        geoms=tuple(make.ints(geoms) for geoms in by_shape.values()),
+        all_geoms=make.ints(order),
+        body=make.ints(body),
+        fixed=make.bools(m.body_weldid[body] == 0),
+        group=make.ints(m.geom_group[order].clip(0, NGROUP - 1)),
+        kind=make.ints(m.geom_type),
+        fields=make.ints(fields),
+        octree=(sdf.octrees(m, fields.tolist(), make),) if len(fields) else (),
+        nth_field=make.ints(nth_field),
+        triangles=triangles.build(m, make, len(order) - len(surfaces), [int(g) for g in surfaces]),
         others=tuple(int(i) for i in np.flatnonzero(unmet_geoms(m))),
     )

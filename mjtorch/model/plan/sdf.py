@@ -1,6 +1,6 @@
 """Signed distance fields of meshes: the octrees that C reads them from, as grids."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import mujoco
 import numpy as np
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.plan.geom_pairs import MESH, SDF
+from mjtorch.model.plan.tensors import Tensors
 
 # mjMAXCONPAIR: of a mesh, no more starts of searches are looked at that end inside.
 MOST = int(mujoco.mjMAXCONPAIR)
@@ -104,8 +105,7 @@ def grid(mj_model: mujoco.MjModel) -> np.ndarray:
 def build(
     mj_model: mujoco.MjModel,
     geoms: Sequence[tuple[int, int]],
-    ints: Callable[..., Tensor],
-    floats: Callable[..., Tensor],
+    make: Tensors,
 ) -> DistanceFields:
     """The fields of pairs of `geoms`, the second ones of which are signed distance fields."""
     one, two = ([pair[k] for pair in geoms] for k in (0, 1))
@@ -113,29 +113,27 @@ def build(
     spread = np.array([[mujoco.mju_Halton(k, base) for base in (2, 3, 5)] for k in points])
     is_mesh = mj_model.geom_type[one[0]] == MESH
     return DistanceFields(
-        sides=(_side(mj_model, one, ints, floats), _side(mj_model, two, ints, floats)),
-        spread=floats(spread),
-        faces=(_faces(mj_model, one, ints, floats),) if is_mesh else (),
+        sides=(_side(mj_model, one, make), _side(mj_model, two, make)),
+        spread=make.floats(spread),
+        faces=(_faces(mj_model, one, make),) if is_mesh else (),
     )
 
 
-def _faces(
-    mj_model: mujoco.MjModel, geoms: Sequence[int], ints: Callable[..., Tensor], floats: Callable[..., Tensor]
-) -> Faces:
+def _faces(mj_model: mujoco.MjModel, geoms: Sequence[int], make: Tensors) -> Faces:
     """The faces of `geoms`, all meshes."""
     used, row = np.unique(mj_model.geom_dataid[geoms], return_inverse=True)
     found = [_hierarchy(mj_model, int(mesh)) for mesh in used]
     vert, above, center, radius = (_padded([part[k] for part in found]) for k in range(4))
     count = np.array([[len(part[0])] for part in found])
-    there = floats(np.arange(vert.shape[1]) < count) > 0
+    there = make.bools(np.arange(vert.shape[1]) < count)
     return Faces(
-        mesh=ints(row, -1),
-        vert=ints(vert, *vert.shape),
+        mesh=make.ints(row),
+        vert=make.ints(vert),
         there=there,
-        center=floats(center),
-        radius=floats(radius),
-        above=ints(above, *above.shape),
-        start=floats(_starts(max(1, mj_model.opt.sdf_initpoints))),
+        center=make.floats(center),
+        radius=make.floats(radius),
+        above=make.ints(above),
+        start=make.floats(_starts(max(1, mj_model.opt.sdf_initpoints))),
     )
 
 
@@ -173,19 +171,15 @@ def _padded(arrays: list[np.ndarray]) -> np.ndarray:
     return np.stack([np.pad(x, [(0, most - mine) for most, mine in zip(shape, x.shape, strict=True)]) for x in arrays])
 
 
-def _side(
-    mj_model: mujoco.MjModel, geoms: Sequence[int], ints: Callable[..., Tensor], floats: Callable[..., Tensor]
-) -> Side:
+def _side(mj_model: mujoco.MjModel, geoms: Sequence[int], make: Tensors) -> Side:
     is_mesh = np.isin(mj_model.geom_type[geoms], (MESH, SDF))
     box = mj_model.geom_aabb[geoms] * is_mesh[:, None]
     has_octree = (mj_model.geom_type[geoms] == SDF).any()
-    octree = (octrees(mj_model, geoms, ints, floats),) if has_octree else ()
-    return Side(center=floats(box[:, :3]), half=floats(box[:, 3:]), octree=octree)
+    octree = (octrees(mj_model, geoms, make),) if has_octree else ()
+    return Side(center=make.floats(box[:, :3]), half=make.floats(box[:, 3:]), octree=octree)
 
 
-def octrees(
-    mj_model: mujoco.MjModel, geoms: Sequence[int], ints: Callable[..., Tensor], floats: Callable[..., Tensor]
-) -> Octrees:
+def octrees(mj_model: mujoco.MjModel, geoms: Sequence[int], make: Tensors) -> Octrees:
     """The octrees of `geoms`."""
     used = meshes(mj_model)
     cells = np.array([2 ** _depth(mj_model, mesh) for mesh in used])
@@ -195,12 +189,12 @@ def octrees(
     strides = (cells[which, None] + 1) ** np.arange(3)
     corner = np.arange(8)[:, None] >> np.arange(3) & 1
     return Octrees(
-        address=ints(first[which], -1),
-        strides=ints(strides, -1, 3),
-        corners=ints(strides @ corner.T, -1, 8),
-        cells=ints(cells[which], -1),
-        center=floats(box[which, :3]),
-        half=floats(box[which, 3:]),
+        address=make.ints(first[which]),
+        strides=make.ints(strides, -1, 3),
+        corners=make.ints(strides @ corner.T, -1, 8),
+        cells=make.ints(cells[which]),
+        center=make.floats(box[which, :3]),
+        half=make.floats(box[which, 3:]),
     )
 
 

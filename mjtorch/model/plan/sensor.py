@@ -4,7 +4,6 @@ import enum
 
 import mujoco
 import numpy as np
-import torch
 from torch import Tensor
 
 from mjtorch import tree
@@ -16,6 +15,7 @@ from mjtorch.model.plan.contact_sensor import ContactGroup
 from mjtorch.model.plan.distance import DistancePlan
 from mjtorch.model.plan.range_finder import RangeGroup
 from mjtorch.model.plan.tactile import TactilePlan
+from mjtorch.model.plan.tensors import Tensors
 from mjtorch.model.plan.transmission import tendon
 from mjtorch.model.plan.volume import Volume, VolumeKey, volume_key
 
@@ -228,8 +228,7 @@ class SensorPlan(tree.Tree):
 
 def build(
     mj_model: mujoco.MjModel,
-    device: torch.device,
-    dtype: torch.dtype,
+    make: Tensors,
     collision: CollisionPlan,
     constraint: ConstraintPlan,
 ) -> SensorPlan:
@@ -238,7 +237,7 @@ def build(
     stages = {"pos": stage.mjSTAGE_POS, "vel": stage.mjSTAGE_VEL, "acc": stage.mjSTAGE_ACC}
 
     def part(number: int) -> SensorStage:
-        return _StageBuilder(mj_model, device, dtype, collision, constraint, number).build()
+        return _StageBuilder(mj_model, make, collision, constraint, number).build()
 
     return SensorPlan(**{name: part(int(number)) for name, number in stages.items()})
 
@@ -249,21 +248,17 @@ class _StageBuilder:
     def __init__(
         self,
         m: mujoco.MjModel,
-        device: torch.device,
-        dtype: torch.dtype,
+        make: Tensors,
         collision: CollisionPlan,
         constraint: ConstraintPlan,
         stage: int,
     ) -> None:
-        self.m, self.device, self.dtype, self.collision, self.constraint = m, device, dtype, collision, constraint
+        self.m, self.make, self.collision, self.constraint = m, make, collision, constraint
         self.sensors = [i for i in range(m.nsensor) if m.sensor_needstage[i] == stage]
         self.sensors = [i for i in self.sensors if m.sensor_type[i] in SUPPORTED]
         self.copied: dict[int, tuple[str, list[int]]] = {}
         self.computed: dict[tuple[SensorType, bool, VolumeKey | None, bool], list[int]] = {}
         self.frames: dict[ObjType, list[int]] = {}
-
-    def index(self, x: object, *shape: int) -> Tensor:
-        return torch.tensor(np.array(x, dtype=np.int64).reshape(-1, *shape), device=self.device)
 
     def build(self) -> SensorStage:
         m = self.m
@@ -287,10 +282,10 @@ class _StageBuilder:
         here = np.isin(owner, cut)
         real = m.sensor_datatype[owner] == mujoco.mjtDataType.mjDATATYPE_REAL
         positive = m.sensor_datatype[owner] == mujoco.mjtDataType.mjDATATYPE_POSITIVE
-        contacts = contact_sensor.build(m, self.device, self.collision, self.of_type(SensorType.CONTACT))
-        ranges = range_finder.build(m, self.device, self.dtype, self.of_type(SensorType.RANGEFINDER))
-        pads = tactile.build(m, self.device, self.of_type(SensorType.TACTILE))
-        gaps = distance.build(m, self.device, [i for kind in _DISTANCES for i in self.of_type(kind)])
+        contacts = contact_sensor.build(m, self.make, self.collision, self.of_type(SensorType.CONTACT))
+        ranges = range_finder.build(m, self.make, self.of_type(SensorType.RANGEFINDER))
+        pads = tactile.build(m, self.make, self.of_type(SensorType.TACTILE))
+        gaps = distance.build(m, self.make, [i for kind in _DISTANCES for i in self.of_type(kind)])
         further = [group.sensors for groups in (contacts, ranges, pads, gaps) for group in groups]
         silent = self.of_type(SensorType.USER)
         return SensorStage(
@@ -303,11 +298,11 @@ class _StageBuilder:
             distances=gaps,
             silent=int(m.sensor_dim[silent].sum()),
             frames=self.frame_plan(),
-            order=self.index(self.order(fields, [*further, tuple(silent)])),
+            order=self.make.ints(self.order(fields, [*further, tuple(silent)])),
             clipped=bool((here & (real | positive)).any()),
-            sensor=self.index(owner),
-            above=torch.tensor(here & (real | positive), device=self.device),
-            below=torch.tensor(here & real, device=self.device),
+            sensor=self.make.ints(owner),
+            above=self.make.bools(here & (real | positive)),
+            below=self.make.bools(here & real),
             remembered=self.remembered(),
         )
 
@@ -322,7 +317,7 @@ class _StageBuilder:
         for k in chosen:
             adr, dim = m.sensor_adr[kept[k]], m.sensor_dim[kept[k]]
             place[adr : adr + dim] = first[k] + np.arange(dim)
-        return (self.index(place),) if chosen else ()
+        return (self.make.ints(place),) if chosen else ()
 
     def of_type(self, kind: SensorType) -> list[int]:
         """The sensors of the stage that are of one type."""
@@ -394,9 +389,9 @@ class _StageBuilder:
         body = [self.body(kind, obj) for kind, ids in self.frames.items() for obj in ids]
         return FramePlan(
             objtypes=tuple(self.frames),
-            ids=tuple(self.index(ids) for ids in self.frames.values()),
-            body=self.index(body),
-            root=self.index([self.m.body_rootid[b] for b in body]),
+            ids=tuple(self.make.ints(ids) for ids in self.frames.values()),
+            body=self.make.ints(body),
+            root=self.make.ints([self.m.body_rootid[b] for b in body]),
         )
 
     def group(
@@ -406,7 +401,7 @@ class _StageBuilder:
         ref: list[int] = []
         if kind is SensorType.BALLQUAT:
             adr = [m.jnt_qposadr[m.sensor_objid[i]] for i in sensors]
-            obj = self.index([range(a, a + 4) for a in adr], 4)
+            obj = self.make.ints([range(a, a + 4) for a in adr], -1, 4)
         elif kind in _LIMITS:
             rows = [self.limit_rows(_LIMITS[kind], int(m.sensor_objid[i])) for i in sensors]
             obj = self.padded(rows, self.constraint.nefc)
@@ -414,24 +409,24 @@ class _StageBuilder:
             pulling = [tendon(m) == m.sensor_objid[i] for i in sensors]
             obj = self.padded([np.flatnonzero(p).tolist() for p in pulling], m.nout)
         else:
-            obj = self.index([self.frame_row(m.sensor_objtype[i], m.sensor_objid[i]) for i in sensors])
+            obj = self.make.ints([self.frame_row(m.sensor_objtype[i], m.sensor_objid[i]) for i in sensors])
             if referenced:
                 ref = [self.frame_row(m.sensor_reftype[i], m.sensor_refid[i]) for i in sensors]
         has_element = where is not None or kind is SensorType.CAMPROJECTION
         return SensorGroup(
             type=kind,
             referenced=referenced,
-            volume=() if where is None else (volume.build(m, self.device, where),),
+            volume=() if where is None else (volume.build(m, self.make, where),),
             obj=obj,
-            ref=self.index(ref),
-            element=self.index([self.element(i, kind) for i in sensors] if has_element else []),
-            com=self.index(m.sensor_objid[sensors] if hollow else []),
+            ref=self.make.ints(ref),
+            element=self.make.ints([self.element(i, kind) for i in sensors] if has_element else []),
+            com=self.make.ints(m.sensor_objid[sensors] if hollow else []),
         )
 
     def padded(self, lists: list[list[int]], filling: int) -> Tensor:
         """Lists of numbers as the rows of a tensor, filled up to the same length, at least 1."""
         width = max(1, *(len(x) for x in lists), 0)
-        return self.index([x + [filling] * (width - len(x)) for x in lists], width)
+        return self.make.ints([x + [filling] * (width - len(x)) for x in lists], -1, width)
 
     def limit_rows(self, limit: int, owner: int) -> list[int]:
         """The constraint rows of type `limit` that the limits of a joint or tendon may use, in order."""

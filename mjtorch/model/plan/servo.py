@@ -4,11 +4,10 @@ from typing import Any
 
 import mujoco
 import numpy as np
-import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.model.plan.subset import Subset, plan_field
+from mjtorch.model.plan.tensors import Subset, Tensors
 from mjtorch.model.plan.transmission import out_actuator
 
 Dyn, Gain = mujoco.mjtDyn, mujoco.mjtGain
@@ -87,11 +86,11 @@ class MotorPlan(tree.Tree):
     next_source: Tensor
 
 
-def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype) -> tuple[ServoPlan, MotorPlan]:
+def build(mj_model: mujoco.MjModel, make: Tensors) -> tuple[ServoPlan, MotorPlan]:
     """The plans for `mj_model`."""
 
     def fields(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-        return {name: plan_field(x, device, dtype) for name, x in arrays.items()}
+        return {name: make.field(x) for name, x in arrays.items()}
 
     servos = _states(mj_model) | _pid(mj_model) | turners(mj_model)
     return ServoPlan(**fields(servos)), MotorPlan(**fields(_motors(mj_model)))

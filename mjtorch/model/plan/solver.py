@@ -2,12 +2,12 @@
 
 import mujoco
 import numpy as np
-import torch
 from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.constraint import ConstraintPlan
+from mjtorch.model.plan.tensors import Tensors
 
 CONSTRAINT = mujoco.mjtConstraint
 STATE = mujoco.mjtConstraintState
@@ -60,8 +60,7 @@ class SolverPlan(tree.Tree):
 
 def build(
     mj_model: mujoco.MjModel,
-    device: torch.device,
-    dtype: torch.dtype,
+    make: Tensors,
     constraint: ConstraintPlan,
     collision: CollisionPlan,
 ) -> SolverPlan:
@@ -71,9 +70,8 @@ def build(
         constraint.efc_type,
         constraint.efc_id,
         collision.contact_dim,
+        make=make,
         iterations=int(mj_model.opt.iterations) if pgs else 0,
-        device=device,
-        dtype=dtype,
     )
 
 
@@ -82,9 +80,8 @@ def from_rows(
     efc_id: tuple[int, ...],
     contact_dim: tuple[int, ...],
     *,
+    make: Tensors,
     iterations: int,
-    device: torch.device,
-    dtype: torch.dtype,
 ) -> SolverPlan:
     """The plan for rows of the given types; `efc_id` of a contact row is its slot in `contact_dim`."""
     kind = np.array(efc_type, dtype=np.int64)
@@ -99,28 +96,22 @@ def from_rows(
         source[rows] = len(kind) + c * width + np.arange(len(rows))
     cone_of = {rows[0]: c for c, rows in enumerate(cones)}
 
-    def index(x: object) -> Tensor:
-        return torch.tensor(np.asarray(x, dtype=np.int64), device=device)
-
-    def number(x: np.ndarray) -> Tensor:
-        return torch.tensor(x, dtype=dtype, device=device)
-
     return SolverPlan(
-        low=number(np.where(friction, 0.0, -np.inf)),
-        high=number(np.where(friction | one_sided, 0.0, np.inf)),
-        state_low=index(np.where(friction, int(STATE.mjCNSTRSTATE_LINEARNEG), int(STATE.mjCNSTRSTATE_QUADRATIC))),
-        state_high=index(np.where(friction, int(STATE.mjCNSTRSTATE_LINEARPOS), int(STATE.mjCNSTRSTATE_SATISFIED))),
-        alone=number(1.0 - elliptic),
-        cone_rows=index(_filled(cones, width)),
-        cone_mask=number(_mask(cones, width)),
-        cone_slot=index([efc_id[rows[0]] for rows in cones]),
-        row_source=index(source),
-        force_low=number(np.where(friction | one_sided, 0.0, -np.inf)),
-        force_high=number(np.where(friction, 0.0, np.inf)),
-        block_rows=index(_filled(blocks, width)),
-        block_mask=number(_mask(blocks, width)),
-        block_cone=index([cone_of.get(rows[0], len(cones)) for rows in blocks]),
-        draws=index(_pcg32(max(1, iterations * (len(blocks) - 1)))),
+        low=make.floats(np.where(friction, 0.0, -np.inf)),
+        high=make.floats(np.where(friction | one_sided, 0.0, np.inf)),
+        state_low=make.ints(np.where(friction, int(STATE.mjCNSTRSTATE_LINEARNEG), int(STATE.mjCNSTRSTATE_QUADRATIC))),
+        state_high=make.ints(np.where(friction, int(STATE.mjCNSTRSTATE_LINEARPOS), int(STATE.mjCNSTRSTATE_SATISFIED))),
+        alone=make.floats(1.0 - elliptic),
+        cone_rows=make.ints(_filled(cones, width)),
+        cone_mask=make.floats(_mask(cones, width)),
+        cone_slot=make.ints([efc_id[rows[0]] for rows in cones]),
+        row_source=make.ints(source),
+        force_low=make.floats(np.where(friction | one_sided, 0.0, -np.inf)),
+        force_high=make.floats(np.where(friction, 0.0, np.inf)),
+        block_rows=make.ints(_filled(blocks, width)),
+        block_mask=make.floats(_mask(blocks, width)),
+        block_cone=make.ints([cone_of.get(rows[0], len(cones)) for rows in blocks]),
+        draws=make.ints(_pcg32(max(1, iterations * (len(blocks) - 1)))),
     )
 
 

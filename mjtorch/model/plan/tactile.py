@@ -2,12 +2,12 @@
 
 import mujoco
 import numpy as np
-import torch
 from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.math.shape import Shape
 from mjtorch.model.plan.geom_pairs import tried_pairs
+from mjtorch.model.plan.tensors import Tensors
 
 MESH = int(mujoco.mjtGeom.mjGEOM_MESH)
 SHAPES = tuple(int(shape) for shape in Shape)
@@ -34,12 +34,9 @@ class TactilePlan(tree.Tree):
     others: Tensor
 
 
-def build(mj_model: mujoco.MjModel, device: torch.device, sensors: list[int]) -> tuple[TactilePlan, ...]:
+def build(mj_model: mujoco.MjModel, make: Tensors, sensors: list[int]) -> tuple[TactilePlan, ...]:
     """The plans of `sensors`, which are tactile sensors."""
     m = mj_model
-
-    def index(x: np.ndarray) -> Tensor:
-        return torch.tensor(np.ascontiguousarray(x, dtype=np.int64), device=device)
 
     plans = []
     for i in sensors:
@@ -53,14 +50,14 @@ def build(mj_model: mujoco.MjModel, device: torch.device, sensors: list[int]) ->
         plans.append(
             TactilePlan(
                 sensors=(i,),
-                geom=index(np.array([geom])),
-                body=index(m.body_weldid[m.geom_bodyid[[geom]]]),
-                mine=torch.tensor(welded_geoms(m, i), device=device),
-                vert=index(m.mesh_vertadr[mesh] + taxel),
-                tangent=index(tangent if has_frames else tangent[:, :0]),
+                geom=make.ints([geom]),
+                body=make.ints(m.body_weldid[m.geom_bodyid[[geom]]]),
+                mine=make.bools(welded_geoms(m, i)),
+                vert=make.ints(m.mesh_vertadr[mesh] + taxel),
+                tangent=make.ints(tangent if has_frames else tangent[:, :0]),
                 shapes=tuple(by_shape),
-                geoms=tuple(index(geoms) for geoms in by_shape.values()),
-                others=index(np.concatenate([np.zeros(0), *by_shape.values()])),
+                geoms=tuple(make.ints(geoms) for geoms in by_shape.values()),
+                others=make.ints(np.concatenate([np.zeros(0), *by_shape.values()])),
             )
         )
     return tuple(plans)

@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import mujoco
 import numpy as np
-import torch
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.model.plan.tensors import Tensors
 from mjtorch.model.plan.transmission import damping as actuator_damping, on_tendon
 
 WRAP = mujoco.mjtWrap
@@ -78,7 +78,7 @@ class Segment(NamedTuple):
     side: int = -1
 
 
-def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype) -> TendonPlan:
+def build(mj_model: mujoco.MjModel, make: Tensors) -> TendonPlan:
     """The plan for `mj_model`."""
     m = mj_model
     damping = actuator_damping(m, on_tendon(m))
@@ -92,11 +92,8 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype) ->
     side = np.array([s.side >= 0 for s in wraps], dtype=bool)
     ends = np.array([[s.first, s.second, max(s.side, 0)] for s in wraps], dtype=int).reshape(-1, 3).T
 
-    def index(x: object, *shape: int) -> Tensor:
-        return torch.tensor(np.array(x, dtype=np.int64).reshape(shape or -1), device=device)
-
     arrays = {**_fixed(m), **_lines(m, segments)}
-    masks = {name: torch.tensor(x.astype(np.float64), dtype=dtype, device=device) for name, x in arrays.items()}
+    masks = {name: make.floats(x) for name, x in arrays.items()}
     return TendonPlan(
         springs=bool(m.tendon_stiffness.any()) or stiffness_poly,
         dampers=bool(m.tendon_damping.any() or damping.any()) or damping_poly,
@@ -111,14 +108,14 @@ def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype) ->
         any_side=bool(side.any()),
         any_inside=any(_may_be_inside(m, s) for s in wraps),
         any_pulley=any(s.pulley >= 0 for s in segments),
-        first=index([s.first for s in segments]),
-        second=index([s.second for s in segments]),
-        wrap_site=index(ends if side.any() else ends[:2], 3 if side.any() else 2, len(wraps)),
-        wrap_geom=index([s.geom for s in wraps]),
-        is_sphere=torch.tensor(sphere[:, None], device=device),
-        has_side=torch.tensor(side, device=device),
-        line_body=index(_line_bodies(m, segments), 2, -1),
-        pulley=index([s.pulley if s.pulley >= 0 else m.nwrap for s in segments + wraps + wraps]),
+        first=make.ints([s.first for s in segments]),
+        second=make.ints([s.second for s in segments]),
+        wrap_site=make.ints(ends if side.any() else ends[:2], 3 if side.any() else 2, len(wraps)),
+        wrap_geom=make.ints([s.geom for s in wraps]),
+        is_sphere=make.bools(sphere[:, None]),
+        has_side=make.bools(side),
+        line_body=make.ints(_line_bodies(m, segments), 2, -1),
+        pulley=make.ints([s.pulley if s.pulley >= 0 else m.nwrap for s in segments + wraps + wraps]),
         **masks,
     )
 

@@ -4,11 +4,10 @@ from typing import Any
 
 import mujoco
 import numpy as np
-import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.model.plan.subset import Subset, plan_field
+from mjtorch.model.plan.tensors import Subset, Tensors
 
 FREE, BALL = 0, 1
 TENDON, ELSEWHERE = 4, 5  # where a joint's type would stand: on a tendon; on sites or a body
@@ -95,15 +94,15 @@ class TransmissionPlan(tree.Tree):
     loads_tendons: bool = tree.field(static=True)
 
 
-def build(mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype, body_dof: Tensor) -> TransmissionPlan:
+def build(mj_model: mujoco.MjModel, make: Tensors, body_dof: Tensor) -> TransmissionPlan:
     """The plan for `mj_model`; body_dof: (nbody, nv) which dofs move which body."""
     moves = body_dof.cpu().numpy()
     kind = _kind(mj_model)
     arrays = _joints(mj_model) | servos(mj_model) | _sites(mj_model, moves)
     arrays |= _cranks(mj_model, moves) | _bodies(mj_model) | _reflected(mj_model)
-    fields: dict[str, Any] = {name: plan_field(x, device, dtype) for name, x in arrays.items()}
+    fields: dict[str, Any] = {name: make.field(x) for name, x in arrays.items()}
     return TransmissionPlan(
-        units=torch.tensor([0.0, 1.0], dtype=dtype, device=device),
+        units=make.floats([0.0, 1.0]),
         dense=bool((kind == ELSEWHERE).any()),
         any_refers=bool(arrays["refers"].any()),
         has_scalar_length=bool(((kind > BALL) & (kind < ELSEWHERE)).all()),

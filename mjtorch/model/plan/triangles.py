@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import mujoco
 import numpy as np
-import torch
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.model.plan.tensors import Tensors
 
 MESH, HFIELD = int(mujoco.mjtGeom.mjGEOM_MESH), int(mujoco.mjtGeom.mjGEOM_HFIELD)
 
@@ -44,9 +44,7 @@ class Surface(NamedTuple):
     below: np.ndarray
 
 
-def build(
-    mj_model: mujoco.MjModel, device: torch.device, dtype: torch.dtype, first: int, geoms: list[int]
-) -> TrianglePlan:
+def build(mj_model: mujoco.MjModel, make: Tensors, first: int, geoms: list[int]) -> TrianglePlan:
     """The triangles of `geoms`, meshes before height fields; `first` is the place of the first of them."""
     m = mj_model
     faces, owners, vert_geoms = [np.zeros((0, 3), int)], [np.zeros(0, int)], [np.zeros(0, int)]
@@ -68,21 +66,15 @@ def build(
         vert_geoms.append(np.full(verts, g))
         count += verts
 
-    def index(parts: list[np.ndarray]) -> Tensor:
-        return torch.tensor(np.concatenate(parts).astype(np.int64), device=device)
-
-    def number(x: np.ndarray) -> Tensor:
-        return torch.tensor(x.astype(np.float64), dtype=dtype, device=device)
-
     return TrianglePlan(
-        face=index(faces),
-        owner=index(owners),
-        vert_geom=index(vert_geoms),
-        mesh_vert=index(mesh_verts),
-        hfield=index(fields),
-        grid=number(np.concatenate([np.zeros((0, 2)), *(s.grid for s in surfaces)])),
-        height=index([np.zeros(0, int), *(s.height for s in surfaces)]),
-        below=number(np.concatenate([np.zeros(0), *(s.below for s in surfaces)])[:, None]),
+        face=make.ints(np.concatenate(faces)),
+        owner=make.ints(np.concatenate(owners)),
+        vert_geom=make.ints(np.concatenate(vert_geoms)),
+        mesh_vert=make.ints(np.concatenate(mesh_verts)),
+        hfield=make.ints(np.concatenate(fields)),
+        grid=make.floats(np.concatenate([np.zeros((0, 2)), *(s.grid for s in surfaces)])),
+        height=make.ints(np.concatenate([np.zeros(0, int), *(s.height for s in surfaces)])),
+        below=make.floats(np.concatenate([np.zeros(0), *(s.below for s in surfaces)])[:, None]),
     )
 
 

@@ -2,11 +2,11 @@
 
 import mujoco
 import numpy as np
-import torch
 from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.math.shape import Shape
+from mjtorch.model.plan.tensors import Tensors
 
 MESH = int(mujoco.mjtGeom.mjGEOM_MESH)
 # mjtGeom of a site and, for a mesh, its id, else -1.
@@ -33,14 +33,14 @@ def volume_key(m: mujoco.MjModel, site: int) -> VolumeKey:
     return kind, int(m.site_dataid[site]) if kind == MESH else -1
 
 
-def build(m: mujoco.MjModel, device: torch.device, key: VolumeKey) -> Volume:
+def build(m: mujoco.MjModel, make: Tensors, key: VolumeKey) -> Volume:
     """The volume of the sites that have `key`."""
     kind, mesh = key
     hull = _hull(m, mesh) if kind == MESH else np.zeros((0, 3), dtype=np.int64)
     return Volume(
         shape=None if kind == MESH else Shape(kind),
-        mesh=torch.tensor([max(mesh, 0)], device=device),
-        hull=torch.tensor(hull, device=device),
+        mesh=make.ints([max(mesh, 0)]),
+        hull=make.ints(hull),
     )
 
 
