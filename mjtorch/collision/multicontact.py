@@ -107,8 +107,8 @@ def _round(shape: Core, normal: Tensor, corner: Tensor) -> Features:
     n, length = normal.shape[0], shape.half[:, 2:]
     radius = torch.where(is_cylinder, shape.round[:, :1], shape.radius[:, None])
     out = norm(local[:, :2], keepdim=True).clamp(min=1e-12)
-    side = torch.cat([radius * local[:, :2] / out, torch.zeros_like(out)], dim=-1)
-    side = torch.where(is_cylinder, side, radius * local)
+    # As in C, the line of a capsule is nearer to its axis where its end is what touches.
+    side = torch.nn.functional.pad(radius * local[:, :2] / torch.where(is_cylinder, out, 1.0), (0, 1))
     half = torch.nn.functional.pad(length, (2, 0))
     start, end = (to_world(shape, side + sign * half) + shape.pos for sign in (-1, 1))
     up = torch.where(local[:, 2:] >= 0, 1.0, -1.0)
