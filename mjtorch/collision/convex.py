@@ -104,7 +104,11 @@ def touching(shape1: Core, shape2: Core, found: Closest, margin: Tensor) -> Patc
 
 
 def closest(shape1: Convex, shape2: Convex, iterations: int, tolerance: float | Tensor) -> Closest:
-    """The points of n pairs of shapes that are nearest to each other, or deepest in each other."""
+    """The points of n pairs of shapes that are nearest to each other, or deepest in each other.
+
+    Curved shapes whose centres nearly coincide may need more than the 35 iterations of mjOption's default, or the depth
+    is off by up to 1e-3 of their size: another direction is nearly as good. C's depth is then off further, and oftener.
+    """
     one, two, origin = from_first(core(shape1), core(shape2))
     found = nearest(one, two, *everywhere(origin[:, 0]), iterations, tolerance)
     near = found.nearest._replace(point1=found.nearest.point1 + origin, point2=found.nearest.point2 + origin)

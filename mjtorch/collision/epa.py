@@ -180,7 +180,8 @@ def expanded(support: Support, p: Polytope, corner: Tensor, rounding: Tensor, en
     start = torch.arange(size, device=order.device).expand(n, size)
     kth = torch.zeros((n, size + 1), dtype=torch.long, device=order.device).scatter(1, order, start)
     source = kth.gather(1, rank.clamp(0, size - 1))
-    triangle = torch.stack([source, follower.gather(1, source), corner.expand_as(source)], dim=-1)
+    # The new corner first, as in C: an edge that shapes touch along begins with the first corner of its face.
+    triangle = torch.stack([corner.expand_as(source), source, follower.gather(1, source)], dim=-1)
     write = (taken & ~done[:, None])[..., None]
     # Of a polytope that is done, no face has this corner.
     slot = corner.expand(n, 1, 3)

@@ -2,7 +2,8 @@
 
 The nearest points lie on a feature of each shape: a vertex, an edge or a face. Faces next to these features that are
 opposite to each other within a few degrees, or an edge that lies in a face likewise, touch in more than a point. Of the
-one polygon, or edge, what is above the other polygon is cut out; its corners become contacts, four at most.
+one polygon, or edge, what is above the other polygon is cut out; its corners become contacts, four at most. Which, in
+which order, and which twice is said in `clipping`.
 """
 
 import math
@@ -11,22 +12,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mjtorch.collision.clipping import CONTACTS, Outline, first, outline, over
 from mjtorch.collision.support import MESH, Core, to_local, to_world
-from mjtorch.control_flow.if_any import if_any
-from mjtorch.control_flow.map import each
 from mjtorch.math.shape import Shape
-from mjtorch.math.vector import cross, dot, norm
+from mjtorch.math.vector import norm
 
 # mjFACE_TOL, mjEDGE_TOL: cosines of the angles between opposite normals, and between an edge and a normal.
 OPPOSITE = -0.996
 WITHIN = 0.0888
 # Corners of the polygon that stands for the end of a cylinder.
 END = 16
-# What a pair of shapes has at most.
-CONTACTS = 4
 # Vertices of a box by the signs of x, y, z (bits 0, 1, 2); its faces +x, -x, +y, -y, +z, -z, counterclockwise.
-BOX_FACES = ((1, 3, 7, 5), (0, 4, 6, 2), (2, 6, 7, 3), (0, 1, 5, 4), (4, 5, 7, 6), (0, 2, 3, 1))
-ROUNDING = 1e-12
+BOX_FACES = ((5, 1, 3, 7), (0, 4, 6, 2), (6, 7, 3, 2), (0, 1, 5, 4), (4, 5, 7, 6), (1, 0, 2, 3))
 # Cosine, with the axis or across it, above which a normal of a cylinder is not on its side, or not on its end.
 RIM = 1e-2
 # Sine of the angle to the axis below which a normal of a capsule is on its end.
@@ -110,13 +107,13 @@ def _round(shape: Core, normal: Tensor, corner: Tensor) -> Features:
     n, length = normal.shape[0], shape.half[:, 2:]
     radius = torch.where(is_cylinder, shape.round[:, :1], shape.radius[:, None])
     out = norm(local[:, :2], keepdim=True).clamp(min=1e-12)
-    side = torch.cat([radius * local[:, :2] / out, torch.zeros_like(out)], dim=-1)
-    side = torch.where(is_cylinder, side, radius * local)
+    # As in C, the line of a capsule is nearer to its axis where its end is what touches.
+    side = torch.nn.functional.pad(radius * local[:, :2] / torch.where(is_cylinder, out, 1.0), (0, 1))
     half = torch.nn.functional.pad(length, (2, 0))
     start, end = (to_world(shape, side + sign * half) + shape.pos for sign in (-1, 1))
     up = torch.where(local[:, 2:] >= 0, 1.0, -1.0)
-    angle = torch.arange(END, device=normal.device, dtype=normal.dtype) * (2 * math.pi / END)
-    # Counterclockwise from outside: the other way round at the lower end.
+    # The last corner is on the x axis. Counterclockwise from outside: the other way round at the lower end.
+    angle = torch.arange(1, END + 1, device=normal.device, dtype=normal.dtype) * (2 * math.pi / END)
     ring = torch.stack([angle.cos().expand(n, END), up * angle.sin()], dim=-1) * radius[..., None]
     point = torch.cat([ring, (up * length)[:, None].expand(n, END, 1)], dim=-1)
     on_end, on_side = local[:, 2:].abs() > RIM, out > torch.where(is_cylinder, RIM, ON_END)
@@ -162,7 +159,7 @@ def _polytope(shape: Core, vert: Tensor, face: Tensor, normal: Tensor, corner: T
     size = 1 + (~is_vertex).long() + is_face.long()
 
     has = torch.stack([(face == v[:, None, None]).any(-1) for v in (one, two, three)])
-    around = _first(has.all(0), degree or shape.degree)
+    around = first(has.all(0), degree or shape.degree)
     chosen = face.gather(1, around.element[..., None].expand(-1, -1, count))
     world = vert @ shape.mat.mT + shape.pos[:, None]
     polygon = world.gather(1, chosen.flatten(1)[..., None].expand(-1, -1, 3)).unflatten(1, chosen.shape[1:])
@@ -191,22 +188,6 @@ _FEATURES = (
 )
 
 
-class Chosen(NamedTuple):
-    """Which elements were chosen (n, k), and which of these exist."""
-
-    element: Tensor
-    exists: Tensor
-
-
-def _first(mask: Tensor, count: int) -> Chosen:
-    """The first `count` elements of `mask (n, m)` that are true."""
-    n, size = mask.shape
-    rank = torch.where(mask, mask.cumsum(-1) - 1, count).clamp(max=count)
-    place = torch.zeros((n, count + 1), dtype=torch.long, device=mask.device)
-    index = place.scatter(1, rank, torch.arange(size, device=mask.device).expand(n, size))[:, :count]
-    return Chosen(index, torch.arange(count, device=mask.device) < mask.sum(-1, keepdim=True))
-
-
 def multicontact(one: Features, two: Features, margin: Tensor) -> Patch:
     """The contacts of opposite faces, or of an edge in a face, no further apart than `margin (n,)` [m]."""
     opposite = (one.normal[:, :, None] * two.normal[:, None]).sum(-1)
@@ -220,22 +201,23 @@ def multicontact(one: Features, two: Features, margin: Tensor) -> Patch:
 
     polygon1, normal1 = _face(one, torch.where(by_edge2, under2, face1))
     polygon2, normal2 = _face(two, torch.where(by_edge1, under1, face2))
-    count = max(polygon1.shape[1], polygon2.shape[1])
-    polygon1, polygon2 = _padded(polygon1, count), _padded(polygon2, count)
-    segment1, segment2 = _padded(_edge(one, edge1), count), _padded(_edge(two, edge2), count)
+    count = max(polygon1.corner.shape[1], polygon2.corner.shape[1])
+    outlines = (_padded(x, count) for x in (polygon1, polygon2, _edge(one, edge1), _edge(two, edge2)))
+    polygon1, polygon2, segment1, segment2 = outlines
     # An edge of 1 on a face of 2, an edge of 2 on a face of 1, or a face of 2 on one of 1.
     is_edge, is_1, is_2 = by_edge1 | by_edge2, by_edge1[:, None], by_edge2[:, None]
-    ground, up = torch.where(is_1[..., None], polygon2, polygon1), torch.where(is_1, normal2, normal1)
-    subject = torch.where(is_1[..., None], segment1, torch.where(is_2[..., None], segment2, polygon2))
+    ground, up = _either(by_edge1, polygon2, polygon1), torch.where(is_1, normal2, normal1)
+    subject = _either(by_edge1, segment1, _either(by_edge2, segment2, polygon2))
+    # Those that do not touch like this are cut by no line.
+    touch = facing | is_edge
+    ground = ground._replace(number=torch.where(touch, ground.number, 0))
 
-    point, inside = clipped(ground, up, subject, normal2, is_edge)
-    height = ((point - ground[:, :1]) * up[:, None]).sum(-1)
-    inside = inside & (facing | is_edge)[:, None] & (height <= margin[:, None])
-    corner, exists = _largest(point, inside, up, 2 * count)
-    height = ((corner - ground[:, :1]) * up[:, None]).sum(-1, keepdim=True)
+    corner, exists = over(ground, up, subject, normal2, margin)
+    exists = exists & touch[:, None]
+    height = ((corner - ground.corner[:, :1]) * up[:, None]).sum(-1, keepdim=True)
     foot = corner - height * up[:, None]
     # From the face of 1, the distance is along the normal of the face of 2.
-    above = ((foot - polygon2[:, :1]) * normal2[:, None]).sum(-1, keepdim=True)
+    above = ((foot - polygon2.corner[:, :1]) * normal2[:, None]).sum(-1, keepdim=True)
     dist = torch.where(is_edge[:, None, None], height, above)
     pos = foot + 0.5 * dist * torch.where(is_edge[:, None], up, -normal2)[:, None]
     return Patch(dist[..., 0], pos, torch.where(is_2, up, -normal2), exists)
@@ -245,10 +227,10 @@ def _first_below(value: Tensor, limit: float) -> tuple[Tensor, Tensor, Tensor]:
     """Whether any of `value (n, a, b)` is below `limit`, and where the first is, all (n,)."""
     below = value.detach().flatten(1) < limit
     order = torch.arange(below.shape[1], device=value.device)
-    first = torch.where(below, order, below.shape[1]).amin(-1)
-    found = first < below.shape[1]
-    first = torch.where(found, first, 0)
-    return found, first // value.shape[2], first % value.shape[2]
+    place = torch.where(below, order, below.shape[1]).amin(-1)
+    found = place < below.shape[1]
+    place = torch.where(found, place, 0)
+    return found, place // value.shape[2], place % value.shape[2]
 
 
 def _tilt(edges: Features, faces: Features) -> Tensor:
@@ -259,93 +241,28 @@ def _tilt(edges: Features, faces: Features) -> Tensor:
     return cosine.masked_fill(~(edges.has_edge[:, None] & faces.has_face[:, :, None]), torch.inf)
 
 
-def _face(f: Features, index: Tensor) -> tuple[Tensor, Tensor]:
+def _face(f: Features, index: Tensor) -> tuple[Outline, Tensor]:
     n, _, count, _ = f.face.shape
     polygon = f.face.gather(1, index[:, None, None, None].expand(n, 1, count, 3))[:, 0]
-    return polygon, f.normal.gather(1, index[:, None, None].expand(n, 1, 3))[:, 0]
+    return outline(polygon), f.normal.gather(1, index[:, None, None].expand(n, 1, 3))[:, 0]
 
 
-def _edge(f: Features, index: Tensor) -> Tensor:
+def _edge(f: Features, index: Tensor) -> Outline:
     pick = index[:, None, None].expand(-1, 1, 3)
-    return torch.cat([f.start.gather(1, pick), f.end.gather(1, pick)], dim=1)
+    ends = torch.cat([f.start.gather(1, pick), f.end.gather(1, pick)], dim=1)
+    return Outline(ends, torch.full_like(index, 2))
 
 
-def _padded(polygon: Tensor, count: int) -> Tensor:
-    """With the last corner repeated, (n, count, 3)."""
-    last = polygon[:, -1:].expand(-1, count - polygon.shape[1], 3)
-    return torch.cat([polygon, last], dim=1)
+def _either(mask: Tensor, one: Outline, other: Outline) -> Outline:
+    """`one` where the mask (n,) is true."""
+    return Outline(
+        torch.where(mask[:, None, None], one.corner, other.corner), torch.where(mask, one.number, other.number)
+    )
 
 
-def clipped(ground: Tensor, up: Tensor, subject: Tensor, normal: Tensor, is_edge: Tensor) -> tuple[Tensor, Tensor]:
-    """Corners (n, 3 k, 3) of the part of a polygon, or edge, that is above another one, and which of these there are.
-
-    ground: (n, k, 3) [m] with normal `up (n, 3)`, subject: (n, k, 3) with `normal (n, 3)`; is_edge: (n,) bool, only
-    the first two corners of the subject count
-    """
-    count = ground.shape[1]
-    inward = cross(up[:, None], ground.roll(-1, 1) - ground)
-    inward = inward / norm(inward, keepdim=True).clamp(min=1e-12)
-    # Of subject corner i inside of ground edge j.
-    depth = ((subject[:, :, None] - ground[:, None]) * inward[:, None]).sum(-1)
-    ahead = depth.roll(-1, 1)
-    drop = depth - ahead
-    cut = depth / torch.where(drop == 0, 1.0, drop)
-    limit = -ROUNDING
-    enter = torch.where(depth <= limit, torch.where(ahead > limit, cut, torch.inf), 0.0).amax(-1)
-    leave = torch.where(ahead <= limit, torch.where(depth > limit, cut, -torch.inf), 1.0).amin(-1)
-    onward = subject.roll(-1, 1) - subject
-    has_length = dot(onward, onward) > 0
-    meets = (enter <= leave) & has_length
-    is_first = torch.arange(count, device=enter.device) == 0
-    counts = torch.where(is_edge[:, None], is_first, True)
-    enter_safe, leave_safe = torch.where(meets, enter, 0.0), torch.where(meets, leave, 1.0)
-    entry, exit = subject + enter_safe[..., None] * onward, subject + leave_safe[..., None] * onward
-    has_entry, has_exit = meets & counts & ((enter > 0) | is_edge[:, None]), meets & counts
-
-    # Corners of the ground under the subject, moved up to it.
-    slope = dot(up, normal)
-    slope = torch.where(slope.abs() < 0.1, 1.0, slope)
-    rise = dot(subject[:, :1] - ground, normal[:, None]) / slope[:, None]
-    lifted = ground + rise[..., None] * up[:, None]
-    within = cross(normal[:, None], onward)
-    within = within / norm(within, keepdim=True).clamp(min=1e-12)
-    over = ((lifted[:, :, None] - subject[:, None]) * within[:, None]).sum(-1)
-    under = ((over > ROUNDING) | ~has_length[:, None]).all(-1)
-    repeated = dot(ground - ground.roll(1, 1), ground - ground.roll(1, 1)) == 0
-    has_lifted = under & ~repeated & ~is_edge[:, None]
-    points = torch.cat([entry, exit, lifted], dim=1)
-    return points, torch.cat([has_entry, has_exit, has_lifted], dim=1)
-
-
-def _largest(point: Tensor, inside: Tensor, up: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """All of up to four points, or the four that span most area, (n, 4, 3), and which of these exist."""
-    n = point.shape[0]
-    some = _first(inside, most)
-    point = point.gather(1, some.element[..., None].expand(-1, -1, 3))
-    fixed = torch.where(some.exists[..., None], point, point[:, :1]).detach()
-    count = inside.sum(-1, keepdim=True)
-    index = each(_chosen, (fixed, up.detach(), count[:, 0] > CONTACTS))
-    plain = torch.arange(CONTACTS, device=point.device)
-    return point.gather(1, index[..., None].expand(n, CONTACTS, 3)), plain < count
-
-
-def _chosen(given: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-    """Four of n sets of points (n, k, 3) [m]: those that span most area across `up (n, 3)` in sets that are `many`."""
-    fixed, up, many = given
-    first_four = torch.arange(CONTACTS, device=fixed.device).expand(fixed.shape[0], CONTACTS)
-    return if_any(many, lambda: torch.where(many[:, None], _quad(fixed, up), first_four), first_four.contiguous())
-
-
-def _quad(point: Tensor, up: Tensor) -> Tensor:
-    """The four of points (n, k, 3) that span most area across `up (n, 3)`, (n, 4)."""
-    n, most = point.shape[:2]
-    first, second = torch.triu_indices(most, most, 1, device=point.device)
-    diagonal = cross(up[:, None], point[:, second] - point[:, first])
-    side = diagonal @ point.mT - dot(diagonal, point[:, first], keepdim=True)
-    area = side.amax(-1) - side.amin(-1)
-    best = area.argmax(-1)
-    row = side.gather(1, best[:, None, None].expand(n, 1, most))[:, 0]
-    return torch.stack([first[best], row.argmax(-1), second[best], row.argmin(-1)], dim=-1)
+def _padded(outline: Outline, count: int) -> Outline:
+    """With room for `count` corners."""
+    return Outline(torch.nn.functional.pad(outline.corner, (0, 0, 0, count - outline.corner.shape[1])), outline.number)
 
 
 def may_touch_along_faces(shape1: Core, shape2: Core) -> bool:

@@ -77,15 +77,45 @@ def aligned_poses(count: int, tilt: float, seed: int = 0, turns: tuple[tuple[flo
     return found
 
 
+def grazing(mj_model: mujoco.MjModel, poses: list[Pose], depth: float = 2e-3, seed: int = 0) -> list[Pose]:
+    """The same but for the second geom, which is moved towards the first until it is up to `depth` [m] in there."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for pos1, quat1, pos2, quat2 in poses:
+        away = pos2 - pos1
+        away *= 0.9 / np.linalg.norm(away)
+        gap, direction = _gap(mj_model, (pos1, quat1, pos1 + away, quat2))
+        # No step goes further than to where they touch.
+        while gap > 1e-6:
+            away *= 1 - (0.98 * gap + 1e-6) / np.linalg.norm(away)
+            gap, direction = _gap(mj_model, (pos1, quat1, pos1 + away, quat2), direction)
+        found.append((pos1, quat1, pos1 + away - direction * (gap + depth * rng.random()), quat2))
+    return found
+
+
+def _gap(mj_model: mujoco.MjModel, pose: Pose, touching: np.ndarray | None = None) -> tuple[float, np.ndarray]:
+    """The distance, and the direction from the first geom to the second; `touching`: that where they touch."""
+    d, fromto = placed(mj_model, pose), np.zeros(6)
+    gap = mujoco.mj_geomDistance(mj_model, d, 0, 1, 10.0, fromto)
+    return gap, (fromto[3:] - fromto[:3]) / gap if gap > 1e-6 or touching is None else touching
+
+
+def placed(mj_model: mujoco.MjModel, pose: Pose) -> mujoco.MjData:
+    """The geoms in a pose, before they are collided."""
+    pos1, quat1, pos2, quat2 = pose
+    d = mujoco.MjData(mj_model)
+    d.mocap_pos[0], d.mocap_quat[0] = pos1, quat1 / np.linalg.norm(quat1)
+    d.qpos[:3], d.qpos[3:7] = pos2, quat2 / np.linalg.norm(quat2)
+    mujoco.mj_kinematics(mj_model, d)
+    mujoco.mj_comPos(mj_model, d)
+    return d
+
+
 def posed(mj_model: mujoco.MjModel, poses: list[Pose]) -> Poses:
     """C's contacts, and the shapes, in each of the poses."""
     mj_data = []
-    for pos1, quat1, pos2, quat2 in poses:
-        d = mujoco.MjData(mj_model)
-        d.mocap_pos[0], d.mocap_quat[0] = pos1, quat1 / np.linalg.norm(quat1)
-        d.qpos[:3], d.qpos[3:7] = pos2, quat2 / np.linalg.norm(quat2)
-        mujoco.mj_kinematics(mj_model, d)
-        mujoco.mj_comPos(mj_model, d)
+    for pose in poses:
+        d = placed(mj_model, pose)
         mujoco.mj_collision(mj_model, d)
         mj_data.append(d)
     return Poses(mj_model, mj_data, _shape(mj_model, mj_data, 0), _shape(mj_model, mj_data, 1))
@@ -111,3 +141,35 @@ def geom_distances(poses: Poses) -> tuple[Tensor, Tensor]:
         found.append(mujoco.mj_geomDistance(poses.mj_model, d, 0, 1, 10.0, fromto))
         ends.append(fromto.reshape(2, 3))
     return torch.tensor(found, dtype=torch.float64), torch.tensor(np.array(ends))
+
+
+def overlap(poses: Poses, direction: np.ndarray) -> np.ndarray:
+    """How far (n, k) [m] the second geom has to go along unit vectors (n, k, 3) until it is clear of the first."""
+    total = np.zeros(direction.shape[:2])
+    for geom, sign in ((0, 1.0), (1, -1.0)):
+        kind, size = poses.mj_model.geom_type[geom], poses.mj_model.geom_size[geom]
+        mat = np.array([d.geom_xmat[geom].reshape(3, 3) for d in poses.mj_data])
+        pos = np.array([d.geom_xpos[geom] for d in poses.mj_data])
+        local = np.abs(direction @ mat)
+        if kind == mujoco.mjtGeom.mjGEOM_ELLIPSOID:
+            total += np.linalg.norm(local * size, axis=-1)
+        elif kind == mujoco.mjtGeom.mjGEOM_CYLINDER:
+            total += size[0] * np.linalg.norm(local[..., :2], axis=-1) + size[1] * local[..., 2]
+        else:
+            total += local @ size
+        total += sign * np.einsum("nki,ni->nk", direction, pos)
+    return total
+
+
+def least_overlap(poses: Poses, rounds: int = 40, seed: int = 0) -> np.ndarray:
+    """The least `overlap (n,)` [m] that is found by trying directions: all over the sphere, then around the best."""
+    rng = np.random.default_rng(seed)
+    tried = rng.normal(size=(len(poses.mj_data), 3000, 3))
+    width = 0.1
+    for _ in range(rounds):
+        tried /= np.linalg.norm(tried, axis=-1, keepdims=True)
+        found = overlap(poses, tried)
+        best = np.take_along_axis(tried, found.argmin(-1)[:, None, None], axis=1)
+        tried = np.concatenate([best, best + width * rng.normal(size=(len(best), 60, 3))], axis=1)
+        width *= 0.75
+    return found.min(-1)

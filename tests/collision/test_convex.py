@@ -1,5 +1,8 @@
 """Convex shapes in general: distances, depths and contacts, from apart to deep, and where they degenerate."""
 
+from typing import NamedTuple
+
+import mujoco
 import numpy as np
 import pytest
 import torch
@@ -9,10 +12,15 @@ from collision.convex_pairs import (
     TURNS,
     aligned_poses,
     geom_distances,
+    grazing,
+    least_overlap,
+    overlap,
     posed,
     random_poses,
     two_geoms,
 )
+from numpy.linalg import norm
+from numpy.typing import NDArray
 
 import mjtorch
 from mjtorch import tree
@@ -54,7 +62,11 @@ def contacts(margin=0.0, iterations=35):
 
 
 def assert_distances(ours, theirs, is_curved):
-    """Within 1e-5; as many iterations as C makes by default do not always do for ellipsoids that are deep."""
+    """Within 1e-5; as many iterations as C makes by default do not always do for ellipsoids that are deep.
+
+    Of 4,634 poses like those of `test_depth_is_the_least_overlap`, ours is off by more than 1e-5 in 15, all of them
+    deeper than 14 cm; that of C, after as many iterations, in 452, of which 31 are less than 12 cm deep, by up to 3e-4.
+    """
     off = (ours - theirs).abs() > 1e-5
     assert off.sum() <= (0.01 * len(theirs) if is_curved else 0)
     assert (theirs[off] < -0.12).all()
@@ -86,31 +98,53 @@ def test_distance_where_faces_edges_and_axes_are_parallel(first, second, turns):
     assert_distances(found.dist[:, 0], dist, "ellipsoid" in (first, second))
 
 
-def distinct(mj_data) -> list:
-    """Contacts of C that differ: it lists a point twice where an edge merely grazes a face."""
-    found = []
-    for c in mj_data.contact:
-        if all(np.linalg.norm(c.pos - other.pos) > 1e-7 for other in found):
-            found.append(c)
-    return found
+@pytest.mark.parametrize(
+    ("first", "second"), [("ellipsoid", x) for x in ("ellipsoid", "cylinder", "box")] + [("cylinder", "box")]
+)
+def test_depth_is_the_least_overlap(first, second):
+    poses = posed(two_geoms(first, second), random_poses(POSES, 0.4, seed=2))
+    found = tree.map(lambda x: x[:, 0], torch.vmap(nearest)(poses.shape1, poses.shape2))
+    depth, direction = -found.dist.numpy(), found.normal.numpy()
+    least, ours = least_overlap(poses), overlap(poses, direction[:, None])[:, 0]
+    inside = depth > 0
+    assert inside.sum() > 0.5 * POSES
+    # Along the direction it is the depth, and along no other less.
+    off = inside & ((np.abs(ours - depth) > 1e-5) | (least < depth - 1e-5))
+    assert off.sum() < 0.02 * inside.sum() and (depth[off] > 0.12).all()
 
 
-def matches(poses, found, margin, exact):
-    """Whether the numbers of contacts agree, and the contacts, in each pose; `exact`: all points, not just normals."""
-    numbers, same = [], []
+class Matches(NamedTuple):
+    """Of each pose: whether as many contacts were found; of those with contacts of which as many were found, whether
+    they are the same, and whether they are also listed in the same order."""
+
+    number: NDArray[np.bool_]
+    same: NDArray[np.bool_]
+    ordered: NDArray[np.bool_]
+
+
+def matches(poses, found, margin, exact) -> Matches:
+    """How our contacts match C's, with those that it lists twice; `exact`: to 1e-6, else roughly."""
+    numbers, same, ordered = [], [], []
     exists = found.exists[:, 0] & (found.dist[:, 0] <= margin)
     for k, mj_data in enumerate(poses.mj_data):
-        theirs = distinct(mj_data)
+        theirs = mj_data.contact
         numbers.append(int(exists[k].sum()) == len(theirs))
-        if not theirs or not numbers[-1]:
+        if not len(theirs) or not numbers[-1]:
             continue
         ours = torch.cat([found.dist[k, 0, :, None], found.pos[k, 0]], dim=-1)[exists[k]].numpy()
-        rows = np.array([[c.dist, *c.pos] for c in theirs])
+        rows = np.concatenate([theirs.dist[:, None], theirs.pos], axis=1)
         away = np.abs(ours[:, None] - rows[None]).max(-1)
-        normal = np.abs(found.normal[k, 0].numpy() - theirs[0].frame[:3]).max()
-        near = max(away.min(0).max(), away.min(1).max())
-        same.append(normal < (1e-5 if exact else 5e-3) and near < (1e-5 if exact else 2e-2))
-    return np.array(numbers), np.array(same)
+        normal = np.abs(found.normal[k, 0].numpy() - theirs.frame[:, :3]).max() < (1e-6 if exact else 5e-3)
+        limit = 1e-6 if exact else 2e-2
+        same.append(normal and max(away.min(0).max(), away.min(1).max()) < limit)
+        ordered.append(normal and away.diagonal().max() < limit)
+    return Matches(np.array(numbers), np.array(same), np.array(ordered))
+
+
+def doubled(mj_data) -> bool:
+    """Whether C lists two contacts in one place."""
+    away = np.linalg.norm(mj_data.contact.pos[:, None] - mj_data.contact.pos, axis=-1)
+    return bool((away[np.triu_indices(len(away), 1)] < 1e-9).any())
 
 
 @pytest.mark.skipif(not IS_RECENT, reason="contacts as MuJoCo 4 finds them")
@@ -122,11 +156,25 @@ def test_contacts(first, second, margin):
     found = torch.vmap(contacts(margin))(poses.shape1, poses.shape2)
     # With a margin C takes polytopes for round, and converges less closely.
     exact = first in POLYTOPES and second in POLYTOPES and not margin
-    numbers, same = matches(poses, found, margin, exact)
-    assert numbers.mean() > (0.995 if exact else 0.98)
-    # Of more than four points, C does not always find the four that span most area.
-    assert same.mean() > (0.96 if exact else 0.85)
+    match = matches(poses, found, margin, exact)
+    assert match.number.mean() > (0.995 if exact else 0.99)
+    # Of polygons that are regular, such as the end of a cylinder, rounding decides which four corners span most area.
+    assert match.same.mean() > (0.995 if exact else 0.98)
+    # In which order C lists the ends of an edge depends on how it searches.
+    assert match.ordered.mean() > (0.97 if exact else 0.9)
     assert found.exists.sum(-1).max() == (2 if "capsule" in (first, second) else 4)
+
+
+@pytest.mark.skipif(not IS_RECENT, reason="contacts as MuJoCo 4 finds them")
+@pytest.mark.parametrize(("first", "second"), [pair for pair in SEVERAL if "cylinder" not in pair])
+def test_contacts_of_edges_that_graze_faces(first, second):
+    mj_model = two_geoms(first, second)
+    poses = posed(mj_model, grazing(mj_model, random_poses(POSES // 2, 0.4) + aligned_poses(POSES // 2, 0.03)))
+    # C lists the place where an edge enters a face twice.
+    assert sum(doubled(d) for d in poses.mj_data) > 0.05 * POSES
+    found = torch.vmap(contacts())(poses.shape1, poses.shape2)
+    match = matches(poses, found, 0.0, exact=True)
+    assert match.number.mean() > 0.99 and match.same.mean() > 0.98 and match.ordered.mean() > 0.97
 
 
 def test_no_more_than_one_contact_if_asked():
@@ -251,6 +299,23 @@ def test_single_precision_far_out():
     off = (there.dist[:, 0, 0].double() - here.dist[:, 0, 0]).abs()
     assert ((off < 2e-4) | (here.exists[:, 0].sum(-1) > 1)).all()
     assert (here.exists == there.exists).all(-1).float().mean() > 0.9
+
+
+def test_single_precision_where_edges_are_in_line():
+    """Bricks as they lie in a wall, turned anyhow: rounding makes no more corners, and none twice."""
+    rng, places = np.random.default_rng(0), []
+    for pos, quat, _, _ in random_poses(POSES // 2, 1.0):
+        offset = np.zeros(3)
+        mujoco.mju_rotVecQuat(offset, np.append(rng.integers(-1, 2, 2) * [0.1, 0.15], 0.399), quat / norm(quat))
+        places.append((pos, quat, pos + offset, quat))
+    poses = posed(two_geoms("brick", "brick"), places)
+    exact = torch.vmap(contacts())(poses.shape1, poses.shape2)
+    assert matches(poses, exact, 0.0, exact=True).same.all()
+    shapes = [tree.map(lambda x: x.float() if x.is_floating_point() else x, s) for s in (poses.shape1, poses.shape2)]
+    found = torch.vmap(contacts())(*shapes)
+    assert found.exists.all() and exact.exists.all()
+    away = (found.pos[:, 0, :, None].double() - exact.pos[:, 0, None]).norm(dim=-1)
+    assert away.amin(1).max() < 1e-5 and away.amin(2).max() < 1e-5
 
 
 def test_nan_stays_in_its_world():

@@ -86,11 +86,11 @@ def test_pile_of_fifty_objects() -> None:
 
 
 def test_hand_of_meshes_lifts_a_ball() -> None:
-    """While the hand closes, the ways part by 2 mm: C lists a contact twice where an edge merely grazes a face."""
+    """While the hand closes, the ways part by 2 um: once in 2,000 steps, another edge is as deep as the one C finds."""
     run = Run(hand(), grasp(STEPS))
     run.assert_at_rest()
     ours, theirs = (side["qpos"][:, -7:-4] for side in (run.ours, run.theirs))
     assert theirs[-1, 2] > 0.12
     away = np.abs(ours - theirs).max(axis=1)
-    assert away.max() < 5e-3
-    assert away[-LAST:].max() < 1e-3
+    assert away.max() < 2e-5
+    assert away[-LAST:].max() < 2e-6
