@@ -20,7 +20,6 @@ import mujoco
 import numpy as np
 import torch
 from graph_size import operations, print_table, trace
-from throughput import pin
 
 import mjtorch
 
@@ -190,7 +189,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    pin(1)
+    torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as cache:
         os.environ["MJTORCH_CACHE_DIR"] = cache
         main()

@@ -19,7 +19,7 @@ from typing import Any
 import mujoco
 import numpy as np
 import torch
-from throughput import locate, make_starts, pin, random_controls
+from throughput import locate, make_starts, random_controls
 from torch import Tensor
 
 import mjtorch
@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("--mjx-python", help="an interpreter that has mujoco-mjx")
     parser.add_argument("--patience", type=float, default=1800, metavar="S", help="seconds that MJX gets for a line")
     args = parser.parse_args()
-    pin(1)
+    torch.set_num_threads(1)
     for name in args.models:
         file = locate(name, args.mjx_python)
         mj_model = mujoco.MjModel.from_xml_path(str(file))
