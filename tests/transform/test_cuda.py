@@ -162,6 +162,18 @@ def test_a_missing_barrier_is_found() -> None:
         assert any(not torch.allclose(found(text, s), wanted, rtol=1e-12) for s in seeds)
 
 
+def test_lanes_leave_a_loop_before_its_flag_changes() -> None:
+    """A choice is a loop of one turn; what all lanes test there the first one sets anew in the next turn around."""
+
+    def f(a: Tensor) -> Any:
+        def turn(c: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+            return c, cond(x[0] > 0, lambda: long_turn(x), lambda: long_turn(x + 1))
+
+        return scan(turn, a[0], a, unroll=False)
+
+    assert_as_eager(f, numbers(12, 9), lanes=(32,))
+
+
 def test_lanes_that_part_are_found() -> None:
     a = numbers(64)
     lowered = lowered_of(neighbours, a)

@@ -173,11 +173,14 @@ class WarpPrinter(Printer):
         def turn() -> str:
             guard = "" if s.guard is None else f"if(!any({self.expr(s.guard)}))continue;"
             before = "" if s.guard is None else self.barrier(everyone(dataclasses.replace(s, body=[])))
+            start = self.hazards.state
             if s.scope:
                 self.scopes.append(s.variable)
             body = self.inner(s, s.body)
             if s.scope:
                 self.scopes.pop()
+            if s.guard is not None or s.start.terms or s.stop.terms:  # turns may be left out, or there may be none
+                self.hazards.state = self.hazards.state | start
             return f"{head}{{{before}{guard}{body}}}\n"
 
         return ("UNROLL " if self._in_registers(s) else "") + self.repeated(turn)
@@ -192,9 +195,11 @@ class WarpPrinter(Printer):
         """A loop that all lanes leave at once."""
         head = self.inner(s, s.head)
         flag = self.barrier(everyone(s))
+        tested = self.hazards.state  # in which lanes leave
         self.running.append(self.expr(s.flag))
         body = self.inner(s, s.body)
         self.running.pop()
+        self.hazards.state = self.hazards.state | tested
         return f"for(;;){{{head}{flag}if(!any({self.expr(s.flag)}))break;{body}}}\n"
 
     def repeated(self, write: Callable[[], str]) -> str:
