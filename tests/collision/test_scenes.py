@@ -76,10 +76,10 @@ def test_stack_of_ten_boxes() -> None:
 def test_pile_of_fifty_objects() -> None:
     """A pile is chaotic: positions agree at first, and in the end all objects lie in the crate.
 
-    What still rolls there differs by a factor of ten between C's own runs, from starts 10 nm apart.
+    What still rolls there has from 0.002 to 0.14 J in sixty runs of C, from starts nanometres apart.
     """
     run = Run(pile(50))
-    run.assert_at_rest(moves=(0.0, 1e-9, 1e-8, 1e-7))
+    run.assert_at_rest(moves=[k * 1e-9 for k in range(30)])
     assert run.difference()[:100].max() < 1e-6
     centres = run.ours["qpos"][-1].reshape(-1, 7)[:, :3]
     assert np.abs(centres[:, :2]).max() < 0.6 and (centres[:, 2] > 0.03).all()
