@@ -24,7 +24,7 @@ from torch import Tensor
 
 import mjtorch
 from mjtorch import tree
-from mjtorch.transform.memory import place
+from mjtorch.compiler.passes.memory import place
 
 BYTES = {"f32": 4, "f64": 8, "i64": 8, "bool": 1}
 CHECKED = 16  # states in which errors are measured

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import mjtorch
 from mjtorch import models
-from mjtorch.transform.memory import place
+from mjtorch.compiler.passes.memory import place
 
 BYTES = {"f32": 4, "f64": 8, "i64": 8, "bool": 1}
 # Eager steps are slow, and each takes the same.

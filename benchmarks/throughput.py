@@ -381,7 +381,7 @@ def difference(qpos: np.ndarray, c: np.ndarray | None) -> dict[str, float]:
 
 def anatomy(side: Ours) -> dict[str, Any]:
     """Sizes of a compiled step: nodes of the graph, statements, bytes per world of scratch, input and output."""
-    from mjtorch.transform.cpp import print_program
+    from mjtorch.compiler.targets.cpu.printer import print_program
 
     d = mjtorch.batch(mjtorch.make_data(side.m), 1)
     lowered = side.step.lower(side.m, d, **({"outputs": "state"} if side.how == "state" else {}))
@@ -502,7 +502,7 @@ def progress(text: str) -> None:
 
 def machine(args: argparse.Namespace) -> dict[str, Any]:
     """What was measured on what."""
-    from mjtorch.transform.build import BuildError, compiler
+    from mjtorch.compiler.targets.cpu.build import BuildError, compiler
 
     cpu = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")

@@ -6,6 +6,7 @@ Batching, compiling and differentiating are transforms around it: `torch.vmap`, 
 from mjtorch import control_flow, tree
 from mjtorch.collision import collision
 from mjtorch.collision.distance import geom_distance
+from mjtorch.compiler import jit
 from mjtorch.constraint import contact_force, make_constraint, reference_constraint, rne_postconstraint
 from mjtorch.forward import (
     compare_fwd_inv,
@@ -72,7 +73,6 @@ from mjtorch.smooth.rne import rne
 from mjtorch.smooth.set_const import DERIVED, set_const
 from mjtorch.smooth.tendon import tendon
 from mjtorch.smooth.transmission import transmission
-from mjtorch.transform import jit
 from mjtorch.tree import batch
 
 __version__ = "0.1.0"

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from mjtorch.collision import collision
+from mjtorch.compiler import stage, static_arguments
 from mjtorch.constraint import (
     force_from_distance,
     inv_constraint,
@@ -33,7 +34,6 @@ from mjtorch.smooth.rne import rne
 from mjtorch.smooth.tendon import tendon
 from mjtorch.smooth.transmission import transmission
 from mjtorch.substep import substepped
-from mjtorch.transform import stage, static_arguments
 
 # mjMAXVAL: a larger number in the state counts as diverged.
 MAX_VALUE = 1e10

@@ -6,10 +6,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mjtorch.compiler import stage
 from mjtorch.forward import step
 from mjtorch.integrate import differentiate_pos, integrate_pos
 from mjtorch.model import Data, Integrator, Model
-from mjtorch.transform import stage
 
 
 class Linearization(NamedTuple):

@@ -5,12 +5,12 @@ from typing import Any
 
 from torch import Tensor
 
+from mjtorch.compiler import stage, static_arguments
 from mjtorch.control_flow import scan
 from mjtorch.control_flow.context import is_traced, unrecorded
 from mjtorch.forward import step
 from mjtorch.model import Data, Model
 from mjtorch.model.slim import STATE, checked_names, keep, part
-from mjtorch.transform import stage, static_arguments
 from mjtorch.tree import dataclass, leaves, tensor_fields
 
 Policy = Callable[..., Tensor]

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "mjtorch"
 ROOMS = (
     "tree",
     "control_flow",
-    "transform",
+    "compiler",
     "math",
     "model",
     "smooth",
@@ -26,6 +26,7 @@ ROOMS = (
     "forward",
     "linearize",
     "rollout",
+    "export",
     "models",
     "cli",
 )

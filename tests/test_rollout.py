@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 import mjtorch
+from mjtorch.compiler.ir.program import Buffer, touched_by
 from mjtorch.model.slim import STATE
-from mjtorch.transform.program import Buffer, touched_by
 
 BOUNCING = """
 <mujoco>

@@ -4,8 +4,8 @@ import argparse
 import time
 
 from mjtorch.cli.errors import usage_errors
-from mjtorch.transform import cache
-from mjtorch.transform.build import BuildError, compiler
+from mjtorch.compiler.cache import store as cache
+from mjtorch.compiler.targets.cpu.build import BuildError, compiler
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

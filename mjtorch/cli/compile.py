@@ -8,8 +8,8 @@ import torch
 import mjtorch
 from mjtorch.cli.errors import UsageError, usage_errors
 from mjtorch.cli.load import load
-from mjtorch.transform.build import BuildError
-from mjtorch.transform.export import LANES, SUFFIXES, export_step
+from mjtorch.compiler.targets.cpu.build import BuildError
+from mjtorch.export import LANES, SUFFIXES, export_step
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", model_help: str) -> None:

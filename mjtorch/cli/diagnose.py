@@ -12,10 +12,10 @@ import torch
 import mjtorch
 from mjtorch.cli.errors import UsageError, usage_errors
 from mjtorch.cli.load import load
-from mjtorch.transform.build import BuildError
-from mjtorch.transform.cuda.report import report
-from mjtorch.transform.explain import Explanation
-from mjtorch.transform.stock import stock
+from mjtorch.compiler.report.explain import Explanation
+from mjtorch.compiler.report.stock import stock
+from mjtorch.compiler.targets.cpu.build import BuildError
+from mjtorch.compiler.targets.cuda.report import report
 
 STYLE = """
 body {font: 15px/1.5 system-ui, sans-serif; max-width: 62em; margin: 2em auto; padding: 0 1em; color: #222}

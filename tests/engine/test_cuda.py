@@ -5,15 +5,15 @@ from typing import Any
 import optree
 import pytest
 import torch
+from compiler.emulated import emulate
 from reference import MODELS, TRAINED, case
-from transform.emulated import emulate
 
 import mjtorch
 from mjtorch import tree
-from mjtorch.transform.cuda.build import resources
-from mjtorch.transform.cuda.printer import print_program
-from mjtorch.transform.cuda.report import for_gpu
-from mjtorch.transform.jit import Jitted
+from mjtorch.compiler.jit import Jitted
+from mjtorch.compiler.targets.cuda.build import resources
+from mjtorch.compiler.targets.cuda.printer import print_program
+from mjtorch.compiler.targets.cuda.report import for_gpu
 
 WORLDS = 2
 # Among them a pile that does not fit into shared memory; `pytest -m slow` takes all models.

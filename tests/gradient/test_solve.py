@@ -9,10 +9,10 @@ from reference import load
 from torch import Tensor
 
 import mjtorch
+from mjtorch.compiler.ir.program import Buffer, touched_by
 from mjtorch.constraint.solver import solve
 from mjtorch.math import linalg
 from mjtorch.model import Data, Model, Solver
-from mjtorch.transform.program import Buffer, touched_by
 
 FIELDS = ("qacc_smooth", "M", "efc_J", "efc_aref", "efc_D", "efc_frictionloss")
 CAPACITY = 8

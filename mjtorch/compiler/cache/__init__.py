@@ -1,0 +1,1 @@
+"""What was compiled, kept on disk."""

@@ -1,0 +1,79 @@
+"""What is known of a compiled function for one structure of arguments."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import optree
+import torch
+from torch import Tensor
+
+from mjtorch import tree
+from mjtorch.compiler.cache import warm
+from mjtorch.compiler.lowered import Lowered
+from mjtorch.compiler.targets.cpu.native import Native
+from mjtorch.compiler.trace import captured
+
+
+class Compiled:
+    """What is known of one structure of arguments: the lowered program, once it is needed, and its builds.
+
+    spec: of the arguments
+    make: traces and lowers; returns the program and the structure of its result
+    constants: the leaves of the arguments that are baked in
+    where: the address on disk, if it has one
+    device: of all arguments
+    captured: the tensors from around the function that are baked in, with the number of writes to them so far
+    """
+
+    def __init__(
+        self,
+        spec: optree.PyTreeSpec,
+        make: Callable[[], warm.Made],
+        constants: dict[int, Tensor],
+        where: str | None,
+        device: torch.device,
+    ) -> None:
+        self.spec, self.make, self.constants, self.where, self.device = spec, make, constants, where, device
+        self.builds: dict[bool, Native] = {}
+        self.out_spec: Any = None
+        self.captured: list[tuple[Tensor, int]] = []
+
+    @functools.cached_property
+    def arguments(self) -> list[tree.Structure]:
+        """The structure of each argument."""
+        return [tree.Structure(part) for part in self.spec.children()]
+
+    @functools.cached_property
+    def result(self) -> tree.Structure:
+        """The structure of the result, known once there is a build."""
+        return tree.Structure(self.out_spec)
+
+    @functools.cached_property
+    def lowered(self) -> Lowered:
+        """The loop program."""
+        lowered, self.out_spec = self.make()
+        if self.where is None:  # else it is a function without a closure
+            self.captured = [(x, x._version) for x in captured(lowered.graph) if not x.is_inference()]
+        return lowered
+
+    def is_stale(self) -> bool:
+        """Whether a captured tensor was written to since."""
+        return any(x._version != writes for x, writes in self.captured)
+
+    def needs_gradient(self) -> bool:
+        """Whether a captured tensor requires grad."""
+        return any(x.requires_grad for x, _ in self.captured)
+
+    def native(self, few: bool) -> Native:
+        """The build for a few worlds, or for many; a GPU has one for any number."""
+        few = few and self.device.type == "cpu"
+        if few not in self.builds and self.device.type == "cuda":
+            from mjtorch.compiler.targets.cuda.native import CudaNative
+
+            self.builds[few] = CudaNative.on(self.device, self.lowered)
+        elif few not in self.builds:
+            self.builds[few], self.out_spec = warm.native(self.where, few, lambda: (self.lowered, self.out_spec))
+        return self.builds[few]

@@ -1,0 +1,1 @@
+"""The loop program, and what is said of it."""

@@ -1,0 +1,135 @@
+"""Rules for loops and branches of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch.fx import GraphModule, Node
+
+from mjtorch.compiler.ir.program import BOOL, Call, Index, Load, Store, While, lookup
+from mjtorch.compiler.lower.elementwise import as_dtype
+from mjtorch.compiler.lower.lowering import Lowering, rule
+from mjtorch.compiler.lower.values import DTYPES, Lazy, Value, View, broadcast
+
+
+@rule("while_loop")
+def _while_loop(
+    low: Lowering,
+    node: Node,
+    cond: GraphModule,
+    body: GraphModule,
+    carry: Sequence[Value],
+    extra: Sequence[Value] = (),
+) -> list[View]:
+    """Loop on state of its own. Where worlds run side by side, those that are done keep their state."""
+    state = [low.store(x) for x in carry]
+    fixed = [x if not isinstance(x, Lazy) else low.store(x) for x in extra]
+    flag = low.alloc((), BOOL)
+
+    def head() -> None:
+        go = low.array(low.graph(cond, [*state, *fixed])[0])
+        low.store(go, flag)
+
+    def turn() -> None:
+        low.in_place |= {n: (state[k], flag) for k, n in updates(body, len(state)).items()}
+        new = [low.stored(x) for x in low.graph(body, [*state, *fixed])]
+        # A carry that is exchanged with another must be read before it is overwritten.
+        new = [low.store(x) if x != s and any(x.buffer is t.buffer for t in state) else x for x, s in pairs(new, state)]
+        for x, s in pairs(new, state):
+            if x != s:
+                masked_store(low, x, s, flag)
+
+    head_block, _ = low.inside(head)
+    body_block, _ = low.inside(turn)
+    low.emit(While(head_block, Load(flag.buffer, Index()), body_block))
+    return state
+
+
+def updates(body: GraphModule, count: int) -> dict[int, Node]:
+    """Which of the first `count` inputs come back with some elements written: they can be changed in place."""
+    order = {n: k for k, n in enumerate(body.graph.nodes)}
+    inputs = [n for n in body.graph.nodes if n.op == "placeholder"]
+    outputs = next(n for n in body.graph.nodes if n.op == "output").args[0]
+    found = {}
+    for k, (x, y) in enumerate(zip(inputs[:count], outputs, strict=True)):
+        writes = isinstance(y, Node) and y.target is torch.ops.aten.scatter.src and y.args[0] is x
+        alone = writes and len(y.users) == 1 and list(outputs).count(y) == 1 and "reduce" not in y.kwargs
+        if alone and all(order[u] <= order[y] for u in x.users):
+            found[k] = y
+    return found
+
+
+def pairs(new: Sequence[View], state: Sequence[View]) -> Iterator[tuple[View, View]]:
+    """New and old values of a loop state, side by side."""
+    return zip(new, state, strict=True)
+
+
+def masked_store(low: Lowering, x: View, into: View, flag: View) -> None:
+    """`into = x` in the worlds where `flag` holds."""
+    go = Load(flag.buffer, Index())
+    low.nest(
+        into.shape,
+        lambda i: low.emit(
+            Store(
+                into.buffer, into.address(i), Call("where", (go, broadcast(x, into.shape, i), into.at(i)), into.dtype)
+            )
+        ),
+    )
+
+
+@rule("cond")
+def _cond(
+    low: Lowering,
+    node: Node,
+    pred: Value,
+    true_graph: GraphModule,
+    false_graph: GraphModule,
+    operands: Sequence[Value] = (),
+) -> list[View]:
+    """Two loops of at most one trip each: what no world chooses is not computed."""
+    fixed = [low.store(x) if isinstance(x, Lazy) else x for x in operands]
+    flag = low.store(as_dtype(low, pred, BOOL))
+    other = low.store(low.elementwise("not", flag, dtype=BOOL))
+    out = [low.alloc(v.shape, DTYPES[v.dtype]) for v in node.meta["val"]]
+
+    def branch(graph: GraphModule, chosen: View) -> None:
+        for x, into in zip(low.graph(graph, fixed), out, strict=True):
+            masked_store(low, low.stored(x), into, chosen)
+        low.store(False, chosen)
+
+    for graph, chosen in ((true_graph, flag), (false_graph, other)):
+        body, _ = low.inside(lambda graph=graph, chosen=chosen: branch(graph, chosen))
+        low.emit(While([], Load(chosen.buffer, Index()), body))
+    return out
+
+
+@rule("scan")
+def _scan(
+    low: Lowering,
+    node: Node,
+    body: GraphModule,
+    init: Sequence[Value],
+    xs: Sequence[Value],
+    extra: Sequence[Value] = (),
+) -> list[View]:
+    """A loop of fixed length over the leading axis of `xs`; outputs are written in place."""
+    state = [low.store(x) for x in init]
+    inputs = [low.stored(x) for x in xs]
+    fixed = [x if not isinstance(x, Lazy) else low.store(x) for x in extra]
+    length = inputs[0].shape[0]
+    values = node.meta["val"]
+    outputs = [low.alloc(v.shape, DTYPES[v.dtype]) for v in values[len(state) :]]
+
+    def turn(k: Index) -> None:
+        here = [View(x.buffer, x.base + lookup(x.axes[0], k), x.axes[1:]) for x in inputs]
+        results = low.graph(body, [*state, *here, *fixed])
+        new = [low.stored(x) for x in results[: len(state)]]
+        new = [low.store(x) if any(x.buffer is s.buffer for s in state) else x for x in new]
+        for y, out in zip(results[len(state) :], outputs, strict=True):
+            low.store(y, View(out.buffer, out.base + lookup(out.axes[0], k), out.axes[1:]))
+        for x, s in zip(new, state, strict=True):
+            low.store(x, s)
+
+    low.loop(length, turn, scope=True)
+    return [*state, *outputs]

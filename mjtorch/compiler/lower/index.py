@@ -1,0 +1,263 @@
+"""Rules for gathers and scatters, by indices that are constant or that each world has for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.fx import Node
+
+from mjtorch.compiler.ir.program import BOOL, INT, Call, Expr, Index, Load, Number, Store, lookup
+from mjtorch.compiler.lower.elementwise import as_dtype, op_name, result_dtype
+from mjtorch.compiler.lower.lowering import MAX_INLINE, Lowering, call, rule
+from mjtorch.compiler.lower.reduce import least
+from mjtorch.compiler.lower.shape import take_axes, whole
+from mjtorch.compiler.lower.values import Array, Lazy, NoRule, Value, View, broadcast, flat, number, numel
+
+
+def _is_constant(indices: Sequence[Value | None]) -> bool:
+    return not any(isinstance(i, (View, Lazy)) for i in indices)
+
+
+def _constant_offsets(x: View, indices: Sequence[torch.Tensor | None]) -> np.ndarray:
+    """Addresses of `x[indices]`: numpy's own indexing of the array of all addresses."""
+    key = tuple(slice(None) if i is None else i.cpu().numpy() for i in indices)
+    return x.offsets()[key]
+
+
+def _step(axis: tuple[int, ...]) -> int | None:
+    """The stride of an axis whose addresses are an arithmetic sequence."""
+    step = axis[1] - axis[0] if len(axis) > 1 else 0
+    return step if all(a == axis[0] + k * step for k, a in enumerate(axis)) else None
+
+
+def wrap(e: Expr, n: int, signed: bool) -> Expr:
+    """An index into an axis of size `n`. What is out of range, an error in eager mode, is clamped.
+
+    signed: -1 means the last element
+    """
+    if isinstance(e, Number):
+        return Number(e.value % n, INT)
+    if signed:
+        negative = Call("lt", (e, Number(0, INT)), BOOL)
+        e = Call("where", (negative, call("add", e, Number(n, INT), dtype=INT), e), INT)
+    return Call("min", (Call("max", (e, Number(0, INT)), INT), Number(n - 1, INT)), INT)
+
+
+def dynamic_offset(
+    low: Lowering, x: View, axes: Sequence[int], entries: Sequence[Expr], *, signed: bool = False
+) -> tuple[Index, Expr]:
+    """Where the elements of `x` at `entries` along `axes` start: a fixed part and a part of each world's own."""
+    base, total = Index(), None
+    for d, e in zip(axes, entries, strict=True):
+        axis = x.axes[d]
+        step = _step(axis)
+        if step is None:
+            table = low.constant(torch.tensor(axis))
+            term: Expr = Load(table.buffer, Index(), wrap(e, len(axis), signed))
+        else:
+            base = base + axis[0]
+            term = call("mul", wrap(e, len(axis), signed), Number(step, INT), dtype=INT)
+        total = term if total is None else call("add", total, term, dtype=INT)
+    assert total is not None
+    return base, total
+
+
+@rule("index")
+def _index(low: Lowering, node: Node, x: Value, indices: Sequence[Value | None]) -> Array:
+    return _indexed(low, x, indices, signed=True)
+
+
+def _indexed(low: Lowering, x: Value, indices: Sequence[Value | None], *, signed: bool) -> Array:
+    if _is_constant(indices):
+        v = low.stored(x) if not _gathers_one_axis(x, indices) else low.array(x)
+        if isinstance(v, Lazy):
+            d = next(k for k, i in enumerate(indices) if i is not None)
+            entries = indices[d]
+            assert isinstance(entries, torch.Tensor)
+            axes = [whole(v, k) for k in range(len(v.shape))]
+            axes[d] = (d, [int(e) % v.shape[d] for e in entries])
+            return take_axes(low, v, axes)
+        return low.gathered(v, _constant_offsets(v, indices))
+    v = low.stored(x)
+    where = [d for d, i in enumerate(indices) if i is not None]
+    picks = [as_dtype(low, indices[d], INT) for d in where]
+    if any(_is_mask(low, indices[d]) for d in where):
+        raise NoRule("an index by a mask, whose result has no fixed shape: use torch.where")
+    block = tuple(np.broadcast_shapes(*(p.shape for p in picks)))
+    adjacent = where == list(range(where[0], where[0] + len(where)))
+    front = where[0] if adjacent else 0
+    rest = [d for d in range(len(v.shape)) if d not in where]
+    shape = tuple(v.shape[d] for d in rest[:front]) + block + tuple(v.shape[d] for d in rest[front:])
+    start = dynamic_offset(low, v, where, [Number(0, INT) for _ in where])[0]
+
+    def offset(own: Sequence[Index]) -> Expr:
+        return dynamic_offset(low, v, where, [broadcast(p, block, own) for p in picks], signed=signed)[1]
+
+    # Once for all elements of the axes that are not indexed.
+    offsets = low.store(Lazy(block, INT, offset, MAX_INLINE))
+
+    def at(index: Sequence[Index]) -> Expr:
+        address = v.base + start
+        for d, i in zip(rest, [*index[:front], *index[front + len(block) :]], strict=True):
+            address = address + lookup(v.axes[d], i)
+        return Load(v.buffer, address, offsets.at(index[front : front + len(block)]))
+
+    return Lazy(shape, v.dtype, at, 3)
+
+
+def _is_mask(low: Lowering, x: Any) -> bool:
+    return (x.dtype == torch.bool) if isinstance(x, torch.Tensor) else x.dtype == BOOL
+
+
+def _gathers_one_axis(x: Value, indices: Sequence[Value | None]) -> bool:
+    used = [i for i in indices if i is not None]
+    if not (isinstance(x, Lazy) and x.cost <= 1 and len(used) == 1 and isinstance(used[0], torch.Tensor)):
+        return False
+    return used[0].dim() == 1 and used[0].dtype != torch.bool
+
+
+@rule("index_select")
+def _index_select(low: Lowering, node: Node, x: Value, dim: int, index: Value) -> Array:
+    rank = len(low.array(x).shape)
+    return _indexed(low, x, [index if d == dim % rank else None for d in range(rank)], signed=False)
+
+
+@rule("gather")
+def _gather(low: Lowering, node: Node, x: Value, dim: int, index: Value, **_: Any) -> Array:
+    v = low.stored(x)
+    dim %= len(v.shape)
+    pick = as_dtype(low, index, INT)
+
+    def at(i: Sequence[Index]) -> Expr:
+        base, offset = dynamic_offset(low, v, [dim], [pick.at(i)])
+        own = View(v.buffer, v.base, v.axes[:dim] + v.axes[dim + 1 :])
+        return Load(v.buffer, own.address([*i[:dim], *i[dim + 1 :]]) + base, offset)
+
+    return Lazy(pick.shape, v.dtype, at, 3)
+
+
+@rule("index_put", "_unsafe_index_put")
+def _index_put(
+    low: Lowering, node: Node, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
+) -> View:
+    out = low.store(x, low.alloc(low.array(x).shape, result_dtype(node)))
+    source = as_dtype(low, values, out.dtype)
+    op = ("or" if out.dtype == BOOL else "add") if accumulate else None
+    if _is_constant(indices):
+        table = _constant_offsets(out, indices)
+        _write_table(low, out, table, source, op)
+        return out
+    where = [d for d, i in enumerate(indices) if i is not None]
+    picks = [as_dtype(low, indices[d], INT) for d in where]
+    block = tuple(np.broadcast_shapes(*(p.shape for p in picks)))
+    rest = [d for d in range(len(out.shape)) if d not in where]
+    front = where[0] if where == list(range(where[0], where[0] + len(where))) else 0
+    shape = tuple(out.shape[d] for d in rest[:front]) + block + tuple(out.shape[d] for d in rest[front:])
+    source = low.stored(source) if isinstance(source, Lazy) and source.cost else source
+
+    def write(index: list[Index]) -> None:
+        own = index[front : front + len(block)]
+        entries = [broadcast(p, block, own) for p in picks]
+        base, offset = dynamic_offset(low, out, where, entries, signed=True)
+        keep = View(out.buffer, out.base, tuple(out.axes[d] for d in rest))
+        address = keep.address([*index[:front], *index[front + len(block) :]]) + base
+        _put(low, out, address, offset, broadcast(source, shape, index), op)
+
+    low.nest(shape, write)
+    return out
+
+
+def _put(low: Lowering, out: View, address: Index, offset: Expr | None, value: Expr, op: str | None) -> None:
+    """`out = value` at an address, or `out = op(out, value)`."""
+    if op is not None:
+        value = call(op, Load(out.buffer, address, offset), value, dtype=out.dtype)
+    low.emit(Store(out.buffer, address, value, offset))
+
+
+def _write_table(low: Lowering, out: View, table: np.ndarray, source: Array, op: str | None) -> None:
+    entries = table.reshape(-1)
+
+    def write(index: list[Index]) -> None:
+        address = out.base + lookup(entries, flat(table.shape, index))
+        _put(low, out, address, None, broadcast(source, table.shape, index), op)
+
+    if table.size:
+        low.nest(table.shape, write)
+
+
+@rule("index_add")
+def _index_add(low: Lowering, node: Node, x: Value, dim: int, index: Value, source: Value, *, alpha: float = 1) -> View:
+    if alpha != 1:
+        source = low.elementwise("mul", source, alpha)
+    rank = len(low.array(x).shape)
+    return _index_put(low, node, x, [index if d == dim % rank else None for d in range(rank)], source, True)
+
+
+@rule("index_copy")
+def _index_copy(low: Lowering, node: Node, x: Value, dim: int, index: Value, source: Value) -> View:
+    rank = len(low.array(x).shape)
+    return _index_put(low, node, x, [index if d == dim % rank else None for d in range(rank)], source)
+
+
+@rule("scatter", "scatter_add")
+def _scatter(low: Lowering, node: Node, x: Value, dim: int, index: Value, source: Value, *, reduce: str = "") -> View:
+    add = {"": op_name(node) == "scatter_add", "add": True, "multiply": False}[reduce]
+    return _scattered(low, node, x, dim, index, source, "sum" if add else "prod" if reduce else None)
+
+
+@rule("scatter_reduce")
+def _scatter_reduce(
+    low: Lowering,
+    node: Node,
+    x: Value,
+    dim: int,
+    index: Value,
+    source: Value,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> View:
+    if reduce == "mean":
+        raise NoRule(f"{node.target} by the mean")
+    if not include_self:
+        dtype = result_dtype(node)
+        none = {"sum": 0, "prod": 1}.get(reduce, least(dtype, reduce[1:]).value)
+        x = _scattered(low, node, x, dim, index, low.array(none), None)
+    return _scattered(low, node, x, dim, index, source, reduce)
+
+
+def _scattered(low: Lowering, node: Node, x: Value, dim: int, index: Value, source: Value, reduce: str | None) -> View:
+    """`x` with elements of `source` written to, or reduced with, where `index` says along `dim`."""
+    running = None
+    if node in low.in_place:
+        out, running = low.in_place[node]
+    else:
+        out = low.store(x, low.alloc(low.array(x).shape, result_dtype(node)))
+    pick, values = as_dtype(low, index, INT), as_dtype(low, source, out.dtype)
+    if out.dtype == BOOL:
+        op = {None: None, "sum": "or", "amax": "or", "prod": "and", "amin": "and"}[reduce]
+    else:
+        op = {None: None, "sum": "add", "amax": "max", "prod": "mul", "amin": "min"}[reduce]
+    if not out.shape:
+        return low.store(values, out) if op is None else low.store(low.elementwise(op, out, values))
+    dim %= len(out.shape)
+    keep = View(out.buffer, out.base, out.axes[:dim] + out.axes[dim + 1 :])
+
+    def write(i: list[Index]) -> None:
+        base, offset = dynamic_offset(low, out, [dim], [pick.at(i)])
+        address = keep.address([*i[:dim], *i[dim + 1 :]]) + base
+        value = values.at(i if values.shape else [])
+        if running is not None:
+            value = Call("where", (running.at([]), value, Load(out.buffer, address, offset)), out.dtype)
+        if op == "add" and isinstance(value, Call) and value.op == "where" and value.args[2] == number(0, out.dtype):
+            # Most of what is masked adds nothing.
+            low.choose(value.args[0], lambda: _put(low, out, address, offset, value, op), lambda: None)
+        else:
+            _put(low, out, address, offset, value, op)
+
+    if numel(pick.shape):
+        low.nest(pick.shape, write)
+    return out

@@ -1,0 +1,132 @@
+"""What a graph's value is while it is lowered: elements of a buffer, or an expression not stored yet."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from mjtorch.compiler.ir.program import BOOL, FLOAT32, FLOAT64, INT, Buffer, Expr, Index, Load, Number, lookup
+
+
+class NoRule(NotImplementedError):  # noqa: N818 - it says what is missing, and reads as that
+    """What no rule lowers: an op, or a kind of tensor."""
+
+    def __init__(self, op: str) -> None:
+        super().__init__(op)
+        self.op = op
+
+
+class _Dtypes(dict[torch.dtype, str]):
+    def __missing__(self, dtype: torch.dtype) -> str:
+        raise NoRule(f"tensors of {dtype}")
+
+
+DTYPES = _Dtypes(
+    {
+        torch.float32: FLOAT32,
+        torch.float64: FLOAT64,
+        torch.int64: INT,
+        torch.int32: INT,
+        torch.bool: BOOL,
+    }
+)
+
+
+@dataclasses.dataclass
+class View:
+    """Elements of a buffer: the address is `base` plus one offset per axis."""
+
+    buffer: Buffer
+    base: Index
+    axes: tuple[tuple[int, ...], ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Length of each axis."""
+        return tuple(len(a) for a in self.axes)
+
+    @property
+    def dtype(self) -> str:
+        """That of the buffer."""
+        return self.buffer.dtype
+
+    def at(self, index: Sequence[Index]) -> Expr:
+        """The element at `index`."""
+        return Load(self.buffer, self.address(index))
+
+    def address(self, index: Sequence[Index]) -> Index:
+        """Where the element at `index` lies in the buffer."""
+        address = self.base
+        for axis, i in zip(self.axes, index, strict=True):
+            address = address + lookup(axis, i)
+        return address
+
+    def offsets(self) -> np.ndarray:
+        """All addresses relative to `base`, in the shape of the view."""
+        total = np.zeros((), dtype=np.int64)
+        for axis in self.axes:
+            total = np.add.outer(total, np.array(axis, dtype=np.int64))
+        return total
+
+
+@dataclasses.dataclass
+class Lazy:
+    """An element's expression as a function of its index; `cost` counts the operations in it.
+
+    `op` and `args`, where known, say that it is that function of those arrays.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    at: Callable[[Sequence[Index]], Expr]
+    cost: int
+    op: str = ""
+    args: tuple[Array, ...] = ()
+
+
+Array = View | Lazy
+Value = Array | torch.Tensor | int | float | bool
+
+
+def numel(shape: Sequence[int]) -> int:
+    """Number of elements."""
+    return int(np.prod(shape)) if len(shape) else 1
+
+
+def dense_axes(shape: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Axes of a row-major array."""
+    axes: list[tuple[int, ...]] = []
+    stride = 1
+    for n in reversed(shape):
+        axes.insert(0, tuple(k * stride for k in range(n)))
+        stride *= n
+    return tuple(axes)
+
+
+def dense(buffer: Buffer, shape: Sequence[int]) -> View:
+    """The whole of a buffer, row-major."""
+    return View(buffer, Index(), dense_axes(shape))
+
+
+def flat(shape: Sequence[int], index: Sequence[Index]) -> Index:
+    """Row-major position of `index` in an array of `shape`."""
+    total, stride = Index(), 1
+    for n, i in zip(reversed(shape), reversed(index), strict=True):
+        total, stride = total + i * stride, stride * n
+    return total
+
+
+def broadcast(x: Array, shape: Sequence[int], index: Sequence[Index]) -> Expr:
+    """The element of `x` that `index` into the broadcast `shape` means."""
+    own = index[len(index) - len(x.shape) :]
+    return x.at([Index() if n == 1 else i for n, i in zip(x.shape, own, strict=True)])
+
+
+def number(value: float | bool, dtype: str) -> Number:
+    """A literal of a dtype."""
+    if dtype == BOOL:
+        return Number(bool(value), BOOL)
+    return Number(int(value) if dtype == INT else float(value), dtype)

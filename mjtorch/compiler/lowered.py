@@ -1,0 +1,59 @@
+"""A lowered function: its loop program, and where each of its results comes from."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from mjtorch.compiler.ir.program import Program
+from mjtorch.compiler.lower import lower
+from mjtorch.compiler.passes.direct import write_directly
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """Where a result comes from: computed, an input that is passed through, or a constant."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    source: int = -1  # of an input
+    constant: Tensor | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Lowered:
+    """A loop program and how its buffers belong to the function's inputs and outputs."""
+
+    program: Program
+    graph: GraphModule
+    outputs: tuple[Output, ...]
+
+    def as_text(self) -> str:
+        """The loop program, readable."""
+        return self.program.as_text()
+
+
+def lower_graph(
+    graph: GraphModule, shared: Sequence[bool], constants: dict[int, Tensor], elements: bool = False
+) -> Lowered:
+    """Lower a one-world graph. `shared[k]`: all worlds have input k in common; `constants`: inputs baked in.
+
+    elements: what is computed side by side, elements of a world or worlds.
+    """
+    placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
+    vals = [n.meta["val"] for n in placeholders]
+    results = next(n for n in graph.graph.nodes if n.op == "output").args[0]
+    program, sources = lower(graph, vals, shared, constants, elements)
+    write_directly(program)
+    outputs = []
+    for node, source in zip(results, sources, strict=True):
+        if isinstance(source, Tensor):
+            outputs.append(Output(tuple(source.shape), source.dtype, constant=source.detach()))
+            continue
+        meta = node.meta["val"]
+        outputs.append(Output(tuple(meta.shape), meta.dtype, source=-1 if source is None else source))
+    return Lowered(program, graph, tuple(outputs))

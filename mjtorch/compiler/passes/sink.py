@@ -1,0 +1,102 @@
+"""Work that only one branch needs moves into it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+
+from mjtorch.compiler.ir.program import (
+    Assign,
+    Buffer,
+    Declare,
+    For,
+    Group,
+    Local,
+    Note,
+    Statement,
+    Store,
+    expressions,
+    walk,
+)
+from mjtorch.compiler.passes.fuse import accesses, conflicts, window
+
+
+@dataclasses.dataclass(frozen=True)
+class Uses:
+    """How often statements access each buffer, and read each variable."""
+
+    buffers: Counter[Buffer]
+    variables: Counter[Local]
+
+    @classmethod
+    def of(cls, statements: Sequence[Statement]) -> Uses:
+        """Those in `statements`."""
+        buffers = Counter(b for b, *_ in accesses(statements, {}))
+        variables = Counter(e for s in walk(statements) for e in expressions(s) if isinstance(e, Local))
+        return cls(buffers, variables)
+
+
+def only_for(
+    branch: Sequence[Statement], rest: Statement, before: Sequence[Statement], turn: str, uses: Uses
+) -> list[int]:
+    """Which of the statements `before` compute what nothing but a `branch` needs, so that they can be done in it.
+
+    All are in one turn of a loop, over `turn`. rest: what is done whether the branch is taken or not, or if it is not;
+    uses: of the whole program
+    """
+    found = [k for k, s in enumerate(before) if _only_computes(s)]
+    elsewhere = Uses.of([rest])
+    while True:
+        # Fewer and fewer, until what these write is used by these alone.
+        private = _private([*(before[k] for k in found), *branch], elsewhere, turn, uses)
+        kept = [k for k in found if _written([before[k]]) <= private and _can_wait(before, k, found)]
+        if kept == found:
+            return found
+        found = kept
+
+
+def _can_wait(before: Sequence[Statement], k: int, moved: Sequence[int]) -> bool:
+    """Whether a statement can be done after those behind it that are not `moved` as well."""
+    return not conflicts([before[k]], [s for i, s in enumerate(before) if i > k and i not in moved])
+
+
+def _only_computes(s: Statement) -> bool:
+    """Whether all that `s` does is to write arrays and to declare one variable at most."""
+    within = list(walk([s]))
+    own = {x.local for x in within if isinstance(x, Declare)}
+
+    def plain(x: Statement) -> bool:
+        if isinstance(x, For):
+            return not x.scope and x.guard is None
+        return x.local in own if isinstance(x, Assign) else isinstance(x, (Declare, Store, Group, Note))
+
+    return all(map(plain, within))
+
+
+def _private(statements: Sequence[Statement], elsewhere: Uses, turn: str, uses: Uses) -> set[Buffer | Local]:
+    """Arrays and variables that nothing but these uses, and they only in the turn in which they have written it."""
+    mine = Uses.of(statements)
+    found: set[Buffer | Local] = {
+        v for v in _written(statements) if isinstance(v, Local) and mine.variables[v] == uses.variables[v]
+    }
+    places: dict[Buffer, set] = {}
+    for b, index, offset, writes, bounds in accesses(statements, {}):
+        if b not in places and not writes:
+            places[b] = {None}
+        places.setdefault(b, set()).add(None if offset else window(index, turn, bounds))
+    found |= {
+        b
+        for b, windows in places.items()
+        if b.kind == "scratch" and mine.buffers[b] == uses.buffers[b] and len(windows) == 1 and None not in windows
+    }
+    return {x for x in found if not (elsewhere.variables[x] if isinstance(x, Local) else elsewhere.buffers[x])}
+
+
+def _written(statements: Sequence[Statement]) -> set[Buffer | Local]:
+    """What is stored, declared and assigned."""
+    return {
+        x.buffer if isinstance(x, Store) else x.local
+        for x in walk(statements)
+        if isinstance(x, (Store, Declare, Assign))
+    }

@@ -1,0 +1,170 @@
+"""A compiled program made ready for calls of one kind: what is read, allocated and passed through."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from mjtorch.compiler.lower.values import DTYPES
+from mjtorch.compiler.lowered import Output
+from mjtorch.tree.structure import chooser
+
+if TYPE_CHECKING:
+    from mjtorch.compiler.targets.cpu.native import Native
+
+TORCH_DTYPES = {"f32": torch.float32, "f64": torch.float64, "i64": torch.int64, "bool": torch.bool}
+
+
+class Ready:
+    """A program made ready for tensors of certain shapes, strides and dtypes: only their addresses are missing.
+
+    For one thread at a time, since the tables of arrays that the code reads are kept.
+
+    Args:
+        native: the program.
+        args: its arguments; axis `dims[k]` of each counts worlds (None: shared).
+        worlds: how many; None for one without a batch.
+        seen: the positions of those arguments that will be given, among them all `sources`.
+    """
+
+    def __init__(
+        self,
+        native: Native,
+        args: Sequence[Tensor],
+        dims: Sequence[int | None],
+        worlds: int | None,
+        seen: Sequence[int] | None = None,
+    ) -> None:
+        self.native, self.dims, self.worlds = native, dims, worlds
+        self.count = 1 if worlds is None else worlds
+        seen = range(len(args)) if seen is None else seen
+        self.place = {k: i for i, k in enumerate(seen)}
+        self._take_inputs(args)
+        self._take_outputs(args)
+        self.tables = self.inputs.buffer_info()[0], self.outputs.buffer_info()[0]
+
+    @staticmethod
+    def sources(native: Native) -> set[int]:
+        """The arguments that are read or passed through; what the others are does not matter."""
+        return {*native.reads, *(o.source for o in native.outputs if o.source >= 0)}
+
+    def _take_inputs(self, args: Sequence[Tensor]) -> None:
+        """Fill in the strides of what the code can read where it is, and note what must be copied."""
+        reads = self.native.reads
+        self.inputs = _table(1 + max(reads, default=-1))
+        strides = {k: readable(args[k], self.dims[k]) for k in reads}
+        self.copied = [k for k in reads if strides[k] is None]
+        direct = [k for k in reads if strides[k] is not None]
+        for k in direct:
+            self.inputs[3 * k + 1 : 3 * k + 3] = array("q", strides[k] or ())
+        self.direct, self.rows = chooser([self.place[k] for k in direct]), [3 * k for k in direct]
+
+    def _take_outputs(self, args: Sequence[Tensor]) -> None:
+        """Note what to allocate, and where each result stands in `(*args, *made(args))`."""
+        native, outputs = self.native, self.native.outputs
+        self.outputs = _table(len(outputs))
+        self.examples: list[Tensor] = []
+        self.written: list[int] = []
+        self.others: list[Output] = []
+        self.places: list[int] = []
+        computed = sum(map(_is_computed, outputs))
+        for k, o in enumerate(outputs):
+            if _is_computed(o):
+                self.places.append(len(self.place) + len(self.examples))
+                x = native.empty(o.shape, TORCH_DTYPES[DTYPES[o.dtype]], self.count)
+                self.outputs[3 * k + 1 : 3 * k + 3] = array("q", readable(x, 0) or (1, 0))
+                self.examples.append(_without_memory(x if self.worlds is not None else x[0]))
+                self.written.append(3 * k)
+            elif o.constant is None and self._is_as_given(args[o.source], self.dims[o.source], o):
+                self.places.append(self.place[o.source])
+            else:
+                self.places.append(len(self.place) + computed + len(self.others))
+                self.others.append(o)
+        self.results = chooser(self.places)
+        # The code knows integers of 64 bits only.
+        self.narrow = [j for j, o in enumerate(filter(_is_computed, outputs)) if o.dtype == torch.int32]
+
+    def _is_as_given(self, x: Tensor, dim: int | None, o: Output) -> bool:
+        return x.dtype == o.dtype and (self.worlds is None or (dim is not None and dim % x.dim() == 0))
+
+    def __call__(self, args: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Run on the arguments that are seen."""
+        return self.results((*args, *self.made(args)))
+
+    def made(self, args: Sequence[Tensor]) -> list[Tensor]:
+        """What the results have that is not just passed through."""
+        inputs, outputs = self.inputs, self.outputs
+        for row, address in zip(self.rows, map(Tensor.data_ptr, self.direct(args)), strict=True):
+            inputs[row] = address
+        copies = [self._copy(k, args[self.place[k]]) for k in self.copied]
+        made = list(map(torch.empty_like, self.examples))  # which is the fastest way to allocate
+        for row, address in zip(self.written, map(Tensor.data_ptr, made), strict=True):
+            outputs[row] = address
+        if self.count:
+            self.native.run(self)
+        del copies  # which had to live until here
+        for j in self.narrow:
+            made[j] = made[j].int()
+        for o in self.others:
+            made.append(self._other(o, args))
+        return made
+
+    def _copy(self, k: int, x: Tensor) -> Tensor:
+        """Enter a copy of argument `k` that the code can read, worlds first, into the table."""
+        x, dim = x.long() if x.dtype == torch.int32 else x, self.dims[k]
+        copy = x.contiguous() if dim is None else x.movedim(dim, 0).contiguous()
+        size = 0 if dim is None else math.prod(copy.shape[1:])
+        self.inputs[3 * k : 3 * k + 3] = array("q", (copy.data_ptr(), 1, size))
+        return copy
+
+    def _other(self, o: Output, args: Sequence[Tensor]) -> Tensor:
+        """A result that is a constant, or an argument seen in another way."""
+        if o.constant is not None:
+            x, dim = self.native.own(o.constant), None
+        else:
+            x, dim = args[self.place[o.source]].to(o.dtype), self.dims[o.source]
+        if self.worlds is None:
+            return x
+        return x.expand(self.worlds, *x.shape) if dim is None else x.movedim(dim, 0)
+
+
+def _without_memory(x: Tensor) -> Tensor:
+    """A tensor like `x` that holds nothing."""
+    x = torch.empty_like(x)
+    x.untyped_storage().resize_(0)
+    return x
+
+
+def _is_computed(o: Output) -> bool:
+    return o.source < 0 and o.constant is None
+
+
+def _table(rows: int) -> array[int]:
+    """Arrays as the printed code sees them, three numbers each: element i of world b is data[i * element + b * world].
+
+    Since the code takes the address, there is at least one.
+    """
+    return array("q", [0]) * (3 * max(1, rows))
+
+
+def readable(x: Tensor, dim: int | None) -> tuple[int, int] | None:
+    """The stride from element to element and that from world to world, if the code can read `x` where it is."""
+    if x.dtype == torch.int32:
+        return None
+    if dim is None:
+        return (1, 0) if x.is_contiguous() else None
+    count = x.shape[dim]
+    if (x.stride(dim) == 1 or count == 1) and x.movedim(dim, -1).is_contiguous():
+        return count, 1
+    if not count:
+        return None
+    first = x.movedim(dim, 0)[0]
+    size = first.numel()
+    if first.is_contiguous() and (size <= 1 or x.stride(dim) in (0, size)):
+        return 1, x.stride(dim)
+    return None

@@ -1,0 +1,1 @@
+"""Where nodes, memory and seconds of a compiled function go."""

@@ -1,0 +1,1 @@
+"""What loop programs are printed for: CPUs, GPUs."""

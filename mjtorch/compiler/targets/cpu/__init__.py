@@ -1,0 +1,1 @@
+"""Loop programs as C++: a world in each lane of a vector."""

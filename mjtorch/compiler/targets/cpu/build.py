@@ -1,0 +1,155 @@
+"""The C++ compiler: find it, ask it what this machine is, run it."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import ctypes
+import dataclasses
+import errno
+import functools
+import os
+import pathlib
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+
+import torch
+
+from mjtorch.compiler.cache import store as cache
+
+CANDIDATES = ("g++", "clang++", "c++")
+X86 = ("x86_64", "amd64", "i386", "i686")
+ADVICE = "install g++ or clang++, or set CXX to one"
+
+
+class BuildError(RuntimeError):
+    """The C++ compiler failed, or there is none, or what it made does not load."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiler:
+    """A C++ compiler on this machine.
+
+    command: the program, and arguments that always come first (CXX="ccache g++")
+    native: the options that make it use all that this CPU can do
+    identity: its version and what it knows of this CPU; where they are equal, its results can be shared
+    """
+
+    command: tuple[str, ...]
+    native: tuple[str, ...]
+    identity: str
+
+
+@functools.cache
+def compiler() -> Compiler:
+    """The C++ compiler: `$CXX`, else g++, clang++ or c++.
+
+    Raises:
+        BuildError: there is none, or it does not run.
+    """
+    command = _find()
+    version = _run([*command, "--version"])
+    for native in _native():
+        try:
+            features = _run([*command, *native, "-dM", "-E", "-x", "c++", os.devnull])
+        except BuildError:
+            continue
+        if "__cplusplus" not in features:
+            break
+        return Compiler(command, native, "\0".join((*command, *native, version, features, platform.machine())))
+    raise BuildError(f"{' '.join(command)} is not a C++ compiler; {ADVICE}")
+
+
+def _find() -> tuple[str, ...]:
+    given = os.environ.get("CXX")
+    for candidate in [given] if given else CANDIDATES:
+        program, *arguments = shlex.split(candidate) or [""]
+        path = shutil.which(program)
+        if path is not None:
+            return path, *arguments
+    raise BuildError(f"CXX is {given!r}, which is not a program" if given else f"there is no C++ compiler; {ADVICE}")
+
+
+def _native() -> tuple[tuple[str, ...], ...]:
+    """Ways to ask for this machine's instruction set, the best first. On Arm, -march knows less than -mcpu."""
+    if platform.machine().lower() in X86:
+        return ("-march=native",), ()
+    return ("-mcpu=native",), ("-march=native",), ()
+
+
+def flags() -> tuple[str, ...]:
+    """Compiler flags for printed programs. Never -ffinite-math-only: NaN must stay NaN."""
+    native = compiler().native
+    return ("-O3", *native, "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-std=c++17", "-w")
+
+
+def vector_bytes() -> int:
+    """Width of the CPU's vector registers."""
+    return {"AVX512": 64, "AVX2": 32}.get(torch.backends.cpu.get_cpu_capability(), 16)
+
+
+def library_name(parts: Sequence[str], header: str = "", options: Sequence[str] = ()) -> str:
+    """The name in the cache of the library made from `parts`."""
+    return cache.key(header, *parts, *options, compiler().identity) + ".so"
+
+
+def library(parts: Sequence[str], header: str = "", options: Sequence[str] = ()) -> tuple[str, ctypes.CDLL]:
+    """The shared library made from `parts`, each after `header`: its name in the cache, and itself.
+
+    Raises:
+        BuildError: it cannot be compiled or loaded.
+    """
+    name = library_name(parts, header, options)
+    try:
+        return name, cache.fetch(name, lambda path: build(parts, header, path, options), open_library)
+    except cache.UnsafeDirectoryError:
+        raise
+    except OSError as e:
+        raise BuildError(f"the compiled program cannot be used: {e}") from e
+
+
+def open_library(path: pathlib.Path) -> ctypes.CDLL:
+    """Load a shared library."""
+    return ctypes.CDLL(str(path))
+
+
+def build(parts: Sequence[str], header: str, target: pathlib.Path, options: Sequence[str] = ()) -> None:
+    """Compile `parts`, each after `header`, side by side and link them into the shared library `target`.
+
+    Raises:
+        BuildError: with what the compiler said.
+        OSError: the disk is full.
+    """
+    command = compiler().command
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=cache.WORKSHOP, ignore_cleanup_errors=True) as folder:
+
+        def one(k: int) -> pathlib.Path:
+            source, made = pathlib.Path(folder, f"part{k}.cpp"), pathlib.Path(folder, f"part{k}.o")
+            source.write_text(header + parts[k])
+            _run([*command, *options, "-fPIC", "-c", "-o", str(made), str(source)])
+            return made
+
+        with concurrent.futures.ThreadPoolExecutor(len(parts)) as pool:
+            objects = list(pool.map(one, range(len(parts))))
+        linked = pathlib.Path(folder, target.name)
+        _run([*command, "-shared", "-o", str(linked), *map(str, objects), "-lm", "-lpthread"])
+        linked.replace(target)
+
+
+def _run(command: Sequence[str]) -> str:
+    """What a command prints."""
+    english = {**os.environ, "LC_ALL": "C"}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env=english)
+    except OSError as e:
+        raise BuildError(f"{command[0]} does not run: {e.strerror}") from e
+    if done.returncode:
+        if "No space left on device" in done.stderr:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        lines = done.stderr.splitlines() or [f"exit status {done.returncode}"]
+        errors = [line for line in lines if "error" in line] or lines
+        raise BuildError(f"{command[0]} failed: " + "; ".join(errors[:3]))
+    return done.stdout

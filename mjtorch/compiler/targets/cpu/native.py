@@ -1,0 +1,104 @@
+"""A lowered function as machine code for this CPU: build it, and call it on tensors."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import functools
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mjtorch.compiler.ir.program import FLOAT64
+from mjtorch.compiler.lowered import Lowered, Output
+from mjtorch.compiler.ready import Ready
+from mjtorch.compiler.targets.cpu.build import flags, library, vector_bytes
+from mjtorch.compiler.targets.cpu.printer import print_program
+
+# Up to this many worlds are computed one by one, by code that has no lanes.
+FEW_WORLDS = 2
+
+
+@functools.cache
+def _driver() -> Any:
+    """The library that spreads tiles over threads."""
+    source = pathlib.Path(__file__).with_name("threads.cpp").read_text()
+    run = library([source], options=("-O2",))[1].run_batch
+    run.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 4
+    run.restype = None
+    return run
+
+
+@dataclasses.dataclass(frozen=True)
+class Build:
+    """What must be known of a library to call it.
+
+    reads: the inputs that it reads
+    name: of the library in the cache
+    """
+
+    outputs: tuple[Output, ...]
+    reads: tuple[int, ...]
+    lanes: int
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Printed:
+    """C++ for a compiler: each of `parts` after `header`, with `options`, for `lanes` worlds side by side."""
+
+    parts: list[str]
+    header: str
+    options: tuple[str, ...]
+    lanes: int
+
+
+def printed(lowered: Lowered, few: bool) -> Printed:
+    """The C++ of a program, for a few worlds or for many."""
+    program = lowered.program
+    wide = any(b.dtype == FLOAT64 for b in [*program.inputs, *program.outputs, *program.constants])
+    lanes = 1 if few else vector_bytes() // (8 if wide else 4)
+    source = print_program(program, parts=max(1, min(4, os.cpu_count() or 1)))
+    runtime = pathlib.Path(__file__).with_name("runtime.h").read_text()
+    options = (*flags(), f"-DN={lanes}", *(("-DWIDE",) if wide else ()))
+    return Printed(source.parts, runtime + source.header, options, lanes)
+
+
+class Native:
+    """One compiled program: a callable from flat lists of tensors to flat lists of tensors."""
+
+    @classmethod
+    def make(cls, lowered: Lowered, few: bool) -> Native:
+        """Print and compile, or take from the cache, the variant for a few worlds or for many."""
+        p = printed(lowered, few)
+        name, code = library(p.parts, p.header, p.options)
+        return cls(Build(lowered.outputs, tuple(b.position for b in lowered.program.inputs), p.lanes, name), code)
+
+    def __init__(self, build: Build, code: ctypes.CDLL) -> None:
+        self.build, self.code = build, code
+        code.scratch_bytes.restype = ctypes.c_int64
+        self.tile = ctypes.cast(code.run_tile, ctypes.c_void_p)
+        self.scratch = int(code.scratch_bytes())
+        self.outputs, self.reads, self.lanes = build.outputs, build.reads, build.lanes
+
+    def __call__(self, args: Sequence[Tensor], dims: Sequence[int | None], worlds: int | None) -> Sequence[Tensor]:
+        """Run on `args`, whose axis `dims[k]` counts worlds (None: shared). `worlds`: None for one without a batch."""
+        return Ready(self, args, dims, worlds)(args)
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype, worlds: int) -> Tensor:
+        """Memory for a result, as (worlds, *shape). Worlds are last: so lanes are written, and read again."""
+        return torch.empty((*shape, worlds), dtype=dtype, device="cpu").movedim(-1, 0)
+
+    def own(self, x: Tensor) -> Tensor:
+        """A copy of a constant result, to which the caller may write."""
+        return x.clone()
+
+    def run(self, ready: Ready) -> None:
+        """Compute from and to what stands in the tables."""
+        tiles = -(-ready.count // self.lanes)
+        threads = min(torch.get_num_threads(), tiles) if tiles > 1 else 1
+        _driver()(self.tile, *ready.tables, ready.count, self.lanes, self.scratch, threads)

@@ -1,0 +1,109 @@
+"""NVRTC: from printed text to machine code for a GPU. No GPU is needed for that, nor nvcc."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pathlib
+import re
+from typing import Any
+
+from mjtorch.compiler.cache import store as cache
+from mjtorch.compiler.targets.cpu.build import BuildError
+
+ADVICE = "pip install 'mjtorch[cuda]'"
+OPTIONS = ("--std=c++17", "-w")
+
+
+@functools.cache
+def nvrtc() -> Any:
+    """NVIDIA's compiler library.
+
+    Raises:
+        BuildError: it, or its Python binding, is not installed.
+    """
+    try:
+        from cuda.bindings import nvrtc as found
+
+        _checked(found, found.nvrtcVersion())
+    except (ImportError, RuntimeError) as e:
+        raise BuildError(f"NVIDIA's compiler library is not installed ({e}); {ADVICE}") from e
+    return found
+
+
+def cubin(text: str, architecture: str) -> bytes:
+    """Machine code of `text` for an architecture such as "sm_90"; from the cache, if it is there.
+
+    Raises:
+        BuildError: there is no compiler, or it fails.
+    """
+
+    def make(path: pathlib.Path) -> None:
+        path.write_bytes(compile_text(text, architecture)[0])
+
+    return cache.fetch(cubin_name(text, architecture), make, pathlib.Path.read_bytes)
+
+
+def cubin_name(text: str, architecture: str) -> str:
+    """The name of machine code in the cache."""
+    lib = nvrtc()
+    version = ".".join(map(str, _checked(lib, lib.nvrtcVersion())))
+    return cache.key(text, architecture, version, *OPTIONS) + ".cubin"
+
+
+def compile_text(text: str, architecture: str, *options: str) -> tuple[bytes, str]:
+    """Machine code, and what the compiler says.
+
+    Raises:
+        BuildError: with what the compiler said.
+    """
+    lib = nvrtc()
+    program = _checked(lib, lib.nvrtcCreateProgram(text.encode(), b"mjtorch.cu", 0, [], []))
+    chosen = [x.encode() for x in (f"--gpu-architecture={architecture}", *OPTIONS, *options)]
+    status = lib.nvrtcCompileProgram(program, len(chosen), chosen)[0]
+    said = bytearray(_checked(lib, lib.nvrtcGetProgramLogSize(program)))
+    _checked(lib, lib.nvrtcGetProgramLog(program, said))
+    log = bytes(said).rstrip(b"\0").decode(errors="replace")
+    if int(status):
+        errors = [line for line in log.splitlines() if "error" in line] or [str(status)]
+        raise BuildError("NVRTC failed: " + "; ".join(errors[:3]))
+    code = bytearray(_checked(lib, lib.nvrtcGetCUBINSize(program)))
+    _checked(lib, lib.nvrtcGetCUBIN(program, code))
+    _checked(lib, lib.nvrtcDestroyProgram(program))
+    return bytes(code), log
+
+
+@dataclasses.dataclass(frozen=True)
+class Resources:
+    """What a kernel takes on an architecture.
+
+    registers: per lane
+    spills: bytes that do not fit into registers, stored and loaded
+    code: bytes of machine code
+    """
+
+    architecture: str
+    registers: int
+    spills: int
+    code: int
+
+
+def resources(text: str, architecture: str) -> Resources:
+    """Compile `text` and read what it takes from what the assembler says of it.
+
+    Raises:
+        BuildError: there is no compiler, or it fails.
+    """
+    code, log = compile_text(text, architecture, "--ptxas-options=-v")
+    own = log[max(0, log.find("Compiling entry function 'run'")) :]
+    registers = re.search(r"Used (\d+) registers", own)
+    spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", log)
+    return Resources(architecture, int(registers[1]) if registers else 0, sum(map(int, spills)), len(code))
+
+
+def _checked(lib: Any, result: tuple) -> Any:
+    """What a call returns beside its status."""
+    status, *values = result
+    if int(status):
+        raise RuntimeError(str(status))
+    return values[0] if len(values) == 1 else tuple(values)

@@ -1,0 +1,84 @@
+"""NVIDIA's driver: load machine code, launch it on PyTorch's streams."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from mjtorch.compiler.targets.cpu.build import BuildError
+from mjtorch.compiler.targets.cuda.build import ADVICE
+
+
+@functools.cache
+def driver() -> Any:
+    """The binding of the driver.
+
+    Raises:
+        BuildError: it is not installed.
+    """
+    try:
+        from cuda.bindings import driver as found
+    except ImportError as e:
+        raise BuildError(f"the binding of NVIDIA's driver is not installed ({e}); {ADVICE}") from e
+    return found
+
+
+def check(result: tuple) -> Any:
+    """What a call of the driver returns beside its status.
+
+    Raises:
+        RuntimeError: the call failed; with the driver's own words.
+    """
+    status, *values = result
+    if int(status):
+        text = driver().cuGetErrorString(status)[1]
+        raise RuntimeError(f"CUDA: {text.decode() if isinstance(text, bytes) else status} ({status})")
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernels:
+    """A loaded program: its two entries, in the context of one device."""
+
+    run: Any
+    once: Any
+    context: Any
+
+
+def load(code: bytes, device: torch.device, shared: int) -> Kernels:
+    """Load machine code on a device, for blocks with `shared` bytes of shared memory."""
+    cu = driver()
+    torch.cuda.init()
+    context = check(cu.cuDevicePrimaryCtxRetain(check(cu.cuDeviceGet(device.index))))
+    check(cu.cuCtxSetCurrent(context))
+    module = check(cu.cuModuleLoadData(code))
+    run, once = (check(cu.cuModuleGetFunction(module, name)) for name in (b"run", b"once"))
+    attribute = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    for kernel in (run, once):
+        check(cu.cuFuncSetAttribute(kernel, attribute, shared))
+    return Kernels(run, once, context)
+
+
+def resident(kernels: Kernels, threads: int, shared: int, device: torch.device) -> int:
+    """How many blocks run at a time on the whole device."""
+    each = check(driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(kernels.run, threads, shared))
+    return int(each) * torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def launch(
+    kernels: Kernels, kernel: Any, blocks: int, threads: int, shared: int, arguments: Sequence[Any], stream: int
+) -> None:
+    """Launch one of the entries; returns before it has run.
+
+    arguments: ctypes objects, which are copied before this returns
+    """
+    cu = driver()
+    if int(check(cu.cuCtxGetCurrent())) != int(kernels.context):
+        check(cu.cuCtxSetCurrent(kernels.context))  # on a thread on which PyTorch has done nothing yet
+    addresses = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
+    check(cu.cuLaunchKernel(kernel, blocks, 1, 1, threads, 1, 1, shared, stream, ctypes.addressof(addresses), 0))

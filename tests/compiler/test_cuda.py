@@ -1,0 +1,247 @@
+"""Programs as printed for GPUs, on the host: by one lane, and by lanes in random order from barrier to barrier."""
+
+import ctypes
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from compiler import rule_cases as cases
+from compiler.emulated import DivergedError, Emulated, emulate
+from torch import Tensor
+
+from mjtorch import jit
+from mjtorch.compiler.lowered import Lowered
+from mjtorch.compiler.targets.cuda import native as cuda_native
+from mjtorch.compiler.targets.cuda.build import resources
+from mjtorch.compiler.targets.cuda.printer import print_program
+from mjtorch.compiler.targets.cuda.report import Report, for_gpu, report
+from mjtorch.control_flow import cond, scan, while_loop
+
+LANES = (1, 8, 32)
+ARCHITECTURES = ("sm_80", "sm_90", "sm_120")
+WORLDS = 3
+
+
+def lowered_of(f: Callable[..., Any], *inputs: Tensor) -> Lowered:
+    return for_gpu(jit(f, strict=True), *inputs)
+
+
+def assert_as_eager(f: Callable[..., Any], *inputs: Tensor, lanes: tuple[int, ...] = LANES, **options: int) -> None:
+    """Compare each number of lanes with eager mode, bit for bit where nothing is added up."""
+    lowered = lowered_of(f, *inputs)
+    wanted = torch.utils._pytree.tree_leaves(torch.vmap(f)(*inputs))
+    for count in lanes:
+        found = emulate(lowered, count, seed=count, **options)(inputs, [0] * len(inputs), len(inputs[0]))
+        for x, y in zip(found, wanted, strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-11, atol=1e-11, equal_nan=True)
+
+
+def numbers(*shape: int) -> Tensor:
+    return cases.Source(0).tensor(shape)
+
+
+def spd(a: Tensor) -> Tensor:
+    return a @ a.T + torch.eye(len(a), dtype=a.dtype)
+
+
+# One for each way in which the lanes can work together.
+FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
+    "elements": (lambda a: (a.sin() + a.mT, a.outer(a) if a.dim() == 1 else a * a), (9, 9)),
+    "sums": (lambda a: (a.sum(), a.sum(0), a.max(), a.min(), (a > 0).any(), (a > 9).all(), a.prod(1)), (5, 40)),
+    "products": (lambda a: (a @ a.T, a.T @ a, a[0] @ a.T, (a.T * a[:, 0]) @ a), (14, 20)),
+    "zero rows": (lambda a: torch.where(a[:, :1] > 0, a, 0.0).T @ a, (40, 5)),
+    "cholesky": (lambda a: torch.linalg.cholesky_ex(spd(a)), (20, 20)),
+    "upper cholesky": (lambda a: torch.linalg.cholesky_ex(spd(a), upper=True)[0], (7, 7)),
+    "not positive": (lambda a: torch.linalg.cholesky_ex(spd(a) - 5 * torch.eye(6, dtype=a.dtype))[1], (6, 6)),
+    "triangular": (lambda a: torch.linalg.solve_triangular(spd(a).tril(), a[:, :2], upper=False), (20, 20)),
+    "many columns": (lambda a: torch.linalg.solve_triangular(spd(a).triu(), a, upper=True), (20, 20)),
+    "elimination": (lambda a: torch.linalg.solve(spd(a), a[0]), (6, 6)),
+    "order": (lambda a: (a.sort(descending=True), a.topk(3), a.argmin(), a.cumsum(0)), (20,)),
+    "long order": (lambda a: torch.where(a > 0, a, torch.inf).sort(stable=True), (70,)),
+    "long order with nan": (lambda a: torch.where(a > 0, a, torch.nan).sort(stable=True), (70,)),
+    "places": (lambda a: (a[a.argsort()], torch.zeros_like(a).scatter(0, a.argsort(), a)), (33,)),
+    "loops": (lambda a: while_loop(lambda x: x.abs().sum() > 1, lambda x: 0.7 * x.roll(1), a), (40,)),
+    "branch": (lambda a: cond(a.sum() > 0, lambda x: (x.sin() @ x.T, x[0]), lambda x: (x @ x.T, x[1]), a), (9, 9)),
+    "sums of some": (
+        lambda a: torch.zeros_like(a).scatter_add(0, a.argsort() // 2, torch.where(a > 0, a, 0.0)),
+        (33,),
+    ),
+    "not finite": (lambda a: a + torch.tensor([1.0, torch.inf, -torch.inf, torch.nan], dtype=a.dtype), (9, 4)),
+    "scan": (lambda a: scan(lambda c, x: (c + x.sin(), c.cumsum(0)), a[0], a), (5, 33)),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_lanes_compute_what_eager_does(name: str) -> None:
+    f, shape = FUNCTIONS[name]
+    assert_as_eager(f, numbers(*shape))
+
+
+def test_elementary_functions() -> None:
+    source = cases.Source(1)
+    functions = [getattr(torch, name) for name in ("sin", "cos", "exp", "log1p", "atan", "sqrt", "floor", "isfinite")]
+    assert_as_eager(lambda a: [f(a) for f in functions], source.tensor((50,), special=True), lanes=(8,))
+
+
+def test_what_does_not_fit_into_shared_memory_lies_in_global_memory() -> None:
+    f, shape = FUNCTIONS["cholesky"]
+    lowered = lowered_of(f, numbers(*shape))
+    near, far = print_program(lowered.program, 32), print_program(lowered.program, 32, budget=2048)
+    assert near.far == 0 and near.shared > 2048 and far.shared <= 2048 and far.far > 0
+    assert_as_eager(f, numbers(*shape), lanes=(32,), budget=2048)
+
+
+def test_what_all_worlds_share_is_computed_once() -> None:
+    a, b = numbers(40), numbers(40)[0]
+    f = jit(lambda x, y: x * (y.exp() + y).cumsum(0), in_dims=(0, None), strict=True)
+    lowered = for_gpu(f, a, b)
+    source = print_program(lowered.program, 32)
+    assert source.once >= 40 * 8
+    (found,) = Emulated(lowered, source)([a, b], [0, None], WORLDS)
+    torch.testing.assert_close(found, f(a, b), rtol=1e-12, atol=1e-12)
+
+
+def test_small_worlds_share_a_warp() -> None:
+    small, large = (print_program(lowered_of(lambda a: (a @ a).sin() @ a, numbers(n, n)).program) for n in (6, 40))
+    assert small.lanes < 32 and large.lanes == 32
+    shape = cuda_native.shape_of(small)
+    assert shape.side_by_side * small.lanes == shape.threads and shape.shared == shape.side_by_side * small.shared
+
+
+def long_turn(x: Tensor) -> Tensor:
+    """So many statements that a loop around them is not printed as one function."""
+    for _ in range(60):
+        x = 0.9 * x.roll(1) + 0.1 * x.sin().cumsum(0) / (1 + x.square().sum())
+    return x
+
+
+def test_long_loops_are_divided_into_functions() -> None:
+    """Also loops in loops, which need the turn of the loop around them."""
+
+    def f(a: Tensor) -> Any:
+        def turn(c: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+            c = while_loop(lambda y: y.abs().sum() > 1, lambda y: 0.1 * long_turn(y), long_turn(c + x))
+            return c, c * x
+
+        return scan(turn, a[0], a, unroll=False)
+
+    a = numbers(3, 9)
+    text = print_program(lowered_of(f, a).program).text
+    assert sum(line.startswith("FUNCTION void") and "ARGS,int " in line for line in text.splitlines()) > 3
+    assert_as_eager(f, a, lanes=(1, 32))
+
+
+# --- barriers ---------------------------------------------------------------------------------------------------------
+
+
+def neighbours(a: Tensor) -> Tensor:
+    """Each element of the result needs what other lanes have computed."""
+    b = a.exp()
+    return b.roll(5) * b.roll(-7) + (b @ b)
+
+
+def test_a_missing_barrier_is_found() -> None:
+    """The order of lanes is random, so a lane that does not wait for others meets memory that nobody wrote."""
+    a = numbers(64)
+    lowered = lowered_of(neighbours, a)
+    source, wanted = print_program(lowered.program, 32), torch.vmap(neighbours)(a)
+    parts = source.text.split("SYNC;")
+
+    def found(text: str, seed: int) -> Tensor:
+        return Emulated(lowered, dataclasses.replace(source, text=text), seed)([a], [0], WORLDS)[0]
+
+    seeds = range(5)
+    assert all(torch.allclose(found(source.text, s), wanted, rtol=1e-12) for s in seeds)
+    body = [k for k in range(1, len(parts)) if "FUNCTION void f" in "SYNC;".join(parts[:k])]
+    assert body
+    for k in body[:-1]:  # the last one ends the macro of the kernel
+        text = "SYNC;".join(parts[:k]) + "SYNC;".join(["", *parts[k:]]).removeprefix("SYNC;")
+        assert any(not torch.allclose(found(text, s), wanted, rtol=1e-12) for s in seeds)
+
+
+def test_lanes_leave_a_loop_before_its_flag_changes() -> None:
+    """A choice is a loop of one turn; what all lanes test there the first one sets anew in the next turn around."""
+
+    def f(a: Tensor) -> Any:
+        def turn(c: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+            return c, cond(x[0] > 0, lambda: long_turn(x), lambda: long_turn(x + 1))
+
+        return scan(turn, a[0], a, unroll=False)
+
+    assert_as_eager(f, numbers(12, 9), lanes=(32,))
+
+
+def test_lanes_that_part_are_found() -> None:
+    a = numbers(64)
+    lowered = lowered_of(neighbours, a)
+    source = print_program(lowered.program, 32)
+    assert source.text.count("{MEMORY;") == 1
+    text = source.text.replace("{MEMORY;", "{MEMORY;if(LANE_ID<3){SYNC;}")
+    with pytest.raises(DivergedError):
+        Emulated(lowered, dataclasses.replace(source, text=text))([a], [0], WORLDS)
+
+
+# --- without a GPU ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["loops", "not finite"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_compiles_for_gpus(architecture: str, name: str) -> None:
+    f, shape = FUNCTIONS[name]
+    found = resources(print_program(lowered_of(f, numbers(*shape)).program).text, architecture)
+    assert found.architecture == architecture and found.registers > 16 and found.spills == 0 and found.code > 1000
+
+
+def test_report() -> None:
+    f, shape = FUNCTIONS["loops"]
+    found = report(jit(f, strict=True), ARCHITECTURES, numbers(*shape))
+    assert isinstance(found, Report)
+    text = str(found)
+    assert all(a in text for a in ARCHITECTURES) and f"{found.source.shared:,} shared" in text
+    assert all(t.worlds >= 1 for t in found.targets)
+    with pytest.raises(ValueError, match=r"sm_1.; known are sm_80"):
+        report(jit(f, strict=True), ["sm_1"], numbers(*shape))
+
+
+def test_what_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the kernels find their arrays: the tables in the order of the program, and as many worlds as there are."""
+    launched: list[tuple[Any, int, int, list[Any]]] = []
+
+    def launch(kernels: Any, kernel: Any, blocks: int, threads: int, shared: int, arguments: Any, stream: int) -> None:
+        launched.append((kernel, blocks, threads, [np.ctypeslib.as_array(arguments[0]).copy(), *arguments[1:]]))
+
+    class Kernels:
+        run, once = "run", "once"
+
+    class Stream:
+        cuda_stream = 0
+
+    class Guard:
+        def __init__(self, device: Any) -> None: ...
+        def __enter__(self) -> None: ...
+        def __exit__(self, *_: Any) -> None: ...
+
+    monkeypatch.setattr(cuda_native, "load", lambda *_: Kernels)
+    monkeypatch.setattr(cuda_native, "resident", lambda *_: 2)
+    monkeypatch.setattr(cuda_native, "launch", launch)
+    monkeypatch.setattr(cuda_native, "architecture", lambda _: "sm_90")
+    monkeypatch.setattr(torch.cuda, "device", Guard)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: Stream)
+    unused, a, b = numbers(3), numbers(40), numbers(40)[0]
+    f = jit(lambda z, x, y: (x * (y.exp() + y).cumsum(0), x, x.sum()), in_dims=(0, 0, None), strict=True)
+    native = cuda_native.CudaNative.on(torch.device("cpu"), for_gpu(f, unused, a, b))
+    product, given, total = native([unused, a, b], [0, 0, None], WORLDS)
+    assert given is a and product.shape == (WORLDS, 40) and product.is_contiguous() and total.shape == (WORLDS,)
+    (once, *_), (run, blocks, threads, (table, count, _far, _common)) = launched
+    assert (once, run, blocks, count.value) == ("once", "run", WORLDS * native.source.lanes // threads or 1, WORLDS)
+    rows = table.reshape(-1, 3).tolist()
+    assert rows == [
+        [a.data_ptr(), 1, 40],
+        [b.data_ptr(), 1, 0],
+        [product.data_ptr(), 1, 40],
+        [total.data_ptr(), WORLDS, 1],
+    ]
+    assert isinstance(count, ctypes.c_int64)

@@ -1,0 +1,193 @@
+"""Loops that compiled code runs world by world: which they are, and that they compute what eager mode does."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from mjtorch import jit
+from mjtorch.compiler.ir.program import For, Group, Statement, While
+from mjtorch.compiler.targets.cpu.build import BuildError, compiler
+from mjtorch.compiler.targets.cpu.lanes import lane_by_lane
+from mjtorch.compiler.targets.cpu.native import printed
+from mjtorch.control_flow import fori_loop, while_loop
+
+try:
+    compiler()
+except BuildError:
+    pytest.skip("needs a C++ compiler", allow_module_level=True)
+
+SIZE = 13
+BATCHES = (1, 2, 3, 17, 64)
+DTYPES = (torch.float32, torch.float64)
+
+
+def shuffle(x: Tensor, seed: Tensor, turns: Tensor) -> Tensor:
+    """Exchange `turns` pairs of elements."""
+
+    def body(k: Tensor, x: Tensor) -> Tensor:
+        pair = torch.stack([(seed + 5 * k) % SIZE, (seed * k + 3) % SIZE])
+        return x.scatter(0, pair, x.index_select(0, pair).flip(0))
+
+    return fori_loop(0, turns, body, x)
+
+
+def visits(x: Tensor, seed: Tensor, turns: Tensor) -> tuple[Tensor, Tensor]:
+    """Sweeps over all elements, each over elements picked by the last: stops when what a sweep found says so."""
+    weights = torch.linspace(0.1, 1.0, SIZE, dtype=x.dtype)
+
+    def row(k: Tensor, carry: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        x, found = carry
+        place = (seed + k * k) % SIZE
+        old = x.index_select(0, place[None])
+        new = 0.5 * old + 0.1 * (weights @ x.tanh())
+        return x.scatter(0, place[None], new), found + (new - old)[0].abs()
+
+    def sweep(carry: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        x, gain, n = carry
+        x = shuffle(x, seed + n, turns % 7)
+        x, gain = fori_loop(0, turns % 5 + 1, row, (x, x.new_zeros(())))
+        return x, gain, n + 1
+
+    def go_on(carry: tuple[Tensor, ...]) -> Tensor:
+        return (carry[1] > 1e-3) & (carry[2] < turns)
+
+    x, _, n = while_loop(go_on, sweep, (x, x.new_ones(()), torch.zeros_like(turns)))
+    return x, n
+
+
+def search(x: Tensor, seed: Tensor, turns: Tensor) -> Tensor:
+    """A loop that writes where a loop within it has found something."""
+
+    def body(k: Tensor, x: Tensor) -> Tensor:
+        start = (seed + k) % SIZE
+
+        def smaller(at: Tensor) -> Tensor:
+            return (x.index_select(0, at[None])[0] < x.index_select(0, start[None])[0]) & (at < SIZE - 1)
+
+        at = while_loop(smaller, lambda at: at + 1, torch.zeros_like(start))
+        return x.scatter(0, at[None], (x.index_select(0, start[None]) + 1).sin())
+
+    return fori_loop(0, turns, body, x)
+
+
+def arguments(dtype: torch.dtype, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(count)
+    turns = torch.randint(0, 50, (count,)) * (torch.arange(count) % 3 > 0)
+    turns[0] = 60
+    return torch.randn(count, SIZE, dtype=dtype), torch.randint(0, 100, (count,)), turns
+
+
+def loops(statements: list[Statement], depth: int = 0) -> list[tuple[int, bool]]:
+    """The depth of each loop, and whether it is run world by world."""
+    found = []
+    for s in statements:
+        if isinstance(s, While):
+            found += [(depth, lane_by_lane(s)), *loops([*s.head, *s.body], depth + 1)]
+        elif isinstance(s, (For, Group)):
+            found += loops(s.body, depth)
+    return found
+
+
+@pytest.mark.parametrize("count", BATCHES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("f", [shuffle, visits, search])
+def test_results_are_those_of_eager_mode(f, dtype, count):
+    x, seed, turns = arguments(dtype, count)
+    got = jit(f, in_dims=0, strict=True)(x, seed, turns)
+    want = torch.vmap(f)(x, seed, turns)
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-12
+    torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("f", [visits, search])
+def test_a_world_does_not_depend_on_the_worlds_beside_it(f):
+    x, seed, turns = arguments(torch.float32, 64)
+    compiled = jit(f, in_dims=0, strict=True)
+    whole = torch.utils._pytree.tree_leaves(compiled(x, seed, turns))
+    for count in (3, 17):
+        part = torch.utils._pytree.tree_leaves(compiled(x[:count], seed[:count], turns[:count]))
+        for a, b in zip(whole, part, strict=True):
+            assert torch.equal(a[:count], b)
+
+
+@pytest.mark.parametrize("f", [visits, search])
+def test_nan_stays_in_its_world(f):
+    x, seed, turns = arguments(torch.float64, 20)
+    compiled = jit(f, in_dims=0, strict=True)
+    clean = torch.utils._pytree.tree_leaves(compiled(x, seed, turns))
+    x[5, 2] = math.nan
+    got = torch.utils._pytree.tree_leaves(compiled(x, seed, turns))
+    want = torch.utils._pytree.tree_leaves(torch.vmap(f)(x, seed, turns))
+    others = torch.arange(20) != 5
+    for a, b, c in zip(got, clean, want, strict=True):
+        assert torch.equal(a[others], b[others])
+        torch.testing.assert_close(a[5], c[5], equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("f", "expected"),
+    [
+        (shuffle, [(0, True)]),
+        (visits, [(0, True), (1, True), (1, True)]),  # sweeps that do little but such loops
+        (search, [(0, True), (1, False)]),  # what is within a loop that runs world by world does too
+    ],
+)
+def test_loops_that_write_at_own_places_run_world_by_world(f, expected):
+    lowered = jit(f, in_dims=0).lower(*arguments(torch.float32, 3))
+    assert loops(lowered.program.body) == expected
+    assert "namespace lane" in printed(lowered, few=False).header
+
+
+def test_dense_loops_stay_side_by_side():
+    def descend(A: Tensor, b: Tensor, at: Tensor) -> Tensor:
+        def body(k: Tensor, x: Tensor) -> Tensor:
+            x = x - 0.1 * (A @ x - b)
+            return x.scatter(0, at[None], x.new_zeros(1))
+
+        return fori_loop(0, at, body, b)
+
+    args = (torch.randn(3, SIZE, SIZE), torch.randn(3, SIZE), torch.tensor([1, 4, 7]))
+    lowered = jit(descend, in_dims=0).lower(*args)
+    assert loops(lowered.program.body) == [(0, False)]
+    assert "namespace lane" not in printed(lowered, few=False).header
+
+
+@pytest.mark.parametrize("count", [3, 17])
+def test_rows_are_copied_from_places_of_each_worlds_own(count):
+    table = torch.randn(5, 6)
+
+    def rows(x: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+        return x[at] * 1, table[at] + x[at]
+
+    x, at = torch.randn(count, 5, 6), torch.randint(-5, 5, (count, 4))
+    torch.testing.assert_close(jit(rows, in_dims=0, strict=True)(x, at), torch.vmap(rows)(x, at))
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.int64], ids=str)
+@pytest.mark.parametrize("descending", [False, True])
+def test_sort_counts_nan_as_the_greatest(dtype, descending):
+    torch.manual_seed(0)
+    x = torch.randint(-3, 4, (5, 23)).to(dtype)
+    if dtype.is_floating_point:
+        for value, share in ((math.nan, 0.2), (math.inf, 0.1), (-math.inf, 0.1)):
+            x[torch.rand(5, 23) < share] = value
+
+    def ordered(x: Tensor) -> tuple[Tensor, Tensor]:
+        return tuple(x.sort(stable=True, descending=descending))
+
+    got, want = jit(ordered, in_dims=0, strict=True)(x), torch.vmap(ordered)(x)
+    torch.testing.assert_close(got, want, equal_nan=True, rtol=0, atol=0)
+
+
+def test_triangular_solves_of_columns_that_are_zero_in_some_worlds():
+    def solve(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
+        lower = torch.linalg.solve_triangular(A.tril(), B, upper=False)
+        return lower, torch.linalg.solve_triangular(A.triu(), lower, upper=True)
+
+    torch.manual_seed(0)
+    A = torch.randn(5, 4, 4, dtype=torch.float64) + 5 * torch.eye(4, dtype=torch.float64)
+    B = torch.randn(5, 4, 20, dtype=torch.float64) * (torch.rand(5, 1, 20) < 0.3)
+    B[:, :, ::3] = 0
+    torch.testing.assert_close(jit(solve, in_dims=0, strict=True)(A, B), torch.vmap(solve)(A, B))
