@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import mjtorch
-from mjtorch.compiler.ir.program import Buffer, touched_by
+from mjtorch.compiler.ir.nodes import Buffer, touched_by
 from mjtorch.model.slim import STATE
 
 BOUNCING = """

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from mjtorch.compiler.ir.program import Program
+from mjtorch.compiler.ir.nodes import Program
+from mjtorch.compiler.ir.text import as_text
 from mjtorch.compiler.lower import lower
-from mjtorch.compiler.passes.direct import write_directly
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,29 +26,33 @@ class Output:
 
 @dataclasses.dataclass(frozen=True)
 class Lowered:
-    """A loop program and how its buffers belong to the function's inputs and outputs."""
+    """A loop program, before any pass, and how its buffers belong to the function's inputs and outputs."""
 
     program: Program
     graph: GraphModule
     outputs: tuple[Output, ...]
 
     def as_text(self) -> str:
-        """The loop program, readable."""
-        return self.program.as_text()
+        """The loop program, readable: each statement below the operation and the line that it comes from."""
+        return as_text(self.program, origins=True)
 
 
 def lower_graph(
-    graph: GraphModule, shared: Sequence[bool], constants: dict[int, Tensor], elements: bool = False
+    graph: GraphModule,
+    shared: Sequence[bool],
+    constants: dict[int, Tensor],
+    elements: bool = False,
+    exact: bool = False,
 ) -> Lowered:
     """Lower a one-world graph. `shared[k]`: all worlds have input k in common; `constants`: inputs baked in.
 
-    elements: what is computed side by side, elements of a world or worlds.
+    elements: what is computed side by side, elements of a world or worlds; exact: whether a product with a zero is
+    computed where it may meet an infinity or NaN.
     """
     placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
     vals = [n.meta["val"] for n in placeholders]
     results = next(n for n in graph.graph.nodes if n.op == "output").args[0]
-    program, sources = lower(graph, vals, shared, constants, elements)
-    write_directly(program)
+    program, sources = lower(graph, vals, shared, constants, elements, exact)
     outputs = []
     for node, source in zip(results, sources, strict=True):
         if isinstance(source, Tensor):

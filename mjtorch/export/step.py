@@ -12,14 +12,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mjtorch.compiler.ir.program import FLOAT64, Number
+from mjtorch.compiler.ir.nodes import FLOAT64, Number
 from mjtorch.compiler.jit import jit
 from mjtorch.compiler.lower import NoRule
 from mjtorch.compiler.lower.values import DTYPES
 from mjtorch.compiler.lowered import Lowered
 from mjtorch.compiler.targets.cpu import printer
 from mjtorch.compiler.targets.cpu.build import build, flags
-from mjtorch.compiler.targets.cpu.printer import literal, print_program
+from mjtorch.compiler.targets.c.printer import literal
+from mjtorch.compiler.targets.cpu.printer import print_program
 
 # Fields of Data that a step reads and replaces, and those that it reads only.
 STATE = ("time", "qpos", "qvel", "act", "qacc_warmstart", "plastic", "history")

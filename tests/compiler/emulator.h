@@ -99,33 +99,33 @@ static void run_lanes(void (*work)()) {
   static void work() {                                                                   \
     Array const *in = tables_in, *out = tables_out;                                      \
     Worlds w = world_now;                                                                \
-    Once u = once_now;                                                                   \
+    Uniform u = uniform_now;                                                                   \
     __VA_ARGS__                                                                          \
   }                                                                                      \
   /* Memory begins as NaN in each world, so that what was never written shows. */        \
   extern "C" int run(Array const* in, Array const* out, int64_t count, int64_t random) { \
-    char* once_memory = (char*)malloc(ONCE_BYTES + 64);                                  \
+    char* uniform_memory = (char*)malloc(UNIFORM_BYTES + 64);                                  \
     tables_in = in, tables_out = out, seed = random, diverged = 0;                       \
     shared_memory = (char*)malloc(SHARED_BYTES + 64), far_memory = (char*)malloc(FAR_BYTES + 64); \
-    memset(once_memory, 255, ONCE_BYTES + 64), memset(shared_memory, 255, SHARED_BYTES + 64); \
-    once_now = COMMON(once_memory);                                                      \
+    memset(uniform_memory, 255, UNIFORM_BYTES + 64), memset(shared_memory, 255, SHARED_BYTES + 64); \
+    uniform_now = COMMON(uniform_memory);                                                      \
     world_now = {0, 1, 0, far_memory};                                                   \
-    if (ONCE_BYTES) run_lanes(work_once);                                                \
+    if (UNIFORM_BYTES) run_lanes(work_uniform);                                                \
     for (int64_t k = 0; k < count; ++k) {                                                \
       memset(shared_memory, 255, SHARED_BYTES + 64), memset(far_memory, 255, FAR_BYTES + 64); \
       world_now = {k, 1, 0, far_memory};                                                 \
       run_lanes(work);                                                                   \
     }                                                                                    \
-    free(once_memory), free(shared_memory), free(far_memory);                            \
+    free(uniform_memory), free(shared_memory), free(far_memory);                            \
     return diverged;                                                                     \
   }
-#define KERNEL_ONCE(...)                                                                 \
+#define KERNEL_UNIFORM(...)                                                                 \
   static Array const *tables_in, *tables_out;                                            \
   static Worlds world_now;                                                               \
-  static Once once_now;                                                                  \
-  static void work_once() {                                                              \
+  static Uniform uniform_now;                                                                  \
+  static void work_uniform() {                                                              \
     Array const *in = tables_in, *out = tables_out;                                      \
     Worlds w = world_now;                                                                \
-    Once u = once_now;                                                                   \
+    Uniform u = uniform_now;                                                                   \
     __VA_ARGS__                                                                          \
   }

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import mjtorch
 from mjtorch import jit
-from mjtorch.compiler.ir.program import Call, While, expressions, walk, walk_expr
+from mjtorch.compiler.ir.nodes import Call, While, expressions, walk, walk_expr
 from mjtorch.compiler.jit import Jitted
 from mjtorch.compiler.targets.cpu import native
 from mjtorch.control_flow import cond, fori_loop, scan, while_loop

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mjtorch import jit
-from mjtorch.compiler.ir.program import For, Group, Statement, While
+from mjtorch.compiler.ir.nodes import For, Group, Statement, While
 from mjtorch.compiler.targets.cpu.build import BuildError, compiler
 from mjtorch.compiler.targets.cpu.lanes import lane_by_lane
 from mjtorch.compiler.targets.cpu.native import printed

@@ -1,1 +1,1 @@
-"""The loop program, and what is said of it."""
+"""The intermediate representation: its nodes, what is done with all of them alike, its text, its meaning."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch.fx import GraphModule, Node
 
-from mjtorch.compiler.ir.program import BOOL, Call, Index, Load, Store, While, lookup
+from mjtorch.compiler.ir.nodes import BOOL, Call, Index, Load, Store, While, lookup
 from mjtorch.compiler.lower.elementwise import as_dtype
 from mjtorch.compiler.lower.lowering import Lowering, rule
 from mjtorch.compiler.lower.values import DTYPES, Lazy, Value, View, broadcast
@@ -100,7 +100,7 @@ def _cond(
 
     for graph, chosen in ((true_graph, flag), (false_graph, other)):
         body, _ = low.inside(lambda graph=graph, chosen=chosen: branch(graph, chosen))
-        low.emit(While([], Load(chosen.buffer, Index()), body))
+        low.emit(While((), Load(chosen.buffer, Index()), body))
     return out
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from mjtorch.compiler.ir.program import BOOL, INT, Assign, Call, Expr, FromIndex, Index, Load, Number, Store, lookup
+from mjtorch.compiler.ir.nodes import BOOL, INT, Assign, Call, Expr, FromIndex, Index, Load, Number, Store, lookup
 from mjtorch.compiler.lower.lowering import Lowering, call
-from mjtorch.compiler.lower.sums import MANY_ROWS, accumulate, nonzero, some, zero
+from mjtorch.compiler.lower.sums import MANY_ROWS, accumulate, may_skip, nonzero, nonzero_rows, some, zero
 from mjtorch.compiler.lower.values import Array, View, broadcast
 
 
@@ -23,7 +23,7 @@ def matrix_product(low: Lowering, a: Array, b: Array) -> View:
         return some(low, n, lambda j: nonzero(b.at([k, j])))
 
     def write() -> None:
-        rows, count = low.collect(inner, flag) if inner >= MANY_ROWS and n > 1 else (lambda k: k, Index(inner))
+        rows, count = low.compact(inner, flag) if may_skip(low, inner) and n > 1 else (lambda k: k, Index(inner))
 
         def element(index: list[Index]) -> None:
             i, j = index
@@ -46,7 +46,7 @@ def gram(low: Lowering, x: View, weight: Array) -> View:
     pairs = [(i, j) for i in range(n) for j in range(i + 1)]
 
     def write() -> None:
-        rows, count = low.collect(inner, lambda k: nonzero(weight.at([k, Index()])))
+        rows, count = nonzero_rows(low, inner, lambda k: nonzero(weight.at([k, Index()])))
 
         def element(t: Index) -> None:
             i, j = (lookup([p[side] for p in pairs], t) for side in (0, 1))

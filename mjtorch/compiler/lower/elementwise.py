@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from mjtorch.compiler.ir.program import BOOL, INT, Call
+from mjtorch.compiler.ir.nodes import BOOL, INT, Call
 from mjtorch.compiler.lower.lowering import Lowering, cast, rule
 from mjtorch.compiler.lower.values import DTYPES, Array, Lazy, NoRule, Value, View, broadcast
 

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch.fx import Node
 
-from mjtorch.compiler.ir.program import BOOL, INT, Call, Expr, Index, Load, Number, Store, lookup
+from mjtorch.compiler.ir.nodes import BOOL, INT, Call, Expr, Index, Number, lookup
 from mjtorch.compiler.lower.elementwise import as_dtype, op_name, result_dtype
 from mjtorch.compiler.lower.lowering import MAX_INLINE, Lowering, call, rule
 from mjtorch.compiler.lower.reduce import least
 from mjtorch.compiler.lower.shape import take_axes, whole
-from mjtorch.compiler.lower.values import Array, Lazy, NoRule, Value, View, broadcast, flat, number, numel
+from mjtorch.compiler.lower.values import Array, Lazy, NoRule, Value, View, broadcast, flat, load, number, numel, store
 
 
 def _is_constant(indices: Sequence[Value | None]) -> bool:
@@ -56,7 +56,7 @@ def dynamic_offset(
         step = _step(axis)
         if step is None:
             table = low.constant(torch.tensor(axis))
-            term: Expr = Load(table.buffer, Index(), wrap(e, len(axis), signed))
+            term: Expr = load(table.buffer, Index(), wrap(e, len(axis), signed))
         else:
             base = base + axis[0]
             term = call("mul", wrap(e, len(axis), signed), Number(step, INT), dtype=INT)
@@ -103,7 +103,7 @@ def _indexed(low: Lowering, x: Value, indices: Sequence[Value | None], *, signed
         address = v.base + start
         for d, i in zip(rest, [*index[:front], *index[front + len(block) :]], strict=True):
             address = address + lookup(v.axes[d], i)
-        return Load(v.buffer, address, offsets.at(index[front : front + len(block)]))
+        return load(v.buffer, address, offsets.at(index[front : front + len(block)]))
 
     return Lazy(shape, v.dtype, at, 3)
 
@@ -134,7 +134,7 @@ def _gather(low: Lowering, node: Node, x: Value, dim: int, index: Value, **_: An
     def at(i: Sequence[Index]) -> Expr:
         base, offset = dynamic_offset(low, v, [dim], [pick.at(i)])
         own = View(v.buffer, v.base, v.axes[:dim] + v.axes[dim + 1 :])
-        return Load(v.buffer, own.address([*i[:dim], *i[dim + 1 :]]) + base, offset)
+        return load(v.buffer, own.address([*i[:dim], *i[dim + 1 :]]) + base, offset)
 
     return Lazy(pick.shape, v.dtype, at, 3)
 
@@ -173,8 +173,8 @@ def _index_put(
 def _put(low: Lowering, out: View, address: Index, offset: Expr | None, value: Expr, op: str | None) -> None:
     """`out = value` at an address, or `out = op(out, value)`."""
     if op is not None:
-        value = call(op, Load(out.buffer, address, offset), value, dtype=out.dtype)
-    low.emit(Store(out.buffer, address, value, offset))
+        value = call(op, load(out.buffer, address, offset), value, dtype=out.dtype)
+    low.emit(store(out.buffer, address, value, offset))
 
 
 def _write_table(low: Lowering, out: View, table: np.ndarray, source: Array, op: str | None) -> None:
@@ -251,7 +251,7 @@ def _scattered(low: Lowering, node: Node, x: Value, dim: int, index: Value, sour
         address = keep.address([*i[:dim], *i[dim + 1 :]]) + base
         value = values.at(i if values.shape else [])
         if running is not None:
-            value = Call("where", (running.at([]), value, Load(out.buffer, address, offset)), out.dtype)
+            value = Call("where", (running.at([]), value, load(out.buffer, address, offset)), out.dtype)
         if op == "add" and isinstance(value, Call) and value.op == "where" and value.args[2] == number(0, out.dtype):
             # Most of what is masked adds nothing.
             low.choose(value.args[0], lambda: _put(low, out, address, offset, value, op), lambda: None)

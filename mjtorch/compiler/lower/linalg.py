@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.fx import Node
 
-from mjtorch.compiler.ir.program import (
+from mjtorch.compiler.ir.nodes import (
     BOOL,
     INT,
     Assign,
@@ -26,7 +26,7 @@ from mjtorch.compiler.ir.program import (
 from mjtorch.compiler.lower import elements
 from mjtorch.compiler.lower.lowering import Lowering, call, rule
 from mjtorch.compiler.lower.shape import take_axes, whole
-from mjtorch.compiler.lower.sums import MANY_ROWS, accumulate, nonzero, some, zero
+from mjtorch.compiler.lower.sums import MANY_ROWS, accumulate, may_skip, nonzero, nonzero_rows, some, zero
 from mjtorch.compiler.lower.values import Array, Lazy, Value, View, broadcast
 
 # A constant matrix with at most this share of non-zeros is multiplied by visiting those only.
@@ -65,7 +65,7 @@ def matrix_product(low: Lowering, a: Array, b: Array) -> View:
     out = low.alloc((m, n), dtype)
 
     def write() -> None:
-        rows, count = _nonzero_rows(low, a, b) if inner >= MANY_ROWS and n > 1 else (lambda k: k, Index(inner))
+        rows, count = _nonzero_rows(low, a, b) if may_skip(low, inner) and n > 1 else (lambda k: k, Index(inner))
 
         def row(i: Index) -> None:
             _columns(low, out, i, Index(n), count, lambda k: a.at([i, rows(k)]), lambda k, j: b.at([rows(k), j]))
@@ -75,7 +75,7 @@ def matrix_product(low: Lowering, a: Array, b: Array) -> View:
             flag = some(low, inner, lambda k: nonzero(a.at([i, k])))
             low.choose(flag, lambda: row(i), lambda: low.store(0.0, empty))
 
-        low.loop(m, row_if_any if m >= MANY_ROWS and inner < MANY_ROWS <= n else row)
+        low.loop(m, row_if_any if may_skip(low, min(m, n)) and inner < MANY_ROWS else row)
 
     low.group(write)
     return out
@@ -89,9 +89,9 @@ BLOCK = 4
 
 def _nonzero_rows(low: Lowering, a: Array, b: Array) -> tuple[Callable[[Index], Index], Index]:
     if a.shape[0] == 1:
-        return low.collect(a.shape[1], lambda k: nonzero(a.at([Index(), k])))
+        return low.compact(a.shape[1], lambda k: nonzero(a.at([Index(), k])))
 
-    return low.collect(b.shape[0], lambda k: some(low, b.shape[1], lambda j: nonzero(b.at([k, j]))))
+    return low.compact(b.shape[0], lambda k: some(low, b.shape[1], lambda j: nonzero(b.at([k, j]))))
 
 
 def _columns(
@@ -147,7 +147,7 @@ def gram(low: Lowering, x: View, weight: Array) -> View:
     out, scaled = low.alloc((n, n), dtype), low.alloc((inner,), dtype)
 
     def write() -> None:
-        rows, count = low.collect(inner, lambda k: nonzero(weight.at([k, Index()])))
+        rows, count = nonzero_rows(low, inner, lambda k: nonzero(weight.at([k, Index()])))
 
         def row(i: Index) -> None:
             def scale(k: Index) -> None:
@@ -206,18 +206,18 @@ def sparse_rows(low: Lowering, matrix: torch.Tensor, y: Array, out: View, transp
     return out
 
 
-def is_sparse(x: Value) -> bool:
-    """Whether `x` is a constant matrix with few non-zeros."""
-    return isinstance(x, torch.Tensor) and x.dim() == 2 and int((x != 0).sum()) <= SPARSE * x.numel()
+def is_sparse(low: Lowering, x: Value) -> bool:
+    """Whether `x` is a constant matrix with few non-zeros, which are all that need be looked at."""
+    return not low.exact and isinstance(x, torch.Tensor) and x.dim() == 2 and int((x != 0).sum()) <= SPARSE * x.numel()
 
 
 @rule("mm")
 def _mm(low: Lowering, node: Node, x: Value, y: Value) -> Array:
     shape = tuple(node.meta["val"].shape)
     a, b = low.array(x), low.array(y)
-    if is_sparse(x):
+    if is_sparse(low, x):
         return sparse_rows(low, x, b, low.alloc(shape, b.dtype), False)
-    if is_sparse(y):
+    if is_sparse(low, y):
         return sparse_rows(low, y.T.contiguous(), a, low.alloc(shape, a.dtype), True)
     weight = gram_weight(x, y)
     if weight is not None:
@@ -230,7 +230,7 @@ def _mm(low: Lowering, node: Node, x: Value, y: Value) -> Array:
 @rule("mv")
 def _mv(low: Lowering, node: Node, x: Value, y: Value) -> View:
     shape = tuple(node.meta["val"].shape)
-    if is_sparse(x):
+    if is_sparse(low, x):
         b = low.array(y)
         return sparse_rows(low, x, b, low.alloc(shape, b.dtype), False)
     a, b = low.array(x), low.array(y)
@@ -425,11 +425,11 @@ def triangular(low: Lowering, a: View, b: Array, upper: bool, unit: bool = False
 
             low.loop(n, row)
 
-        if columns < MANY_ROWS:
+        if not may_skip(low, columns):
             low.loop(columns, column)
             return
         low.store(low.array(0.0), View(out.buffer, out.address([*batch, Index(), Index()]), out.axes[-2:]))
-        which, count = low.collect(columns, lambda c: some(low, n, lambda i: nonzero(given(i, c))))
+        which, count = low.compact(columns, lambda c: some(low, n, lambda i: nonzero(given(i, c))))
         low.loop(count, lambda q: column(which(q)))
 
     def grouped(batch: list[Index]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,33 +12,43 @@ import torch
 import torch.utils._pytree as pytree
 from torch.fx import GraphModule, Node
 
-from mjtorch.compiler.ir.program import (
+from mjtorch.compiler.ir.nodes import (
     BOOL,
+    COMMON,
+    CONSTANT,
     FLOAT32,
     FLOAT64,
+    INPUT,
     INT,
+    OUTPUT,
+    SCRATCH,
+    SHARED,
+    UNIFORM,
+    Body,
     Buffer,
     Call,
-    Collect,
+    Compact,
     Declare,
     Expr,
     For,
     FromIndex,
+    Gather,
     Group,
     If,
     Index,
+    Item,
+    Length,
     Load,
     Local,
-    Note,
     Number,
     Program,
     Statement,
     Store,
     Variable,
     lookup,
-    touched_by,
-    walk_expr,
 )
+from mjtorch.compiler.ir.source import Origin
+from mjtorch.compiler.ir.walk import touched_by, walk_expr
 from mjtorch.compiler.lower.values import (
     DTYPES,
     Array,
@@ -51,9 +62,6 @@ from mjtorch.compiler.lower.values import (
     number,
     numel,
 )
-from mjtorch.compiler.passes.fuse import fuse
-from mjtorch.compiler.passes.skip import skip
-from mjtorch.compiler.targets.cuda.spread import mergeable
 
 # More operations than this are stored rather than repeated or inlined further.
 MAX_INLINE = 32
@@ -78,15 +86,18 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 class Lowering:
     """The state of one lowering: statements so far, in the block that is being written.
 
-    once: the statements that are the same for all worlds; None if these are not told apart
+    uniform: the statements that are the same for all worlds; None if these are not told apart
     elements: whether elements of one world will be computed side by side, rather than worlds
+    exact: whether a product with a zero is to be computed where it may meet an infinity or NaN
+    origin: the operation that is being lowered
     """
 
-    def __init__(self, *, once: bool = False, elements: bool = False) -> None:
-        self.elements = elements
+    def __init__(self, *, uniform: bool = False, elements: bool = False, exact: bool = False) -> None:
+        self.elements, self.exact = elements, exact
         self.block: list[Statement] = []
-        self.once: list[Statement] | None = [] if once else None
-        self.is_once = False
+        self.uniform: list[Statement] | None = [] if uniform else None
+        self.is_uniform = False
+        self.origin: Origin | None = None
         self.constants: dict[bytes, Buffer] = {}
         # Nodes that write into an array of a loop's state, and the flag of the worlds that still run.
         self.in_place: dict[Node, tuple[View, View]] = {}
@@ -96,7 +107,7 @@ class Lowering:
 
     def emit(self, *statements: Statement) -> None:
         """Append to the block that is being written."""
-        self.block.extend(statements)
+        self.block.extend(s if s.origin is not None else dataclasses.replace(s, origin=self.origin) for s in statements)
 
     def variable(self, prefix: str = "i") -> str:
         """A name that is not taken yet."""
@@ -109,12 +120,12 @@ class Lowering:
         self.emit(Declare(x, value))
         return x
 
-    def inside(self, write: Callable[[], Any]) -> tuple[list[Statement], Any]:
+    def inside(self, write: Callable[[], Any]) -> tuple[Body, Any]:
         """The statements that `write` emits, and what it returns."""
         outer, self.block = self.block, []
         result = write()
         inner, self.block = self.block, outer
-        return inner, result
+        return tuple(inner), result
 
     def loop(
         self,
@@ -125,7 +136,7 @@ class Lowering:
         scope: bool = False,
         parallel: bool = False,
     ) -> None:
-        """A loop around what `write(index)` emits; none where there is one turn."""
+        """A loop around what `write(index)` emits; none where there is one iteration."""
         start, stop = (Index(x) if isinstance(x, int) else x for x in (start, stop))
         if not start.terms and not stop.terms and stop.base - start.base <= 1:
             if stop.base > start.base:
@@ -146,12 +157,12 @@ class Lowering:
 
         level([])
 
-    def collect(self, size: int, flag: Callable[[Index], Expr]) -> tuple[Callable[[Index], Index], Index]:
+    def compact(self, size: int, flag: Callable[[Index], Expr]) -> tuple[Callable[[Index], Index], Index]:
         """The `k < size` for which `flag(k)` holds in some world: how to look up the i-th of them, and how many."""
         name, variable = self.variable("list"), self.variable()
         body, found = self.inside(lambda: flag(Index(0, ((Variable(variable), 1),))))
-        self.emit(Collect(name, variable, size, body, found))
-        return (lambda i: Index(0, ((Variable(f"{name}[{i}]"), 1),))), Index(0, ((Variable(f"{name}_n"), 1),))
+        self.emit(Compact(name, variable, size, body, found))
+        return (lambda i: Index(0, ((Item(name, i), 1),))), Index(0, ((Length(name), 1),))
 
     def choose(self, flag: Expr, write: Callable[[], Any], otherwise: Callable[[], Any]) -> None:
         """What `write` emits if `flag` holds in some world, else what `otherwise` does."""
@@ -160,15 +171,15 @@ class Lowering:
     def group(self, write: Callable[[], Any]) -> None:
         """What `write` emits, as one statement if it declares variables."""
         body, _ = self.inside(write)
-        if any(isinstance(s, (Declare, Collect)) for s in body):
-            body = [Group(body)]
+        if any(isinstance(s, (Declare, Compact)) for s in body):
+            body = (Group(body),)
         self.emit(*body)
 
     # --- values ---
 
     def alloc(self, shape: Sequence[int], dtype: str) -> View:
         """A new array, in scratch memory or in what all worlds have in common."""
-        return dense(Buffer(numel(shape), dtype, "once" if self.is_once else "scratch"), shape)
+        return dense(Buffer(numel(shape), dtype, UNIFORM if self.is_uniform else SCRATCH), shape)
 
     def constant(self, x: torch.Tensor) -> View:
         """A constant array; equal ones share memory."""
@@ -176,7 +187,7 @@ class Lowering:
         dtype = DTYPES[x.dtype]
         key = dtype.encode() + array.tobytes()
         if key not in self.constants:
-            self.constants[key] = Buffer(max(1, array.size), dtype, "constant", array.reshape(-1))
+            self.constants[key] = Buffer(max(1, array.size), dtype, CONSTANT, array.reshape(-1))
         return dense(self.constants[key], x.shape)
 
     def array(self, x: Value) -> Array:
@@ -271,7 +282,8 @@ class Lowering:
             if n is node.args[0] or not any(place[u] >= place[node] for u in n.users):
                 continue
             if isinstance(x, (View, Lazy)) and 0 not in x.shape:
-                read = {e.buffer for e in walk_expr(x.at([Index()] * len(x.shape))) if isinstance(e, Load)}
+                found = walk_expr(x.at([Index()] * len(x.shape)))
+                read = {e.buffer for e in found if isinstance(e, (Load, Gather))}
                 env[n] = self.store(x) if buffer in read else x
 
     def call(self, node: Node, args: tuple, kwargs: dict) -> Any:
@@ -287,25 +299,27 @@ class Lowering:
             return node.target(*args, **kwargs)
         if name not in RULES:
             raise NoRule(str(node.target))
-        if self.once is None or isinstance(node.target, torch._ops.HigherOrderOperator) or node in self.in_place:
-            once = False
+        if self.uniform is None or isinstance(node.target, torch._ops.HigherOrderOperator) or node in self.in_place:
+            uniform = False
         else:
-            once = all(same_for_all(x) for x in leaves)
-        if once:
-            return self.called_once(node, name, args, kwargs)
-        self.emit(Note(f"{node.name} = {name}"))
-        result = RULES[name](self, node, *args, **kwargs)
-        return self.keep(node, result) if isinstance(result, Lazy) else result
+            uniform = all(same_for_all(x) for x in leaves)
+        around, self.origin = self.origin, Origin(name, node.name, node.meta.get("source"))
+        if uniform:
+            result = self.called_once(node, name, args, kwargs)
+        else:
+            result = RULES[name](self, node, *args, **kwargs)
+            result = self.keep(node, result) if isinstance(result, Lazy) else result
+        self.origin = around
+        return result
 
     def called_once(self, node: Node, name: str, args: tuple, kwargs: dict) -> Any:
         """An op that is the same for all worlds."""
-        assert self.once is not None
-        outer, self.block, self.is_once = self.block, self.once, True
-        self.emit(Note(f"{node.name} = {name}"))
+        assert self.uniform is not None
+        outer, self.block, self.is_uniform = self.block, self.uniform, True
         result = RULES[name](self, node, *args, **kwargs)
         if isinstance(result, Lazy) and result.cost:
             result = self.store(result)
-        self.block, self.is_once = outer, False
+        self.block, self.is_uniform = outer, False
         return result
 
     def keep(self, node: Node, x: Lazy) -> Value:
@@ -329,13 +343,13 @@ def on_cpu(x: Any) -> Any:
 
 
 def same_for_all(x: Any) -> bool:
-    """Whether an argument of an op is the same in all worlds, and in all turns of the loops around it."""
+    """Whether an argument of an op is the same in all worlds, and in all iterations of the loops around it."""
     if not isinstance(x, (View, Lazy)) or 0 in x.shape:
         return True
     for e in walk_expr(x.at([Index()] * len(x.shape))):
         if isinstance(e, Local) or (isinstance(e, FromIndex) and e.index.terms):
             return False
-        if isinstance(e, Load) and (e.buffer.kind not in ("shared", "once", "constant") or e.index.terms):
+        if isinstance(e, (Load, Gather)) and (e.buffer.kind not in COMMON or e.index.terms):
             return False
     return True
 
@@ -391,6 +405,7 @@ def lower(
     shared: Sequence[bool],
     constants: dict[int, torch.Tensor],
     elements: bool = False,
+    exact: bool = False,
 ) -> tuple[Program, list[int | torch.Tensor | None]]:
     """The loop program of a one-world graph, and where its outputs come from.
 
@@ -399,16 +414,17 @@ def lower(
     Inputs that nothing reads are left out of the program.
 
     vals: shapes and dtypes of the inputs; shared: which inputs all worlds have in common; constants: values of the
-    inputs that are baked in; elements: what will be computed side by side, elements of a world or worlds.
+    inputs that are baked in; elements: what will be computed side by side, elements of a world or worlds; exact: see
+    `Lowering`.
     """
-    low = Lowering(once=any(common for common in shared) and not all(shared), elements=elements)
+    low = Lowering(uniform=any(common for common in shared) and not all(shared), elements=elements, exact=exact)
     inputs: list[Value] = []
     buffers = []
     for k, (val, common) in enumerate(zip(vals, shared, strict=True)):
         if k in constants:
             inputs.append(on_cpu(constants[k]))
             continue
-        buffer = Buffer(val.numel(), DTYPES[val.dtype], "shared" if common else "input", position=k)
+        buffer = Buffer(val.numel(), DTYPES[val.dtype], SHARED if common else INPUT, position=k)
         buffers.append(buffer)
         inputs.append(dense(buffer, val.shape))
     outputs: list[Buffer] = []
@@ -419,12 +435,11 @@ def lower(
         if sources[-1] is not None:
             continue
         a = low.array(x)
-        buffer = Buffer(numel(a.shape), a.dtype, "output", position=k)
+        buffer = Buffer(numel(a.shape), a.dtype, OUTPUT, position=k)
         low.store(a, dense(buffer, a.shape))
         outputs.append(buffer)
-    once = low.once or []
-    read = touched_by([*once, *low.block])
-    program = Program(
-        [b for b in buffers if b in read], outputs, [b for b in low.constants.values() if b in read], once, low.block
-    )
-    return (fuse(program, mergeable) if elements else skip(fuse(program))), sources
+    uniform = tuple(low.uniform or ())
+    read = touched_by([*uniform, *low.block])
+    constants_read = tuple(b for b in low.constants.values() if b in read)
+    program = Program(tuple(b for b in buffers if b in read), tuple(outputs), constants_read, uniform, tuple(low.block))
+    return program, sources

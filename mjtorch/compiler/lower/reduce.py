@@ -9,11 +9,11 @@ from typing import Any
 
 from torch.fx import Node
 
-from mjtorch.compiler.ir.program import BOOL, INT, Assign, Call, Expr, FromIndex, Index, Local, Number, Store
+from mjtorch.compiler.ir.nodes import BOOL, INT, Assign, Call, Expr, FromIndex, Index, Local, Number, Store
 from mjtorch.compiler.lower.elementwise import as_dtype, extremum, op_name, result_dtype
 from mjtorch.compiler.lower.lowering import Lowering, call, cast, rule
 from mjtorch.compiler.lower.shape import fix, reshape
-from mjtorch.compiler.lower.values import Array, Lazy, Value, View, number, numel
+from mjtorch.compiler.lower.values import Array, Lazy, Value, View, number, numel, store
 
 # Reductions over at most this many elements become one expression instead of a loop.
 UNROLLED = 4
@@ -312,8 +312,8 @@ def ordered(low: Lowering, x: Value, dim: int, count: int, descending: bool) -> 
             stride = values.axes[dim][1] - values.axes[dim][0] if count else 0
             offset = call("mul", cast(place, INT), Number(stride, INT), dtype=INT)
             base = values.address(_merge(index, [dim], [Index()]))
-            low.emit(Store(values.buffer, base, mine, offset))
-            low.emit(Store(places.buffer, base, FromIndex(i), offset))
+            low.emit(store(values.buffer, base, mine, offset))
+            low.emit(store(places.buffer, base, FromIndex(i), offset))
 
         def is_nearer(x: Expr) -> Expr:
             return Call("gt" if descending else "lt", (x, last), BOOL)
@@ -343,8 +343,8 @@ def ordered(low: Lowering, x: Value, dim: int, count: int, descending: bool) -> 
                 low.loop(n, alone, parallel=True)
 
             def nearer_first() -> None:
-                which, found = low.collect(n, lambda i: is_nearer(at(i)))
-                others, rest = low.collect(n, lambda i: Call("not", (is_nearer(at(i)),), BOOL))
+                which, found = low.compact(n, lambda i: is_nearer(at(i)))
+                others, rest = low.compact(n, lambda i: Call("not", (is_nearer(at(i)),), BOOL))
 
                 def nearer(q: Index) -> None:
                     mine, place = low.local(a.dtype, at(which(q))), low.local(unit, none)
@@ -387,7 +387,7 @@ def ordered(low: Lowering, x: Value, dim: int, count: int, descending: bool) -> 
 
         low.loop(n, lambda i: add_if(nearer, is_nearer(at(i))))
         low.loop(n, rank_last)
-        which, found = low.collect(n, lambda i: is_nearer(at(i)))
+        which, found = low.compact(n, lambda i: is_nearer(at(i)))
         low.loop(found, rank_nearer)
         low.loop(n, lambda i: put(i, at(i), ranks.at([i])))
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.fx import Node
 
-from mjtorch.compiler.ir.program import Index, lookup
+from mjtorch.compiler.ir.nodes import Index, lookup
 from mjtorch.compiler.lower.elementwise import choose, op_name, result_dtype
 from mjtorch.compiler.lower.lowering import RULES, Lowering, rule
 from mjtorch.compiler.lower.values import Array, Lazy, NoRule, Value, View, flat, numel

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from mjtorch.compiler.ir.program import BOOL, INT, Assign, Call, Expr, FromIndex, Index, Load, Number, Store
+from mjtorch.compiler.ir.nodes import BOOL, INT, Assign, Call, Expr, FromIndex, Index, Number, Store
 from mjtorch.compiler.lower.elementwise import as_dtype, choose
 from mjtorch.compiler.lower.linalg import transposed
 from mjtorch.compiler.lower.lowering import Lowering, call, rule
 from mjtorch.compiler.lower.reduce import reduce
 from mjtorch.compiler.lower.shape import fix, take_axes, whole
 from mjtorch.compiler.lower.sums import accumulate
-from mjtorch.compiler.lower.values import Array, Value, View, broadcast
+from mjtorch.compiler.lower.values import Array, Value, View, broadcast, load, store
 
 
 class Matrix:
@@ -39,8 +39,8 @@ class Matrix:
         offset = call("mul", row, Number(self.stride, INT), dtype=INT)
         top = self.stack.address([*self.batch, Index(), j])
         mine = low.local(self.stack.dtype, self.at(i, j))
-        self.put(low, i, j, Load(self.stack.buffer, top, offset))
-        low.emit(Store(self.stack.buffer, top, mine, offset))
+        self.put(low, i, j, load(self.stack.buffer, top, offset))
+        low.emit(store(self.stack.buffer, top, mine, offset))
 
 
 def factorise(low: Lowering, x: Value) -> tuple[View, View, View]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mjtorch.compiler.ir.program import BOOL, INT, Assign, Call, Expr, Index, Local, Number
+from mjtorch.compiler.ir.nodes import BOOL, INT, Assign, Call, Expr, Index, Local, Number
 from mjtorch.compiler.lower.lowering import Lowering, call
 
 # From this many rows on it pays to look for those that are zero.
@@ -42,3 +42,13 @@ def some(low: Lowering, count: int, flag: Callable[[Index], Expr]) -> Local:
 def nonzero(e: Expr) -> Expr:
     """Whether `e` is not 0; NaN counts as such."""
     return Call("ne", (e, zero(e.dtype)), BOOL)
+
+
+def may_skip(low: Lowering, count: int) -> bool:
+    """Whether to look for those of `count` rows that are zero: a zero that meets an infinity or NaN then gives 0."""
+    return not low.exact and count >= MANY_ROWS
+
+
+def nonzero_rows(low: Lowering, count: int, flag: Callable[[Index], Expr]) -> tuple[Callable[[Index], Index], Index]:
+    """The rows `k < count` for which `flag(k)` holds in some world, and how many; all, if zeros are not skipped."""
+    return (lambda k: k, Index(count)) if low.exact else low.compact(count, flag)

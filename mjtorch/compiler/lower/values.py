@@ -8,7 +8,21 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from mjtorch.compiler.ir.program import BOOL, FLOAT32, FLOAT64, INT, Buffer, Expr, Index, Load, Number, lookup
+from mjtorch.compiler.ir.nodes import (
+    BOOL,
+    FLOAT32,
+    FLOAT64,
+    INT,
+    Buffer,
+    Expr,
+    Gather,
+    Index,
+    Load,
+    Number,
+    Scatter,
+    Store,
+    lookup,
+)
 
 
 class NoRule(NotImplementedError):  # noqa: N818 - it says what is missing, and reads as that
@@ -130,3 +144,17 @@ def number(value: float | bool, dtype: str) -> Number:
     if dtype == BOOL:
         return Number(bool(value), BOOL)
     return Number(int(value) if dtype == INT else float(value), dtype)
+
+
+def load(buffer: Buffer, index: Index, offset: Expr | None = None) -> Expr:
+    """`buffer[index + offset]`; no offset, or one that is a number, needs no gather."""
+    if offset is None or isinstance(offset, Number):
+        return Load(buffer, index if offset is None else index + offset.value)
+    return Gather(buffer, index, offset)
+
+
+def store(buffer: Buffer, index: Index, value: Expr, offset: Expr | None = None) -> Store | Scatter:
+    """`buffer[index + offset] = value`."""
+    if offset is None or isinstance(offset, Number):
+        return Store(buffer, index if offset is None else index + offset.value, value)
+    return Scatter(buffer, index, offset, value)

@@ -1,4 +1,4 @@
-"""Work that only one branch needs moves into it."""
+"""Code sinking: which work only one branch needs, so that it can move into it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,9 @@ import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 
-from mjtorch.compiler.ir.program import (
-    Assign,
-    Buffer,
-    Declare,
-    For,
-    Group,
-    Local,
-    Note,
-    Statement,
-    Store,
-    expressions,
-    walk,
-)
-from mjtorch.compiler.passes.fuse import accesses, conflicts, window
+from mjtorch.compiler.analysis.dependence import accesses, conflicts, window
+from mjtorch.compiler.ir.nodes import SCRATCH, Assign, Buffer, Declare, For, Group, Local, Scatter, Statement, Store
+from mjtorch.compiler.ir.walk import expressions, walk
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,24 +21,24 @@ class Uses:
     @classmethod
     def of(cls, statements: Sequence[Statement]) -> Uses:
         """Those in `statements`."""
-        buffers = Counter(b for b, *_ in accesses(statements, {}))
+        buffers = Counter(a.buffer for a in accesses(statements, {}))
         variables = Counter(e for s in walk(statements) for e in expressions(s) if isinstance(e, Local))
         return cls(buffers, variables)
 
 
 def only_for(
-    branch: Sequence[Statement], rest: Statement, before: Sequence[Statement], turn: str, uses: Uses
+    branch: Sequence[Statement], rest: Statement, before: Sequence[Statement], variable: str, uses: Uses
 ) -> list[int]:
     """Which of the statements `before` compute what nothing but a `branch` needs, so that they can be done in it.
 
-    All are in one turn of a loop, over `turn`. rest: what is done whether the branch is taken or not, or if it is not;
-    uses: of the whole program
+    All are in one iteration of a loop, over `variable`. rest: what is done whether the branch is taken or not, or if it
+    is not; uses: of the whole program
     """
     found = [k for k, s in enumerate(before) if _only_computes(s)]
     elsewhere = Uses.of([rest])
     while True:
         # Fewer and fewer, until what these write is used by these alone.
-        private = _private([*(before[k] for k in found), *branch], elsewhere, turn, uses)
+        private = _private([*(before[k] for k in found), *branch], elsewhere, variable, uses)
         kept = [k for k in found if _written([before[k]]) <= private and _can_wait(before, k, found)]
         if kept == found:
             return found
@@ -69,34 +58,36 @@ def _only_computes(s: Statement) -> bool:
     def plain(x: Statement) -> bool:
         if isinstance(x, For):
             return not x.scope and x.guard is None
-        return x.local in own if isinstance(x, Assign) else isinstance(x, (Declare, Store, Group, Note))
+        return x.local in own if isinstance(x, Assign) else isinstance(x, (Declare, Store, Scatter, Group))
 
     return all(map(plain, within))
 
 
-def _private(statements: Sequence[Statement], elsewhere: Uses, turn: str, uses: Uses) -> set[Buffer | Local]:
-    """Arrays and variables that nothing but these uses, and they only in the turn in which they have written it."""
+def _private(statements: Sequence[Statement], elsewhere: Uses, variable: str, uses: Uses) -> set[Buffer | Local]:
+    """Arrays and variables that nothing but these uses, and they only in the iteration in which they wrote it."""
     mine = Uses.of(statements)
     found: set[Buffer | Local] = {
         v for v in _written(statements) if isinstance(v, Local) and mine.variables[v] == uses.variables[v]
     }
     places: dict[Buffer, set] = {}
-    for b, index, offset, writes, bounds in accesses(statements, {}):
-        if b not in places and not writes:
-            places[b] = {None}
-        places.setdefault(b, set()).add(None if offset else window(index, turn, bounds))
+    for a in accesses(statements, {}):
+        if a.buffer not in places and not a.writes:
+            places[a.buffer] = {None}
+        places.setdefault(a.buffer, set()).add(None if a.moving else window(a.index, variable, a.bounds))
     found |= {
         b
         for b, windows in places.items()
-        if b.kind == "scratch" and mine.buffers[b] == uses.buffers[b] and len(windows) == 1 and None not in windows
+        if b.kind == SCRATCH and mine.buffers[b] == uses.buffers[b] and len(windows) == 1 and None not in windows
     }
     return {x for x in found if not (elsewhere.variables[x] if isinstance(x, Local) else elsewhere.buffers[x])}
 
 
 def _written(statements: Sequence[Statement]) -> set[Buffer | Local]:
     """What is stored, declared and assigned."""
-    return {
-        x.buffer if isinstance(x, Store) else x.local
-        for x in walk(statements)
-        if isinstance(x, (Store, Declare, Assign))
-    }
+    found: set[Buffer | Local] = set()
+    for x in walk(statements):
+        if isinstance(x, (Store, Scatter)):
+            found.add(x.buffer)
+        elif isinstance(x, (Declare, Assign)):
+            found.add(x.local)
+    return found

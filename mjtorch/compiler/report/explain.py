@@ -21,7 +21,7 @@ from torch.fx import GraphModule, Node
 
 from mjtorch import tree
 from mjtorch.compiler.cache import store as cache
-from mjtorch.compiler.ir.program import (
+from mjtorch.compiler.ir.nodes import (
     Buffer,
     Call,
     Collect,

@@ -13,10 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mjtorch.compiler.ir.program import FLOAT64
+from mjtorch.compiler.ir.nodes import FLOAT64
 from mjtorch.compiler.lowered import Lowered, Output
+from mjtorch.compiler.passes import run_passes
 from mjtorch.compiler.ready import Ready
 from mjtorch.compiler.targets.cpu.build import flags, library, vector_bytes
+from mjtorch.compiler.targets.cpu.pipeline import CPU
 from mjtorch.compiler.targets.cpu.printer import print_program
 
 # Up to this many worlds are computed one by one, by code that has no lanes.
@@ -59,7 +61,7 @@ class Printed:
 
 def printed(lowered: Lowered, few: bool) -> Printed:
     """The C++ of a program, for a few worlds or for many."""
-    program = lowered.program
+    program = run_passes(lowered.program, CPU)
     wide = any(b.dtype == FLOAT64 for b in [*program.inputs, *program.outputs, *program.constants])
     lanes = 1 if few else vector_bytes() // (8 if wide else 4)
     source = print_program(program, parts=max(1, min(4, os.cpu_count() or 1)))

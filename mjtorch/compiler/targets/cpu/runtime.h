@@ -38,11 +38,11 @@ struct Worlds {
 #define REGISTER 16
 #endif
 // What all worlds have in common.
-struct Once {
+struct Uniform {
   float* F;
   double* D;
   int64_t* I;
   MASK* B;
 };
-#define ARGS Array const *in, Array const *out, Worlds w, PF F, PD D, PI I, PB B, Once u
+#define ARGS Array const *in, Array const *out, Worlds w, PF F, PD D, PI I, PB B, Uniform u
 #define PASS in, out, w, F, D, I, B, u

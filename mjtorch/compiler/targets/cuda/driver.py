@@ -46,7 +46,7 @@ class Kernels:
     """A loaded program: its two entries, in the context of one device."""
 
     run: Any
-    once: Any
+    uniform: Any
     context: Any
 
 
@@ -57,11 +57,11 @@ def load(code: bytes, device: torch.device, shared: int) -> Kernels:
     context = check(cu.cuDevicePrimaryCtxRetain(check(cu.cuDeviceGet(device.index))))
     check(cu.cuCtxSetCurrent(context))
     module = check(cu.cuModuleLoadData(code))
-    run, once = (check(cu.cuModuleGetFunction(module, name)) for name in (b"run", b"once"))
+    run, uniform = (check(cu.cuModuleGetFunction(module, name)) for name in (b"run", b"uniform"))
     attribute = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    for kernel in (run, once):
+    for kernel in (run, uniform):
         check(cu.cuFuncSetAttribute(kernel, attribute, shared))
-    return Kernels(run, once, context)
+    return Kernels(run, uniform, context)
 
 
 def resident(kernels: Kernels, threads: int, shared: int, device: torch.device) -> int:

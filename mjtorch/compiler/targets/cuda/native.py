@@ -88,11 +88,11 @@ class CudaNative(Native):
         with torch.cuda.device(self.device):
             stream = torch.cuda.current_stream(self.device).cuda_stream
             far = self._memory(source.far * shape.side_by_side * blocks)
-            once = self._memory(source.once)
+            uniform = self._memory(source.uniform)
             tables = self._tables(ready)
-            common = ctypes.c_void_p(once.data_ptr())
-            if source.once:
-                launch(self.kernels, self.kernels.once, 1, source.lanes, source.shared, (tables, common), stream)
+            common = ctypes.c_void_p(uniform.data_ptr())
+            if source.uniform:
+                launch(self.kernels, self.kernels.uniform, 1, source.lanes, source.shared, (tables, common), stream)
             arguments = (tables, ctypes.c_int64(ready.count), ctypes.c_void_p(far.data_ptr()), common)
             launch(self.kernels, self.kernels.run, blocks, shape.threads, shape.shared, arguments, stream)
 

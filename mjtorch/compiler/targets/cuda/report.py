@@ -49,7 +49,7 @@ class Report:
         lines = [
             f"{self.name} on a GPU: {s.lanes} lanes a world, {s.barriers} barriers in the text, about "
             f"{s.operations:,.0f} operations of each lane a world",
-            f"  bytes a world: {s.shared:,} shared, {s.far:,} global; {s.once:,} for all worlds",
+            f"  bytes a world: {s.shared:,} shared, {s.far:,} global; {s.uniform:,} for all worlds",
             "",
             f"  {'':8}{'registers':>11}{'spilled bytes':>15}{'code bytes':>12}{'worlds/SM':>11}{'seconds':>9}",
         ]

@@ -53,15 +53,15 @@ struct Worlds {
 #include "vector.h"
 
 // What all worlds have in common.
-struct Once {
+struct Uniform {
   vf* F;
   vd* D;
   vi* I;
   vb* B;
 };
 #define COMMON(memory)                                                                   \
-  {(vf*)((memory) + AT_F_ONCE), (vd*)((memory) + AT_D_ONCE), (vi*)((memory) + AT_I_ONCE), (vb*)((memory) + AT_B_ONCE)}
-#define ARGS Array const *in, Array const *out, Worlds w, Once u
+  {(vf*)((memory) + AT_F_UNIFORM), (vd*)((memory) + AT_D_UNIFORM), (vi*)((memory) + AT_I_UNIFORM), (vb*)((memory) + AT_B_UNIFORM)}
+#define ARGS Array const *in, Array const *out, Worlds w, Uniform u
 #define PASS in, out, w, u
 #define GIVEN(type, k, i) (((type const*)in[k].data)[(i) * in[k].element + w.first * in[k].world])
 #define PUT(type, k, i) ((type*)out[k].data)[(i) * out[k].element + w.first * out[k].world]
@@ -72,7 +72,7 @@ struct Once {
   vi *I = (vi*)(own + AT_I), *Ifar = (vi*)(away + AT_I_FAR);                             \
   vb *B = (vb*)(own + AT_B), *Bfar = (vb*)(away + AT_B_FAR);                             \
   unsigned short* LISTS = (unsigned short*)(own + AT_LISTS)
-#define ONCE_MEMORY                                                                      \
+#define UNIFORM_MEMORY                                                                      \
   vf* F = u.F;                                                                           \
   vd* D = u.D;                                                                           \
   vi* I = u.I;                                                                           \
@@ -109,7 +109,7 @@ struct Tables {
 #define KERNEL(...)                                                                      \
   extern "C" __global__ void run(const __grid_constant__ Tables t, int64_t count, char* far, char* common) { \
     Array const *in = t.in, *out = t.out;                                                \
-    Once u = COMMON(common);                                                             \
+    Uniform u = COMMON(common);                                                             \
     int place = threadIdx.x / LANES, side_by_side = blockDim.x / LANES;                  \
     int64_t first = (int64_t)blockIdx.x * side_by_side + place;                          \
     for (int64_t world = first; world < count; world += (int64_t)gridDim.x * side_by_side) { \
@@ -118,9 +118,9 @@ struct Tables {
       SYNC;                                                                              \
     }                                                                                    \
   }
-#define KERNEL_ONCE(...)                                                                 \
-  extern "C" __global__ void once(const __grid_constant__ Tables t, char* common) {       \
-    Once u = COMMON(common);                                                             \
+#define KERNEL_UNIFORM(...)                                                                 \
+  extern "C" __global__ void uniform(const __grid_constant__ Tables t, char* common) {       \
+    Uniform u = COMMON(common);                                                             \
     Array const *in = t.in, *out = t.out;                                                \
     Worlds w = {0, 1, 0, 0};                                                             \
     __VA_ARGS__                                                                          \

@@ -172,16 +172,16 @@ INLINE int64_t of(vi x, int l) { return LANE(x, l); }
 
 // Elements at an offset that each world has for itself.
 #define MOVING(L, vector, scalar, READ)                                                  \
-  INLINE void give##L(P##L p, int64_t i, vi o, vector x) {                               \
+  INLINE void scatter##L(P##L p, int64_t i, vi o, vector x) {                               \
     EACH LANE(p[i + LANE(o, l)], l) = LANE(x, l);                                        \
   }                                                                                      \
-  INLINE vector pick##L(scalar const* p, vi o) {                                         \
+  INLINE vector gather_common##L(scalar const* p, vi o) {                                         \
     vector r;                                                                            \
     EACH LANE(r, l) = READ(p[LANE(o, l)]);                                               \
     return r;                                                                            \
   }
-#define TAKE(L, vector)                                                                  \
-  INLINE vector take##L(P##L p, int64_t i, vi o) {                                       \
+#define GATHER(L, vector)                                                                  \
+  INLINE vector gather##L(P##L p, int64_t i, vi o) {                                       \
     vector r;                                                                            \
     EACH LANE(r, l) = LANE(p[i + LANE(o, l)], l);                                        \
     return r;                                                                            \
@@ -190,7 +190,7 @@ MOVING(F, vf, float, SAME)
 MOVING(D, vd, double, SAME)
 MOVING(I, vi, int64_t, SAME)
 MOVING(B, vb, uint8_t, TO_MASK)
-INLINE vb pickmaskB(MASK const* p, vi o) {
+INLINE vb gather_commonmaskB(MASK const* p, vi o) {
   vb r;
   EACH LANE(r, l) = p[LANE(o, l)];
   return r;
@@ -199,22 +199,22 @@ INLINE vb pickmaskB(MASK const* p, vi o) {
 #define STEPS8 0, 1, 2, 3, 4, 5, 6, 7
 #if N == 16
 INLINE __m512i spots(vi o) { return (__m512i)(CONVERT(o, vs) * N + (vs){STEPS8, 8, 9, 10, 11, 12, 13, 14, 15}); }
-INLINE vf takeF(PF p, int64_t i, vi o) { return (vf)_mm512_i32gather_ps(spots(o), (float*)(p + i), 4); }
-INLINE vb takeB(PB p, int64_t i, vi o) { return (vb)_mm512_i32gather_epi32(spots(o), (int*)(p + i), 4); }
-TAKE(D, vd)
-TAKE(I, vi)
+INLINE vf gatherF(PF p, int64_t i, vi o) { return (vf)_mm512_i32gather_ps(spots(o), (float*)(p + i), 4); }
+INLINE vb gatherB(PB p, int64_t i, vi o) { return (vb)_mm512_i32gather_epi32(spots(o), (int*)(p + i), 4); }
+GATHER(D, vd)
+GATHER(I, vi)
 #else
 INLINE __m512i spots(vi o) { return (__m512i)(o * N + (vi){STEPS8}); }
-INLINE vd takeD(PD p, int64_t i, vi o) { return (vd)_mm512_i64gather_pd(spots(o), (double*)(p + i), 8); }
-INLINE vi takeI(PI p, int64_t i, vi o) { return (vi)_mm512_i64gather_epi64(spots(o), (long long*)(p + i), 8); }
-INLINE vb takeB(PB p, int64_t i, vi o) { return (vb)_mm512_i64gather_epi64(spots(o), (long long*)(p + i), 8); }
-TAKE(F, vf)
+INLINE vd gatherD(PD p, int64_t i, vi o) { return (vd)_mm512_i64gather_pd(spots(o), (double*)(p + i), 8); }
+INLINE vi gatherI(PI p, int64_t i, vi o) { return (vi)_mm512_i64gather_epi64(spots(o), (long long*)(p + i), 8); }
+INLINE vb gatherB(PB p, int64_t i, vi o) { return (vb)_mm512_i64gather_epi64(spots(o), (long long*)(p + i), 8); }
+GATHER(F, vf)
 #endif
 #else
-TAKE(F, vf)
-TAKE(D, vd)
-TAKE(I, vi)
-TAKE(B, vb)
+GATHER(F, vf)
+GATHER(D, vd)
+GATHER(I, vi)
+GATHER(B, vb)
 #endif
 
 // Functions. Comparisons are written so that NaN is passed on, as torch does.
@@ -239,31 +239,9 @@ ARITHMETIC(D, vd)
     return r;                                                                            \
   }
 #define BOTH(name, f32, f64) LANEWISE(F, vf, name, f32) LANEWISE(D, vd, name, f64)
-BOTH(tan, tanf, tan)
-BOTH(asin, asinf, asin)
-BOTH(acos, acosf, acos)
-BOTH(atan, atanf, atan)
-BOTH(sinh, sinhf, sinh)
-BOTH(cosh, coshf, cosh)
-BOTH(tanh, tanhf, tanh)
-BOTH(exp, expf, exp)
-BOTH(expm1, expm1f, expm1)
-BOTH(log, logf, log)
-BOTH(log1p, log1pf, log1p)
-BOTH(log2, log2f, log2)
-BOTH(erf, erff, erf)
-BOTH(erfc, erfcf, erfc)
-BOTH(asinh, asinhf, asinh)
-BOTH(acosh, acoshf, acosh)
-BOTH(atanh, atanhf, atanh)
-BOTH(floor, floorf, floor)
-BOTH(ceil, ceilf, ceil)
-BOTH(round, rintf, rint)
-BOTH(trunc, truncf, trunc)
-BOTH(abs, __builtin_fabsf, __builtin_fabs)
 #define BOTH2(name, f32, f64) LANEWISE2(F, vf, name, f32) LANEWISE2(D, vd, name, f64)
-BOTH2(atan2, atan2f, atan2)
-BOTH2(hypot, hypotf, hypot)
+// Those of C, one line each.
+/*FUNCTIONS*/
 // Squares are common enough to be worth a test; the result of a world does not depend on its neighbours.
 #define POWER(L, vector, call)                                                           \
   INLINE vector pow##L(vector x, vector y) {                                             \
@@ -276,7 +254,6 @@ BOTH2(hypot, hypotf, hypot)
   }
 POWER(F, vf, powf)
 POWER(D, vd, pow)
-BOTH2(fmod, fmodf, fmod)
 #if __has_builtin(__builtin_elementwise_sqrt) && N > 1
 INLINE vf sqrtF(vf x) { return __builtin_elementwise_sqrt(x); }
 INLINE vd sqrtD(vd x) { return __builtin_elementwise_sqrt(x); }

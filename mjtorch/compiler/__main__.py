@@ -1,0 +1,17 @@
+"""`python -m mjtorch.compiler`: the passes of each target, in order."""
+
+from mjtorch.compiler.targets.cpu.pipeline import CPU
+from mjtorch.compiler.targets.cuda.pipeline import CUDA
+
+
+def main() -> None:
+    """Print them."""
+    for name, passes in (("cpu", CPU), ("cuda", CUDA)):
+        print(name)
+        for k, step in enumerate(passes, start=1):
+            about = (step.run.__doc__ or "").strip().partition("\n")[0]
+            print(f"  {k:2}. {step.name}{' (required)' if step.required else ''}{': ' + about if about else ''}")
+
+
+if __name__ == "__main__":
+    main()

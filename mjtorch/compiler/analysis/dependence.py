@@ -1,0 +1,157 @@
+"""What statements read and write, and whether they, or iterations of a loop, depend on each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from mjtorch.compiler.ir.nodes import (
+    Assign,
+    Atom,
+    Buffer,
+    Compact,
+    Declare,
+    Entry,
+    For,
+    Gather,
+    Index,
+    Item,
+    Load,
+    Local,
+    ParallelFor,
+    Scatter,
+    Statement,
+    Store,
+    Variable,
+)
+from mjtorch.compiler.ir.walk import bodies, expressions, mentions
+
+Range = tuple[int, int]
+Bounds = dict[Atom, Range]
+
+
+class Access:
+    """One access to a buffer.
+
+    index: where; moving: whether at an offset of each world's own; writes: whether it does, or reads
+    bounds: the ranges of the loop variables around it
+    """
+
+    __slots__ = ("bounds", "buffer", "index", "moving", "writes")
+
+    def __init__(self, buffer: Buffer, index: Index, moving: bool, writes: bool, bounds: Bounds) -> None:
+        self.buffer, self.index, self.moving, self.writes, self.bounds = buffer, index, moving, writes, bounds
+
+
+def accesses(statements: Sequence[Statement], bounds: Bounds) -> Iterator[Access]:
+    """All accesses to buffers, in the order of the text; of a store, its loads first."""
+    for s in statements:
+        for e in expressions(s):
+            if isinstance(e, (Load, Gather)):
+                yield Access(e.buffer, e.index, isinstance(e, Gather), False, bounds)
+        if isinstance(s, (Store, Scatter)):
+            yield Access(s.buffer, s.index, isinstance(s, Scatter), True, bounds)
+        inner = within(s, bounds)
+        for body in bodies(s):
+            yield from accesses(body, inner)
+
+
+def within(s: Statement, bounds: Bounds) -> Bounds:
+    """The ranges of loop variables inside `s`, as far as they are known."""
+    if isinstance(s, Compact):
+        return {**bounds, Variable(s.variable): (0, s.size - 1)}
+    loops = ((s.variable, s.start, s.stop),) if isinstance(s, For) else s.loops if isinstance(s, ParallelFor) else ()
+    for variable, start, stop in loops:
+        low, high = span(start, bounds), span(stop, bounds)
+        if low is not None and high is not None:
+            bounds = {**bounds, Variable(variable): (low[0], max(low[0], high[1] - 1))}
+    return bounds
+
+
+def span(i: Index, bounds: Bounds) -> Range | None:
+    """Smallest and largest value of an index, if the ranges of its variables are known."""
+    low = high = i.base
+    for atom, k in i.terms:
+        if isinstance(atom, Entry):
+            ends = (min(atom.table), max(atom.table))
+        elif atom in bounds:
+            ends = bounds[atom]
+        else:
+            return None
+        values = (k * ends[0], k * ends[1])
+        low, high = low + min(values), high + max(values)
+    return low, high
+
+
+def conflicts(a: Sequence[Statement], b: Sequence[Statement]) -> set[Buffer | Local]:
+    """Buffers and variables that both use and at least one writes."""
+    (write_a, use_a), (write_b, use_b) = _uses(a), _uses(b)
+    return (write_a & use_b) | (use_a & write_b)
+
+
+def _uses(statements: Sequence[Statement]) -> tuple[set[Buffer | Local], set[Buffer | Local]]:
+    """What is written, and what is read or written."""
+    written: set[Buffer | Local] = set()
+    used: set[Buffer | Local] = set()
+    for s in statements:
+        for e in expressions(s):
+            if isinstance(e, (Load, Gather)):
+                used.add(e.buffer)
+            elif isinstance(e, Local):
+                used.add(e)
+        if isinstance(s, (Store, Scatter)):
+            written.add(s.buffer)
+        elif isinstance(s, (Declare, Assign)):
+            written.add(s.local)
+        for inner in bodies(s):
+            w, u = _uses(inner)
+            written |= w
+            used |= u
+    return written, used | written
+
+
+def independent(a: Sequence[Statement], b: Sequence[Statement]) -> bool:
+    """Whether it does not matter which of the two is done first."""
+    return not conflicts(a, b)
+
+
+def window(i: Index, variable: str, bounds: Bounds) -> tuple | None:
+    """What part of memory an iteration stays in: equal for two accesses iff they can meet in one iteration only."""
+    own = [(a, k) for a, k in i.terms if a == Variable(variable) or mentions(Index(0, ((a, 1),)), Variable(variable))]
+    if len(own) != 1:
+        return None
+    atom, k = own[0]
+    only = isinstance(atom, (Entry, Item)) and atom.index == Index(0, ((Variable(variable), 1),)) and len(i.terms) == 1
+    if isinstance(atom, Entry):
+        return ("table", i) if only and len(set(atom.table)) == len(atom.table) else None
+    if isinstance(atom, Item):  # the entries of a list are all different
+        return ("list", i) if only else None
+    # Variables of loops further out are the same for all accesses: where they come alike they cancel.
+    outer = frozenset(t for t in i.terms if t[0] is not atom and not _known(t[0], bounds))
+    rest = span(Index(i.base, tuple(t for t in i.terms if t[0] is not atom and t not in outer)), bounds)
+    if rest is None or k <= 0 or rest[0] // k != rest[1] // k:
+        return None
+    return "stride", k, outer, rest[0] // k
+
+
+def _known(atom: Atom, bounds: Bounds) -> bool:
+    if isinstance(atom, Entry):
+        return all(_known(a, bounds) for a, _ in atom.index.terms)
+    return atom in bounds
+
+
+def iterations_apart(loop: For, body: Sequence[Statement]) -> bool:
+    """Whether iterations of `loop` meet those of a loop with `body` in the same iteration only, wherever they meet."""
+    shared = conflicts(loop.body, body)
+    if not shared:
+        return True
+    if any(isinstance(x, Local) for x in shared):
+        return False
+    windows: dict[Buffer, set] = {}
+    for a in (*accesses(loop.body, {}), *accesses(body, {})):
+        if a.buffer not in shared:
+            continue
+        own = None if a.moving else window(a.index, loop.variable, a.bounds)
+        if own is None:
+            return False
+        windows.setdefault(a.buffer, set()).add(own)
+    return all(len(w) == 1 for w in windows.values())

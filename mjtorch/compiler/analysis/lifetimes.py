@@ -1,0 +1,79 @@
+"""When buffers are in use, and places for them such that memory is used again as values die."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from mjtorch.compiler.ir.nodes import INPUT, Buffer, For, Function, Program, Scalarized, Statement, While
+from mjtorch.compiler.ir.walk import bodies, touched, touched_by
+
+Life = tuple[int, int]
+
+
+def lifetimes(p: Program) -> dict[Buffer, Life]:
+    """First and last time that each buffer is in use, in the order of the statements.
+
+    A nest of loops counts as one moment. What a `While`, or a loop with a scope, uses but did not make must live until
+    the loop ends, since the next iteration uses it again. What it makes for those after it, a piece in each iteration,
+    must live from its beginning.
+    """
+    life: dict[Buffer, Life] = {b: (0, 0) for b in p.inputs if b.kind == INPUT}
+    loops: list[Life] = []
+    clock = 0
+
+    def use(buffers: Iterable[Buffer], when: int) -> None:
+        for b in buffers:
+            first, last = life.get(b, (when, when))
+            life[b] = (min(first, when), max(last, when))
+
+    def walk(statements: Sequence[Statement]) -> None:
+        nonlocal clock
+        for s in statements:
+            if isinstance(s, (Function, Scalarized)):
+                walk(s.body)
+                continue
+            clock += 1
+            if isinstance(s, While) or (isinstance(s, For) and s.scope):
+                before = set(life)
+                start = clock
+                for body in bodies(s):
+                    walk(body)
+                use(touched(s), start)
+                clock += 1
+                used = [b for b in touched_by([s]) if b in before]
+                use(used, start)
+                use([*used, *touched(s)], clock)
+                loops.append((start, clock))
+            else:
+                use(touched_by([s]), clock)
+
+    walk(p.body)
+    for start, end in loops:
+        for b, (first, last) in life.items():
+            if start < first < end < last:
+                life[b] = (start, last)
+    return life
+
+
+def pack(life: Mapping[Buffer, Life]) -> tuple[dict[Buffer, int], int]:
+    """Offsets of buffers, of which those that live at the same time do not overlap, and the size of the whole."""
+    offsets: dict[Buffer, int] = {}
+    active: list[Buffer] = []
+    top = 0
+    for b in sorted(life, key=lambda b: (life[b][0], -b.size)):
+        active = [a for a in active if life[a][1] >= life[b][0]]
+        offsets[b] = _gap(b.size, sorted((offsets[a], a.size) for a in active))
+        top = max(top, offsets[b] + b.size)
+        active.append(b)
+    return offsets, top
+
+
+def _gap(size: int, taken: list[tuple[int, int]]) -> int:
+    """The smallest gap that `size` fits in; past the end if none does."""
+    best, best_room, end = -1, 0, 0
+    for offset, n in taken:
+        room = offset - end
+        if room >= size and (best < 0 or room < best_room):
+            best, best_room = end, room
+        end = max(end, offset + n)
+    return best if best >= 0 else end

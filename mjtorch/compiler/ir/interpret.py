@@ -1,0 +1,247 @@
+"""Runs programs in numpy, slowly and strictly: what they mean, without a compiler.
+
+Every value has one entry per world. Scratch memory starts as poison, and an address out of bounds is an error. Where a
+program has a layout, its buffers share memory as that says; iterations that lanes share out run in random order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from mjtorch.compiler.ir.nodes import (
+    BOOL,
+    COMMON,
+    FLOAT32,
+    FLOAT64,
+    INPUT,
+    INT,
+    SHARED,
+    Assign,
+    Atom,
+    Barrier,
+    Body,
+    Buffer,
+    Call,
+    Compact,
+    Declare,
+    Entry,
+    Expr,
+    For,
+    FromIndex,
+    Gather,
+    If,
+    Index,
+    Length,
+    Load,
+    Local,
+    Number,
+    ParallelFor,
+    Program,
+    Scalarized,
+    Scatter,
+    Statement,
+    Store,
+    Variable,
+    While,
+)
+from mjtorch.compiler.ir.ops import OPS
+from mjtorch.compiler.ir.walk import bodies
+
+TYPES = {FLOAT32: np.float32, FLOAT64: np.float64, INT: np.int64, BOOL: np.bool_}
+POISON = {FLOAT32: np.nan, FLOAT64: np.nan, INT: 2**40, BOOL: True}
+
+Watch = Callable[[Store | Scatter, np.ndarray, np.ndarray, np.ndarray], object]
+
+
+class InterpretError(RuntimeError):
+    """A program does what it must not; the message says which statement."""
+
+
+def interpret(
+    p: Program, inputs: Mapping[int, np.ndarray], worlds: int, watch: Watch | None = None
+) -> dict[int, np.ndarray]:
+    """The outputs of `p` by position, as (size, worlds).
+
+    inputs: by position; (size, worlds), or (size, 1) where all worlds share it
+    watch: is told of each store, with the rows and the worlds that are written, and the values
+
+    Raises:
+        InterpretError: an address is out of bounds, or an operation has another dtype than it says.
+    """
+    run = _Run(p, inputs, worlds, watch)
+    with np.errstate(all="ignore"):
+        run.lanes = np.zeros(1, dtype=np.int64)
+        run.body(p.uniform)
+        run.lanes = np.arange(worlds)
+        run.body(p.body)
+    return {b.position: run.memory(b) for b in p.outputs}
+
+
+class _Run:
+    """lanes: the worlds that are computed at the moment"""
+
+    def __init__(self, p: Program, inputs: Mapping[int, np.ndarray], worlds: int, watch: Watch | None) -> None:
+        self.p, self.worlds, self.watch = p, worlds, watch
+        self.lanes = np.arange(worlds)
+        self.buffers: dict[Buffer, np.ndarray] = {}
+        self.spaces: dict[tuple[str, str], np.ndarray] = {}
+        self.variables: dict[str, int] = {}
+        self.lists: dict[str, list[int]] = {}
+        self.locals: dict[str, np.ndarray] = {}
+        self.random = np.random.default_rng(0)
+        for b in p.inputs:
+            given: np.ndarray = inputs[b.position].astype(TYPES[b.dtype])
+            if b.kind == INPUT:
+                self.memory(b)[:] = given
+            else:
+                assert b.kind == SHARED
+                self.buffers[b] = given
+        for b in p.constants:
+            assert b.constant is not None
+            self.buffers[b] = b.constant.reshape(-1, 1).astype(TYPES[b.dtype])
+
+    def memory(self, b: Buffer) -> np.ndarray:
+        """The elements of a buffer, (size, worlds); (size, 1) where all worlds have them in common."""
+        if b not in self.buffers:
+            width = 1 if b.kind in COMMON else self.worlds
+            layout = self.p.layout
+            if layout is None or b not in layout.offsets:
+                self.buffers[b] = np.full((b.size, width), POISON[b.dtype], dtype=TYPES[b.dtype])
+            else:
+                key = layout.space[b], b.dtype
+                if key not in self.spaces:
+                    size = layout.sizes[key]
+                    self.spaces[key] = np.full((size, width), POISON[b.dtype], dtype=TYPES[b.dtype])
+                self.buffers[b] = self.spaces[key][layout.offsets[b] : layout.offsets[b] + b.size]
+        return self.buffers[b]
+
+    # --- addresses ---
+
+    def index(self, i: Index) -> int:
+        total = i.base
+        for atom, k in i.terms:
+            total += k * self.atom(atom)
+        return total
+
+    def atom(self, a: Atom) -> int:
+        if isinstance(a, Variable):
+            return self.variables[a.name]
+        if isinstance(a, Length):
+            return len(self.lists[a.list])
+        entries = a.table if isinstance(a, Entry) else self.lists[a.list]
+        k = self.index(a.index)
+        if not 0 <= k < len(entries):
+            raise InterpretError(f"entry {k} of {len(entries)}")
+        return entries[k]
+
+    def rows(self, b: Buffer, i: Index, offset: Expr | None) -> np.ndarray:
+        """The row of the buffer that each world addresses."""
+        rows = np.full(len(self.lanes), self.index(i)) + (0 if offset is None else self.value(offset))
+        if not ((rows >= 0) & (rows < b.size)).all():
+            raise InterpretError(f"address {rows} in an array of {b.size} that is {b.kind}")
+        return rows
+
+    # --- values ---
+
+    def value(self, e: Expr) -> np.ndarray:
+        if isinstance(e, Number):
+            return np.full(len(self.lanes), e.value, dtype=TYPES[e.dtype])
+        if isinstance(e, FromIndex):
+            return np.full(len(self.lanes), self.index(e.index), dtype=np.int64)
+        if isinstance(e, Local):
+            return self.locals[e.name]
+        if isinstance(e, (Load, Gather)):
+            rows = self.rows(e.buffer, e.index, e.offset if isinstance(e, Gather) else None)
+            found: np.ndarray = self.memory(e.buffer)[rows, 0 if e.buffer.kind in COMMON else self.lanes]
+            return found
+        assert isinstance(e, Call)
+        args = [self.value(a) for a in e.args]
+        if e.op == "cast":
+            return args[0].astype(TYPES[e.dtype])
+        out: np.ndarray = OPS[e.op].meaning(*args)
+        if out.dtype != TYPES[e.dtype]:
+            raise InterpretError(f"{e.op} of {[a.dtype for a in args]} is {out.dtype}, not {e.dtype}")
+        return out
+
+    def holds(self, flag: Expr) -> bool:
+        return bool(self.value(flag).any())
+
+    # --- statements ---
+
+    def body(self, statements: Body) -> None:
+        for s in statements:
+            self.statement(s)
+
+    def statement(self, s: Statement) -> None:
+        if isinstance(s, (Declare, Assign)):
+            self.locals[s.local.name] = self.value(s.value)
+        elif isinstance(s, (Store, Scatter)):
+            self.store(s)
+        elif isinstance(s, For):
+            for k in range(self.index(s.start), self.index(s.stop)):
+                self.variables[s.variable] = k
+                if s.guard is None or self.holds(s.guard):
+                    self.body(s.body)
+        elif isinstance(s, While):
+            self.body(s.head)
+            while self.holds(s.flag):
+                self.body(s.body)
+                self.body(s.head)
+        elif isinstance(s, If):
+            self.body(s.body if self.holds(s.flag) else s.otherwise)
+        elif isinstance(s, Compact):
+            self.lists[s.list] = [k for k in range(s.size) if self.counts(s, k)]
+        elif isinstance(s, Scalarized):
+            self.scalarized(s)
+        elif isinstance(s, ParallelFor):
+            self.shared_out(s)
+        elif not isinstance(s, Barrier):
+            for body in bodies(s):
+                self.body(body)
+
+    def store(self, s: Store | Scatter) -> None:
+        value = self.value(s.value)
+        if value.dtype != TYPES[s.buffer.dtype]:
+            raise InterpretError(f"an array of {s.buffer.dtype} is given {value.dtype}")
+        rows = self.rows(s.buffer, s.index, s.offset if isinstance(s, Scatter) else None)
+        worlds = self.lanes
+        self.memory(s.buffer)[rows, worlds] = value
+        if self.watch is not None:
+            self.watch(s, rows, worlds, value)
+
+    def counts(self, s: Compact, k: int) -> bool:
+        self.variables[s.variable] = k
+        self.body(s.body)
+        return self.holds(s.flag)
+
+    def scalarized(self, s: Scalarized) -> None:
+        """One world after the other, each with variables of its own in place of some arrays."""
+        whole = self.lanes
+        for b in s.private:
+            self.buffers[b] = np.full((b.size, self.worlds), POISON[b.dtype], dtype=TYPES[b.dtype])
+        for k in whole:
+            self.lanes = np.array([k])
+            self.body(s.body)
+        self.lanes = whole
+
+    def shared_out(self, s: ParallelFor) -> None:
+        """The iterations in random order: no result may depend on it, but for rounding."""
+        self.variables[s.loops[0][0]] = 0
+        for values in self.random.permutation(np.array(self.iterations(s.loops), dtype=np.int64)):
+            for (variable, _, _), k in zip(s.loops, values, strict=True):
+                self.variables[variable] = int(k)
+            if s.guard is None or self.holds(s.guard):
+                self.body(s.body)
+
+    def iterations(self, loops: Sequence[tuple[str, Index, Index]]) -> list[tuple[int, ...]]:
+        """The values of the loop variables."""
+        if not loops:
+            return [()]
+        variable, start, stop = loops[0]
+        found = []
+        for k in range(self.index(start), self.index(stop)):
+            self.variables[variable] = k
+            found += [(k, *rest) for rest in self.iterations(loops[1:])]
+        return found

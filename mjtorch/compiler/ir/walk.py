@@ -1,0 +1,260 @@
+"""One way to visit all nodes of a program, and one to rewrite them: what knows what nodes are made of."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from mjtorch.compiler.ir.nodes import (
+    Assign,
+    Atom,
+    Body,
+    Buffer,
+    Call,
+    Compact,
+    Declare,
+    Entry,
+    Expr,
+    FirstLane,
+    For,
+    FromIndex,
+    Function,
+    Gather,
+    Group,
+    If,
+    Index,
+    Item,
+    Load,
+    ParallelFor,
+    Program,
+    Scalarized,
+    ScalarizedCopy,
+    Scatter,
+    Statement,
+    Store,
+    While,
+)
+
+Nested = (For, Compact, Group, Function, Scalarized, ScalarizedCopy, ParallelFor, FirstLane)
+
+# --- visiting ---------------------------------------------------------------------------------------------------------
+
+
+def bodies(s: Statement) -> tuple[Body, ...]:
+    """The statements within `s`."""
+    if isinstance(s, While):
+        return s.head, s.body
+    if isinstance(s, If):
+        return s.body, s.otherwise
+    return (s.body,) if isinstance(s, Nested) else ()
+
+
+def walk(statements: Sequence[Statement]) -> Iterator[Statement]:
+    """The statements and all within them, in the order of the text."""
+    for s in statements:
+        yield s
+        for body in bodies(s):
+            yield from walk(body)
+
+
+def own_expressions(s: Statement) -> tuple[Expr, ...]:
+    """The expressions that `s` itself holds, whole, not those of its body."""
+    if isinstance(s, Scatter):
+        return s.value, s.offset
+    if isinstance(s, (Store, Declare, Assign)):
+        return (s.value,)
+    if isinstance(s, (While, Compact, If)):
+        return (s.flag,)
+    if isinstance(s, (For, ParallelFor)) and s.guard is not None:
+        return (s.guard,)
+    return ()
+
+
+def walk_expr(e: Expr) -> Iterator[Expr]:
+    """`e` and all expressions in it."""
+    yield e
+    if isinstance(e, Call):
+        for a in e.args:
+            yield from walk_expr(a)
+    elif isinstance(e, Gather):
+        yield from walk_expr(e.offset)
+
+
+def expressions(s: Statement) -> Iterator[Expr]:
+    """The expressions that `s` itself holds and all in them, not those of its body."""
+    for e in own_expressions(s):
+        yield from walk_expr(e)
+
+
+def indices(s: Statement) -> Iterator[Index]:
+    """The indices that `s` itself holds, not those of its body."""
+    if isinstance(s, (Store, Scatter)):
+        yield s.index
+    elif isinstance(s, For):
+        yield from (s.start, s.stop)
+    elif isinstance(s, ParallelFor):
+        for _, start, stop in s.loops:
+            yield from (start, stop)
+    yield from (e.index for e in expressions(s) if isinstance(e, (Load, Gather, FromIndex)))
+
+
+def atoms(i: Index) -> Iterator[Atom]:
+    """The atoms of an index and all in them."""
+    for atom, _ in i.terms:
+        yield atom
+        if isinstance(atom, (Entry, Item)):
+            yield from atoms(atom.index)
+
+
+def mentions(i: Index, atom: Atom) -> bool:
+    """Whether an atom, such as a loop variable, occurs in an index."""
+    return any(a == atom for a in atoms(i))
+
+
+def touched(s: Statement) -> dict[Buffer, None]:
+    """The buffers that `s` itself reads or writes, not those of its body: a set, in the order of the text.
+
+    The order decides where buffers lie, and a program must be printed alike by all processes.
+    """
+    found = dict.fromkeys(e.buffer for e in expressions(s) if isinstance(e, (Load, Gather)))
+    if isinstance(s, (Store, Scatter)):
+        found[s.buffer] = None
+    return found
+
+
+def touched_by(statements: Sequence[Statement]) -> dict[Buffer, None]:
+    """All buffers that `statements` read or write, in order."""
+    found: dict[Buffer, None] = {}
+    for s in walk(statements):
+        found |= touched(s)
+    return found
+
+
+def uses(statements: Sequence[Statement]) -> Counter[Buffer]:
+    """How many statements read or write each buffer."""
+    return Counter(b for s in walk(statements) for b in touched(s))
+
+
+# --- rewriting --------------------------------------------------------------------------------------------------------
+
+
+def with_bodies(s: Statement, new: Sequence[Sequence[Statement]]) -> Statement:
+    """`s` with other statements within; itself where they are the same."""
+    old = bodies(s)
+    if all(len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True)) for a, b in zip(old, new, strict=True)):
+        return s
+    if isinstance(s, While):
+        return dataclasses.replace(s, head=tuple(new[0]), body=tuple(new[1]))
+    if isinstance(s, If):
+        return dataclasses.replace(s, body=tuple(new[0]), otherwise=tuple(new[1]))
+    assert isinstance(s, Nested)
+    return dataclasses.replace(s, body=tuple(new[0]))
+
+
+def map_bodies(s: Statement, f: Callable[[Body], Sequence[Statement]]) -> Statement:
+    """`s` with `f` of what is within."""
+    return with_bodies(s, [f(body) for body in bodies(s)])
+
+
+class Rewriter:
+    """Makes new nodes of old ones, from the leaves up; a pass overrides the methods for what it changes.
+
+    What stays the same is the same object, so that a rewriting that changes nothing costs no memory.
+    """
+
+    def index(self, i: Index) -> Index:
+        """An index."""
+        return i
+
+    def expr(self, e: Expr) -> Expr:
+        """An expression; what is in it first."""
+        if isinstance(e, Call):
+            args = tuple(self.expr(a) for a in e.args)
+            return e if all(a is b for a, b in zip(args, e.args, strict=True)) else Call(e.op, args, e.dtype)
+        if isinstance(e, Gather):
+            offset, index = self.expr(e.offset), self.index(e.index)
+            return e if offset is e.offset and index is e.index else Gather(e.buffer, index, offset)
+        if isinstance(e, Load):
+            index = self.index(e.index)
+            return e if index is e.index else Load(e.buffer, index)
+        if isinstance(e, FromIndex):
+            index = self.index(e.index)
+            return e if index is e.index else FromIndex(index, e.dtype)
+        return e
+
+    def body(self, statements: Body) -> Body:
+        """Statements."""
+        return tuple(x for s in statements for x in self.statement(s))
+
+    def statement(self, s: Statement) -> Sequence[Statement]:
+        """What a statement becomes; what is in it first."""
+        s = map_bodies(s, self.body)
+        if isinstance(s, Scatter):
+            return (self._replaced(s, index=self.index(s.index), offset=self.expr(s.offset), value=self.expr(s.value)),)
+        if isinstance(s, Store):
+            return (self._replaced(s, index=self.index(s.index), value=self.expr(s.value)),)
+        if isinstance(s, (Declare, Assign)):
+            return (self._replaced(s, value=self.expr(s.value)),)
+        if isinstance(s, (While, Compact, If)):
+            return (self._replaced(s, flag=self.expr(s.flag)),)
+        if isinstance(s, For):
+            guard = None if s.guard is None else self.expr(s.guard)
+            return (self._replaced(s, start=self.index(s.start), stop=self.index(s.stop), guard=guard),)
+        if isinstance(s, ParallelFor):
+            guard = None if s.guard is None else self.expr(s.guard)
+            loops = tuple((v, self.index(a), self.index(b)) for v, a, b in s.loops)
+            return (self._replaced(s, loops=s.loops if loops == s.loops else loops, guard=guard),)
+        return (s,)
+
+    def _replaced(self, s: Statement, **new: object) -> Statement:
+        if all(getattr(s, name) is value for name, value in new.items()):
+            return s
+        return dataclasses.replace(s, **new)  # type: ignore[arg-type]
+
+
+class ReplaceAtoms(Rewriter):
+    """Other atoms of indices, also within atoms."""
+
+    def __init__(self, new: dict[Atom, Atom]) -> None:
+        self.new = new
+
+    def index(self, i: Index) -> Index:
+        """An index."""
+        if not any(a in self.new for a in atoms(i)):
+            return i
+        total = Index(i.base)
+        for a, k in i.terms:
+            total = total + Index(0, ((self._atom(a), k),))
+        return total
+
+    def _atom(self, a: Atom) -> Atom:
+        if isinstance(a, (Entry, Item)):
+            a = dataclasses.replace(a, index=self.index(a.index))
+        return self.new.get(a, a)
+
+
+class ReplaceBuffers(Rewriter):
+    """Other buffers of the same sizes and dtypes."""
+
+    def __init__(self, new: dict[Buffer, Buffer]) -> None:
+        self.new = new
+
+    def expr(self, e: Expr) -> Expr:
+        """An expression."""
+        e = super().expr(e)
+        if isinstance(e, (Load, Gather)) and e.buffer in self.new:
+            return dataclasses.replace(e, buffer=self.new[e.buffer])
+        return e
+
+    def statement(self, s: Statement) -> Sequence[Statement]:
+        """A statement."""
+        (s,) = super().statement(s)
+        if isinstance(s, (Store, Scatter)) and s.buffer in self.new:
+            s = dataclasses.replace(s, buffer=self.new[s.buffer])
+        return (s,)
+
+
+def with_body(p: Program, body: Sequence[Statement]) -> Program:
+    """`p` with another body."""
+    return dataclasses.replace(p, body=tuple(body))

@@ -1,0 +1,163 @@
+"""Leave out the costly one of two values where no world chooses it, and what is computed for it alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from mjtorch.compiler.analysis.cost import CPU, price
+from mjtorch.compiler.ir.nodes import (
+    Assign,
+    Body,
+    Call,
+    Compact,
+    Declare,
+    Expr,
+    For,
+    If,
+    Load,
+    Local,
+    Program,
+    Scatter,
+    Statement,
+    Store,
+    Variable,
+    While,
+)
+from mjtorch.compiler.ir.walk import Rewriter, bodies, expressions, map_bodies, mentions, walk, walk_expr, with_body
+from mjtorch.compiler.passes.sink import Uses, only_for
+from mjtorch.compiler.passes.zero_terms import WORTH_A_TEST
+
+Values = (Store, Scatter, Declare, Assign)
+
+
+def branch_on_choices(p: Program) -> Program:
+    """Where an iteration of a loop chooses between two values, and no world the first, do not compute that.
+
+    Nor what is computed for it alone. So what is computed of contacts is computed for those there are.
+    """
+    return with_body(p, _branching(p.body, "", frozenset(), Uses.of(p.body)))
+
+
+def _branching(statements: Sequence[Statement], variable: str, running: frozenset[Expr], uses: Uses) -> list[Statement]:
+    """The statements, in an iteration of a loop over `variable` if that is named, with choices left out.
+
+    running: flags of the loops around, each true in some world; uses: of the whole program
+    """
+    out: list[Statement] = []
+    for s in statements:
+        found = _choice(s, out, variable, running, uses) if variable else None
+        if found is None:
+            out.append(s)
+        else:
+            out = found
+    return [s if isinstance(s, If) else _inside(s, variable, running, uses) for s in out]
+
+
+def _inside(s: Statement, variable: str, running: frozenset[Expr], uses: Uses) -> Statement:
+    if isinstance(s, While):
+        variable, running = "", running | {s.flag}
+    elif isinstance(s, For):
+        variable = "" if s.scope else s.variable
+    return map_bodies(s, lambda body: _branching(body, variable, running, uses))
+
+
+def _choice(
+    s: Statement, before: list[Statement], variable: str, running: frozenset[Expr], uses: Uses
+) -> list[Statement] | None:
+    """`before` and `s`, the latter as an `If` with all that only it needs, if what is then left out costs enough."""
+    if not isinstance(s, (For, Store, Scatter)):
+        return None
+    saved: Counter[Expr] = Counter()
+    for value, times in _values(s):
+        for e in walk_expr(value):
+            if isinstance(e, Call) and e.op == "where" and isinstance(e.args[0], (Load, Local)):
+                saved[e.args[0]] += times * (price(e.args[1], CPU) - price(e.args[2], CPU))  # type: ignore[assignment]
+    best, most = None, 0.0
+    last = before[-1] if before else None
+    for flag, gain in saved.items():
+        if flag in running or not _is_fixed(flag, s):
+            continue
+        otherwise = _second((s,), flag)
+        read = {e for x in walk(otherwise) for e in expressions(x)}
+        branch = If(flag, _first((s,), flag), _needed(otherwise, read), origin=s.origin)
+        earlier, least = before, WORTH_A_TEST
+        if isinstance(last, If) and last.flag == flag and _is_fixed(flag, last):
+            # The test is there already.
+            branch = If(flag, last.body + branch.body, last.otherwise + branch.otherwise, origin=last.origin)
+            earlier, least = before[:-1], 1
+        moved = only_for(branch.body, dataclasses.replace(branch, body=()), earlier, variable, uses)
+        whole = gain + sum(times * price(value, CPU) for k in moved for value, times in _values(earlier[k]))
+        if whole > most and whole >= least:
+            body = (*(earlier[k] for k in moved), *branch.body)
+            kept = [x for k, x in enumerate(earlier) if k not in moved]
+            best, most = [*kept, dataclasses.replace(branch, body=body)], whole
+    return best
+
+
+def _values(s: Statement, times: int = 1) -> Iterator[tuple[Expr, int]]:
+    """What is computed in `s`, and how often."""
+    if isinstance(s, Values):
+        yield s.value, times
+    if isinstance(s, For) and not (s.start.terms or s.stop.terms):
+        times *= s.stop.base - s.start.base
+    for body in bodies(s):
+        for x in body:
+            yield from _values(x, times)
+
+
+def _is_fixed(flag: Expr, s: Statement) -> bool:
+    """Whether a flag is the same all through `s`."""
+    within = list(walk([s]))
+    if isinstance(flag, Local):
+        return not any(isinstance(x, (Declare, Assign)) and x.local == flag for x in within)
+    assert isinstance(flag, Load)
+    moves = any(isinstance(x, (For, Compact)) and mentions(flag.index, Variable(x.variable)) for x in within)
+    return not moves and not any(isinstance(x, (Store, Scatter)) and x.buffer is flag.buffer for x in within)
+
+
+def _first(statements: Body, flag: Expr) -> Body:
+    """The statements where the flag is true in some world: branches with the same flag are taken."""
+    found: list[Statement] = []
+    for s in statements:
+        if isinstance(s, If) and s.flag == flag:
+            found += _first(s.body, flag)
+        else:
+            found.append(map_bodies(s, lambda body: _first(body, flag)))
+    return tuple(found)
+
+
+def _second(statements: Body, flag: Expr) -> Body:
+    """The statements where the flag is false."""
+    rewriter = _Second(flag)
+    found: list[Statement] = []
+    for s in statements:
+        if isinstance(s, If) and s.flag == flag:
+            found += _second(s.otherwise, flag)
+            continue
+        if isinstance(s, Values):
+            s = dataclasses.replace(s, value=rewriter.expr(s.value))
+        new = map_bodies(s, lambda body: _second(body, flag))
+        if not bodies(new) or any(bodies(new)):
+            found.append(new)
+    return tuple(found)
+
+
+class _Second(Rewriter):
+    """The second of two values that a flag chooses between."""
+
+    def __init__(self, flag: Expr) -> None:
+        self.flag = flag
+
+    def expr(self, e: Expr) -> Expr:
+        """An expression; offsets of gathers stay."""
+        if isinstance(e, Call) and e.op == "where" and e.args[0] == self.flag:
+            return self.expr(e.args[2])
+        return super().expr(e) if isinstance(e, Call) else e
+
+
+def _needed(statements: Body, read: set[Expr]) -> Body:
+    """The statements without variables that are not `read`."""
+    kept = [x for x in statements if not (isinstance(x, (Declare, Assign)) and x.local not in read)]
+    return tuple(map_bodies(x, lambda body: _needed(body, read)) for x in kept)

@@ -1,0 +1,36 @@
+"""Leave out stores to arrays that nobody reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mjtorch.compiler.analysis.dependence import accesses
+from mjtorch.compiler.ir.nodes import SCRATCH, Body, Buffer, For, Group, If, Program, Scatter, Statement, Store
+from mjtorch.compiler.ir.walk import bodies, with_bodies, with_body
+
+
+def eliminate_dead_stores(p: Program) -> Program:
+    """`p` without stores to scratch arrays that are never read, and without loops that are empty then."""
+    body = p.body
+    while True:
+        read: set[Buffer] = set()
+        written: set[Buffer] = set()
+        for a in accesses(body, {}):
+            (written if a.writes else read).add(a.buffer)
+        unread = {b for b in written - read if b.kind == SCRATCH}
+        if not unread:
+            return with_body(p, body)
+        body = without_stores(body, unread)
+
+
+def without_stores(statements: Sequence[Statement], unread: set[Buffer]) -> Body:
+    """The statements but those that store to `unread`, and but loops, groups and branches that have none left."""
+    kept: list[Statement] = []
+    for s in statements:
+        if isinstance(s, (Store, Scatter)) and s.buffer in unread:
+            continue
+        inner = [without_stores(body, unread) for body in bodies(s)]
+        if isinstance(s, (For, Group, If)) and not any(inner):
+            continue
+        kept.append(with_bodies(s, inner))
+    return tuple(kept)

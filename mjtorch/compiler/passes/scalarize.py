@@ -1,0 +1,221 @@
+"""Scalarization: loops that are better run for one world after the other than for a vector of worlds at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from mjtorch.compiler.ir.nodes import (
+    BOOL,
+    SCRATCH,
+    Assign,
+    Body,
+    Buffer,
+    Compact,
+    Declare,
+    Expr,
+    For,
+    Gather,
+    Load,
+    Local,
+    Program,
+    Scalarized,
+    ScalarizedCopy,
+    Scatter,
+    Statement,
+    Store,
+    Variable,
+    While,
+)
+from mjtorch.compiler.ir.walk import bodies, map_bodies, mentions, uses, walk, walk_expr, with_body
+
+# A vector's access at offsets takes as many instructions as it has worlds. A loop that writes so is a walk that each
+# world takes in its own way, some much longer than others. It is run world by world, unless less than this share of all
+# accesses are such: then it is better to do the others for all worlds at once.
+SHARE = 0.05
+# A loop around such loops is run so too if at least this share of its accesses is in them.
+INNER = 0.3
+# Elements that such loops may hold in variables of their own.
+MEMORY = 8192
+# Before them arrays may be filled with values of so many parts.
+PREPARE = 4
+# Between two of them there may be so many accesses for them to be run together.
+BETWEEN = 1000
+# How many iterations a loop is taken to have whose number of iterations is not known.
+TRIPS = 4
+
+
+def scalarize(p: Program) -> Program:
+    """Mark what is to be run for one world after the other, with the arrays that it then holds in variables."""
+    counts = uses(p.body)
+
+    def level(statements: Body) -> Body:
+        """Statements that are a program of their own."""
+        out: list[Statement] = []
+        for part in regions(statements, counts):
+            if any(isinstance(s, While) and is_walk(s) for s in part):
+                private, kept = own_memory(part, counts)
+                out.append(Scalarized(tuple(part), tuple(private), tuple(kept), origin=part[0].origin))
+            else:
+                out += map(statement, part)
+        return tuple(out)
+
+    def statement(s: Statement) -> Statement:
+        own = isinstance(s, While) or (isinstance(s, For) and s.scope)
+        return map_bodies(s, level if own else lambda body: [statement(x) for x in body])
+
+    return with_body(p, level(p.body))
+
+
+def scalarize_copies(p: Program) -> Program:
+    """Mark loops that only copy whole rows from offsets, which are numbers of each world's own."""
+
+    def statement(s: Statement) -> Statement:
+        if isinstance(s, Scalarized):
+            return s
+        if isinstance(s, For) and is_copy(s):
+            return ScalarizedCopy((s,), origin=s.origin)
+        return map_bodies(s, lambda body: [statement(x) for x in body])
+
+    return with_body(p, [statement(s) for s in p.body])
+
+
+def is_walk(s: While) -> bool:
+    """Whether to run the loop for one world after the other: it scatters, or does little but such loops."""
+    if not _scatters([s]):
+        return False
+    inner = [x for x in _loops([*s.head, *s.body]) if _scatters([x])]
+    moving, total = accesses([*s.head, *s.body])
+    if not inner:
+        return moving >= SHARE * total
+    within = sum(TRIPS * accesses([*x.head, *x.body])[1] for x in inner)
+    return all(map(is_walk, inner)) and within >= INNER * total
+
+
+def regions(statements: Sequence[Statement], counts: Counter[Buffer]) -> Iterator[list[Statement]]:
+    """The statements in order, those together that are to be run world by world together; each other one by itself.
+
+    Together are loops with little between them, and what only prepares arrays for them, given how often the whole
+    program uses each buffer.
+    """
+    k = 0
+    while k < len(statements):
+        end = _region_end(statements, k, counts)
+        yield list(statements[k : max(end, k + 1)])
+        k = max(end, k + 1)
+
+
+def _region_end(statements: Sequence[Statement], start: int, counts: Counter[Buffer]) -> int:
+    """Where the region that begins at `start` ends; `start` if there is none."""
+    end, between = start, 0
+    for k in range(start, len(statements)):
+        s = statements[k]
+        if isinstance(s, While) and is_walk(s):
+            end, between = k + 1, 0
+        elif _loops([s]) or (end == start and not _prepares(s)):
+            break
+        else:
+            between += accesses([s])[1]
+            if end > start and between > BETWEEN:
+                break
+    if end == start:
+        return start
+    inside = uses(statements[start:end])
+    first = next(k for k in range(start, end) if isinstance(statements[k], While))
+    prepared = {x.buffer for x in _stores(statements[start:first])}
+    return end if all(b.kind == SCRATCH and inside[b] == counts[b] for b in prepared) else start
+
+
+def _prepares(s: Statement) -> bool:
+    """Whether `s` does little more than fill or copy arrays."""
+    if isinstance(s, Store):
+        parts = list(walk_expr(s.value))
+        return len(parts) <= PREPARE and not any(isinstance(e, Gather) for e in parts)
+    return isinstance(s, For) and not s.scope and all(map(_prepares, s.body))
+
+
+def own_memory(statements: Sequence[Statement], counts: Counter[Buffer]) -> tuple[list[Buffer], list[Buffer]]:
+    """The arrays that these, run for one world, should hold in variables: a world's elements then lie side by side.
+
+    Returns those that nothing else uses, given how often the whole program uses each, and those written for others.
+    """
+    inside = uses(statements)
+    written = {x.buffer: None for x in _stores(statements)}
+    private = [b for b in written if b.kind == SCRATCH and inside[b] == counts[b]]
+    kept = [b for b in written if b.kind == SCRATCH and inside[b] != counts[b]]
+    room = MEMORY
+    fits = []
+    for b in [*private, *kept]:
+        room -= b.size
+        if room >= 0:
+            fits.append(b)
+    return [b for b in private if b in fits], [b for b in kept if b in fits]
+
+
+def _stores(statements: Sequence[Statement]) -> list[Store | Scatter]:
+    return [s for s in walk(statements) if isinstance(s, (Store, Scatter))]
+
+
+def is_copy(s: For) -> bool:
+    """Whether the loop, and those in it, only copy what lies at offsets that are the same in all iterations."""
+    loops = [Variable(x.variable) for x in walk([s]) if isinstance(x, For)]
+
+    def is_fixed(o: Expr) -> bool:
+        if isinstance(o, Load):
+            return not any(mentions(o.index, v) for v in loops)
+        return isinstance(o, Local)
+
+    def copies(x: Statement) -> bool:
+        if isinstance(x, For):
+            return not x.scope and x.guard is None and all(map(copies, x.body))
+        if not isinstance(x, Store) or x.buffer.kind != SCRATCH:
+            return False
+        return isinstance(x.value, Gather) and x.value.dtype != BOOL and is_fixed(x.value.offset)
+
+    return copies(s)
+
+
+def _scatters(statements: Sequence[Statement]) -> bool:
+    return any(isinstance(s, Scatter) for s in walk(statements))
+
+
+def _loops(statements: Sequence[Statement]) -> list[While]:
+    """The outermost loops of unknown length."""
+    return [x for s in statements for x in ([s] if isinstance(s, While) else _loops([y for b in bodies(s) for y in b]))]
+
+
+def accesses(statements: Sequence[Statement]) -> tuple[int, int]:
+    """How often memory is accessed at offsets of each world's own, and at all. Addresses do not count."""
+    moving = total = 0
+    for s in statements:
+        for offset in _offsets(s):
+            moving += offset
+            total += 1
+        if isinstance(s, While):
+            inner, times = accesses([*s.head, *s.body]), TRIPS
+        elif isinstance(s, For):
+            known = not s.start.terms and not s.stop.terms
+            inner, times = accesses(s.body), s.stop.base - s.start.base if known else TRIPS
+        elif bodies(s):
+            inner, times = accesses(bodies(s)[0]), s.size if isinstance(s, Compact) else 1
+        else:
+            continue
+        moving, total = moving + times * inner[0], total + times * inner[1]
+    return moving, total
+
+
+def _offsets(s: Statement) -> Iterator[bool]:
+    """For each access of `s` itself whether it is at an offset."""
+    if isinstance(s, (Store, Scatter)):
+        yield isinstance(s, Scatter)
+    if isinstance(s, (Store, Scatter, Declare, Assign)):
+        yield from (isinstance(e, Gather) for e in _loads(s.value))
+
+
+def _loads(e: Expr) -> Iterator[Load | Gather]:
+    """The loads in an expression, but for those of offsets."""
+    if isinstance(e, (Load, Gather)):
+        yield e
+    else:
+        for a in getattr(e, "args", ()):
+            yield from _loads(a)

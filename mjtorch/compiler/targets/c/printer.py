@@ -1,0 +1,199 @@
+"""Expressions and addresses in a language of C's family; what statements become is the targets' own."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+
+from mjtorch.compiler.ir.nodes import (
+    BOOL,
+    FLOAT32,
+    FLOAT64,
+    INT,
+    Body,
+    Buffer,
+    Entry,
+    Expr,
+    For,
+    FromIndex,
+    Gather,
+    Index,
+    Item,
+    Length,
+    Load,
+    Local,
+    Number,
+    Program,
+    Statement,
+    Variable,
+)
+from mjtorch.compiler.ir.ops import OPS
+from mjtorch.compiler.ir.walk import atoms, indices, walk
+
+# Types of values, of single numbers, and the letter that names of functions and of memory end in.
+TYPES = {FLOAT32: "vf", FLOAT64: "vd", INT: "vi", BOOL: "vb"}
+SCALARS = {FLOAT32: "float", FLOAT64: "double", INT: "int64_t", BOOL: "uint8_t"}
+LETTER = {FLOAT32: "F", FLOAT64: "D", INT: "I", BOOL: "B"}
+INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^"}
+PREFIX = {"neg": "-", "not": "~"}
+# What divides integers, for powers of two.
+SHIFTS = {"idiv_floor": "({0}>>{1})", "remainder": "({0}&{2})"}
+VECTOR = pathlib.Path(__file__).with_name("vector.h")
+
+
+def vector_header() -> str:
+    """What printed programs compute with: `vector.h`, and the C functions that the table of operations names."""
+    macros = {1: "BOTH", 2: "BOTH2"}
+    lines = [f"{macros[op.arity]}({name}, {op.c[0]}, {op.c[1]})" for name, op in OPS.items() if op.c is not None]
+    return VECTOR.read_text().replace("/*FUNCTIONS*/", "\n".join(lines))
+
+
+class Printer(ABC):
+    """State of one printing.
+
+    tables: constant tables of addresses that have got a name
+    functions: heads and bodies of those printed so far, and what namespace they are in
+    loops: variables of the loops around the statement that is printed
+    running: flags of the `While` loops around it
+    """
+
+    def __init__(self, program: Program) -> None:
+        assert program.layout is not None, "a program is printed once its memory is planned"
+        self.program, self.layout = program, program.layout
+        self.tables: dict[tuple[int, ...], str] = {}
+        self.functions: list[tuple[str, str, str]] = []
+        self.loops: list[str] = []
+        self.running: list[Expr] = []
+
+    # --- indices ---
+
+    def index(self, i: Index) -> str:
+        """An index."""
+        parts = []
+        for atom, k in i.terms:
+            if isinstance(atom, Entry):
+                name = self.tables.setdefault(atom.table, f"T{len(self.tables)}")
+                text = f"{name}[{self.index(atom.index)}]"
+            elif isinstance(atom, Item):
+                text = f"{atom.list}[{self.index(atom.index)}]"
+            else:
+                text = f"{atom.list}_n" if isinstance(atom, Length) else atom.name
+            parts.append(text if k == 1 else f"{k}*{text}")
+        if i.base or not parts:
+            parts.append(str(i.base))
+        return "+".join(parts).replace("+-", "-")
+
+    def head(self, s: For) -> str:
+        """What comes before the body of a loop over elements."""
+        return f"for(int {s.variable}={self.index(s.start)};{s.variable}<{self.index(s.stop)};++{s.variable})"
+
+    # --- expressions ---
+
+    def expr(self, e: Expr) -> str:
+        """An expression."""
+        if isinstance(e, Number):
+            return f"S{LETTER[e.dtype]}({literal(e)})"
+        if isinstance(e, FromIndex):
+            return f"SI({self.index(e.index)})"
+        if isinstance(e, Local):
+            return self.local(e)
+        if isinstance(e, Load):
+            return self.load(e)
+        if isinstance(e, Gather):
+            return self.gather(e)
+        args = [self.expr(a) for a in e.args]
+        if e.op in INFIX:
+            return f"({args[0]}{INFIX[e.op]}{args[1]})"
+        if e.op in PREFIX:
+            return f"({PREFIX[e.op]}{args[0]})"
+        own = LETTER[e.args[0].dtype]
+        if e.op in SHIFTS and (bits := power_of_two(e.args[1])) is not None:
+            return SHIFTS[e.op].format(args[0], bits, 2**bits - 1)
+        if e.op == "cast":
+            return f"{own}2{LETTER[e.dtype]}({args[0]})"
+        if e.op == "where":
+            if self.is_true(e.args[0]):
+                return args[1]
+            return f"sel{LETTER[e.dtype]}({','.join(args)})"
+        return f"{e.op}{own}({','.join(args)})"
+
+    def local(self, e: Local) -> str:
+        """A variable."""
+        return e.name
+
+    def is_true(self, flag: Expr) -> bool:
+        """Whether a flag is known to hold, as that of a loop does for a world that computes by itself."""
+        return False
+
+    @abstractmethod
+    def load(self, e: Load) -> str:
+        """An element at the same place in every world."""
+
+    @abstractmethod
+    def gather(self, e: Gather) -> str:
+        """An element at a place of each world's own."""
+
+    # --- statements ---
+
+    @abstractmethod
+    def statement(self, s: Statement) -> str:
+        """A statement."""
+
+    def body(self, statements: Body) -> str:
+        """Statements; a comment says where those of another operation begin."""
+        text, last = "", None
+        for s in statements:
+            if s.origin is not None and s.origin != last:
+                last = s.origin
+                text += f"\n// {s.origin.node} = {s.origin.op}\n"
+            text += self.statement(s)
+        return text
+
+    def loop_body(self, s: For) -> str:
+        """The body of a loop, which its variable is known in."""
+        self.loops.append(s.variable)
+        text = self.body(s.body)
+        self.loops.pop()
+        return text
+
+    def function(self, body: Body, text: str, space: str = "") -> tuple[str, str]:
+        """Make a function of `text`, which is what `body` becomes: its name, and what else is passed to it."""
+        used = {a.name for s in walk(body) for i in indices(s) for a in atoms(i) if isinstance(a, Variable)}
+        variables = [v for v in self.loops if v in used]
+        name = f"f{len(self.functions)}"
+        self.functions.append((f"void {name}(ARGS{''.join(f',int {v}' for v in variables)})", f"{{{text}}}\n", space))
+        return name, "".join(f",{v}" for v in variables)
+
+
+def literal(n: Number) -> str:
+    """A literal."""
+    if n.dtype == BOOL:
+        return "-1" if n.value else "0"
+    if n.dtype == INT:
+        return f"{n.value}ll"
+    if math.isinf(n.value):
+        return "-INFINITY" if n.value < 0 else "INFINITY"
+    if math.isnan(n.value):
+        return "NAN"
+    return f"{float(n.value)!r}f" if n.dtype == FLOAT32 else repr(float(n.value))
+
+
+def power_of_two(e: Expr) -> int | None:
+    """Of which power of two `e` is the integer, if it is one."""
+    if not isinstance(e, Number) or e.dtype != INT or e.value < 1 or e.value & (e.value - 1):
+        return None
+    return int(e.value).bit_length() - 1
+
+
+def array(x: np.ndarray, dtype: str) -> str:
+    """The entries of a constant array."""
+    return ",".join(literal(Number(v.item(), dtype)) if dtype != BOOL else str(int(v)) for v in x)
+
+
+def names_of(constants: Sequence[Buffer]) -> dict[Buffer, str]:
+    """What constant arrays are called."""
+    return {b: f"K{k}" for k, b in enumerate(constants)}

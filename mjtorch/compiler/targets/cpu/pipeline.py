@@ -1,0 +1,25 @@
+"""The passes of a CPU, in order."""
+
+from mjtorch.compiler.passes import Pass
+from mjtorch.compiler.passes.branches import branch_on_choices
+from mjtorch.compiler.passes.contract import contract_arrays
+from mjtorch.compiler.passes.copies import eliminate_copies
+from mjtorch.compiler.passes.dead_stores import eliminate_dead_stores
+from mjtorch.compiler.passes.fuse import fuse_loops
+from mjtorch.compiler.passes.memory import plan_memory
+from mjtorch.compiler.passes.outline import outline
+from mjtorch.compiler.passes.scalarize import scalarize, scalarize_copies
+from mjtorch.compiler.passes.zero_terms import skip_zero_terms
+
+CPU = (
+    Pass("eliminate_dead_stores", eliminate_dead_stores),
+    Pass("fuse_loops", fuse_loops),
+    Pass("contract_arrays", contract_arrays),
+    Pass("skip_zero_terms", skip_zero_terms),
+    Pass("branch_on_choices", branch_on_choices),
+    Pass("eliminate_copies", eliminate_copies),
+    Pass("scalarize", scalarize),
+    Pass("scalarize_copies", scalarize_copies),
+    Pass("outline", outline),
+    Pass("plan_memory", plan_memory, required=True),
+)

@@ -1,0 +1,47 @@
+"""The passes of a GPU, in order."""
+
+from mjtorch.compiler.ir.nodes import Program
+from mjtorch.compiler.passes import Pass, run_passes
+from mjtorch.compiler.passes.barriers import insert_barriers
+from mjtorch.compiler.passes.contract import contract_arrays
+from mjtorch.compiler.passes.copies import eliminate_copies
+from mjtorch.compiler.passes.dead_stores import eliminate_dead_stores
+from mjtorch.compiler.passes.fuse import fuse_loops
+from mjtorch.compiler.passes.outline import outline_for_warps
+from mjtorch.compiler.passes.parallelize import mergeable, parallelize
+from mjtorch.compiler.passes.warp_memory import FAR, NEAR, hold_in_registers, plan_warp_memory, space_bytes
+
+# Shared memory that a world should not exceed: then an H100 holds 16 worlds in each of its processors.
+BUDGET = 14 * 1024
+WARP_SIZE = 32
+
+
+def cuda(lanes: int = WARP_SIZE, budget: int = BUDGET) -> tuple[Pass, ...]:
+    """The passes for `lanes` lanes a world, with `budget` bytes of shared memory."""
+    return (
+        Pass("eliminate_dead_stores", eliminate_dead_stores),
+        Pass("fuse_loops", lambda p: fuse_loops(p, mergeable)),
+        Pass("contract_arrays", contract_arrays),
+        Pass("eliminate_copies", eliminate_copies),
+        Pass("parallelize", lambda p: parallelize(p, lanes)),
+        Pass("outline_for_warps", outline_for_warps),
+        Pass("hold_in_registers", hold_in_registers),
+        Pass("plan_warp_memory", lambda p: plan_warp_memory(p, budget), required=True),
+        Pass("insert_barriers", insert_barriers, required=True),
+    )
+
+
+CUDA = cuda()
+# Lanes per world for worlds with at most so many bytes of arrays: the smallest share a warp.
+FEWER_LANES = ((1024, 8), (3072, 16))
+
+
+def scheduled(p: Program, lanes: int | None = None, budget: int = BUDGET) -> tuple[Program, int]:
+    """`p` after all passes, and for how many lanes a world: as given, or as its memory suggests."""
+    found = run_passes(p, cuda(lanes or WARP_SIZE, budget))
+    assert found.layout is not None
+    need = space_bytes(found.layout, NEAR) + space_bytes(found.layout, FAR)
+    fewer = next((n for most, n in FEWER_LANES if need <= most), None)
+    if lanes is not None or fewer is None:
+        return found, lanes or WARP_SIZE
+    return run_passes(p, cuda(fewer, budget)), fewer
