@@ -17,9 +17,11 @@ from mjtorch.compiler.jit import jit
 from mjtorch.compiler.lower import NoRule
 from mjtorch.compiler.lower.values import DTYPES
 from mjtorch.compiler.lowered import Lowered
+from mjtorch.compiler.passes import run_passes
+from mjtorch.compiler.targets.c.printer import literal
 from mjtorch.compiler.targets.cpu import printer
 from mjtorch.compiler.targets.cpu.build import build, flags
-from mjtorch.compiler.targets.c.printer import literal
+from mjtorch.compiler.targets.cpu.pipeline import CPU
 from mjtorch.compiler.targets.cpu.printer import print_program
 
 # Fields of Data that a step reads and replaces, and those that it reads only.
@@ -189,7 +191,7 @@ def _sizes(m: Any) -> dict[str, int]:
 def _print(
     lowered: Lowered, fields: list[Field], sizes: dict[str, int], timestep: float, name: str, lanes: Lanes, title: str
 ) -> Export:
-    program = lowered.program
+    program = run_passes(lowered.program, CPU)
     wide = any(b.dtype == FLOAT64 for b in [*program.inputs, *program.outputs, *program.constants])
     comment = _comment(fields, sizes, timestep, name, title)
     interface = _interface(fields, sizes, name)

@@ -37,3 +37,4 @@ __all__ = [
     "set_state",
     "state_size",
 ]
+__helper__ = True  # in reports, its operations are those of its callers

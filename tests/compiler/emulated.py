@@ -11,6 +11,7 @@ from mjtorch.compiler.lowered import Lowered
 from mjtorch.compiler.ready import Ready
 from mjtorch.compiler.targets.cpu.build import library
 from mjtorch.compiler.targets.cpu.native import Build, Native
+from mjtorch.compiler.targets.cuda.pipeline import scheduled
 from mjtorch.compiler.targets.cuda.printer import Source, print_program
 
 EMULATOR = Path(__file__).with_name("emulator.h").read_text()
@@ -52,4 +53,4 @@ class Emulated(Native):
 
 def emulate(lowered: Lowered, lanes: int, seed: int = 0, **options: int) -> Emulated:
     """The program for `lanes` lanes."""
-    return Emulated(lowered, print_program(lowered.program, lanes, **options), seed)
+    return Emulated(lowered, print_program(*scheduled(lowered.program, lanes, **options)), seed)

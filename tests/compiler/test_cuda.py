@@ -16,6 +16,7 @@ from mjtorch import jit
 from mjtorch.compiler.lowered import Lowered
 from mjtorch.compiler.targets.cuda import native as cuda_native
 from mjtorch.compiler.targets.cuda.build import resources
+from mjtorch.compiler.targets.cuda.pipeline import scheduled
 from mjtorch.compiler.targets.cuda.printer import print_program
 from mjtorch.compiler.targets.cuda.report import Report, for_gpu, report
 from mjtorch.control_flow import cond, scan, while_loop
@@ -89,7 +90,10 @@ def test_elementary_functions() -> None:
 def test_what_does_not_fit_into_shared_memory_lies_in_global_memory() -> None:
     f, shape = FUNCTIONS["cholesky"]
     lowered = lowered_of(f, numbers(*shape))
-    near, far = print_program(lowered.program, 32), print_program(lowered.program, 32, budget=2048)
+    near, far = (
+        print_program(*scheduled(lowered.program, 32)),
+        print_program(*scheduled(lowered.program, 32, budget=2048)),
+    )
     assert near.far == 0 and near.shared > 2048 and far.shared <= 2048 and far.far > 0
     assert_as_eager(f, numbers(*shape), lanes=(32,), budget=2048)
 
@@ -98,14 +102,16 @@ def test_what_all_worlds_share_is_computed_once() -> None:
     a, b = numbers(40), numbers(40)[0]
     f = jit(lambda x, y: x * (y.exp() + y).cumsum(0), in_dims=(0, None), strict=True)
     lowered = for_gpu(f, a, b)
-    source = print_program(lowered.program, 32)
+    source = print_program(*scheduled(lowered.program, 32))
     assert source.once >= 40 * 8
     (found,) = Emulated(lowered, source)([a, b], [0, None], WORLDS)
     torch.testing.assert_close(found, f(a, b), rtol=1e-12, atol=1e-12)
 
 
 def test_small_worlds_share_a_warp() -> None:
-    small, large = (print_program(lowered_of(lambda a: (a @ a).sin() @ a, numbers(n, n)).program) for n in (6, 40))
+    small, large = (
+        print_program(*scheduled(lowered_of(lambda a: (a @ a).sin() @ a, numbers(n, n)).program)) for n in (6, 40)
+    )
     assert small.lanes < 32 and large.lanes == 32
     shape = cuda_native.shape_of(small)
     assert shape.side_by_side * small.lanes == shape.threads and shape.shared == shape.side_by_side * small.shared
@@ -129,7 +135,7 @@ def test_long_loops_are_divided_into_functions() -> None:
         return scan(turn, a[0], a, unroll=False)
 
     a = numbers(3, 9)
-    text = print_program(lowered_of(f, a).program).text
+    text = print_program(*scheduled(lowered_of(f, a).program)).text
     assert sum(line.startswith("FUNCTION void") and "ARGS,int " in line for line in text.splitlines()) > 3
     assert_as_eager(f, a, lanes=(1, 32))
 
@@ -147,7 +153,7 @@ def test_a_missing_barrier_is_found() -> None:
     """The order of lanes is random, so a lane that does not wait for others meets memory that nobody wrote."""
     a = numbers(64)
     lowered = lowered_of(neighbours, a)
-    source, wanted = print_program(lowered.program, 32), torch.vmap(neighbours)(a)
+    source, wanted = print_program(*scheduled(lowered.program, 32)), torch.vmap(neighbours)(a)
     parts = source.text.split("SYNC;")
 
     def found(text: str, seed: int) -> Tensor:
@@ -177,7 +183,7 @@ def test_lanes_leave_a_loop_before_its_flag_changes() -> None:
 def test_lanes_that_part_are_found() -> None:
     a = numbers(64)
     lowered = lowered_of(neighbours, a)
-    source = print_program(lowered.program, 32)
+    source = print_program(*scheduled(lowered.program, 32))
     assert source.text.count("{MEMORY;") == 1
     text = source.text.replace("{MEMORY;", "{MEMORY;if(LANE_ID<3){SYNC;}")
     with pytest.raises(DivergedError):
@@ -191,7 +197,7 @@ def test_lanes_that_part_are_found() -> None:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_compiles_for_gpus(architecture: str, name: str) -> None:
     f, shape = FUNCTIONS[name]
-    found = resources(print_program(lowered_of(f, numbers(*shape)).program).text, architecture)
+    found = resources(print_program(*scheduled(lowered_of(f, numbers(*shape)).program)).text, architecture)
     assert found.architecture == architecture and found.registers > 16 and found.spills == 0 and found.code > 1000
 
 

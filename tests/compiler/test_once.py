@@ -8,10 +8,19 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from mjtorch import jit
+from mjtorch.compiler.ir.text import as_text
+from mjtorch.compiler.lowered import Lowered
+from mjtorch.compiler.passes import run_passes
+from mjtorch.compiler.targets.cpu.pipeline import CPU
 from mjtorch.control_flow import scan
 
 TABLE = torch.linspace(-1, 1, 24).reshape(8, 3)
 WORLDS = (1, 3, 40)
+
+
+def program_text(lowered: Lowered) -> str:
+    """What a CPU executes."""
+    return as_text(run_passes(lowered.program, CPU))
 
 
 def look_up(table: Tensor, i: Tensor, x: Tensor) -> Tensor:
@@ -55,20 +64,20 @@ def test_results_are_those_of_eager_mode(dtype: torch.dtype, worlds: int) -> Non
 
 def test_what_all_worlds_share_is_computed_once() -> None:
     table, i, x = arguments(3)
-    once = jit(look_up, in_dims=(None, 0, 0)).lower(table, i, x[:, :1, None]).as_text().split("\n# ")[0]
-    assert "once:" in once and "sin(" in once
-    text = jit(in_a_loop, in_dims=(None, 0, 0)).lower(table, i, x).as_text()
-    before, after = text.split("once:")[1].split("\n#", 1)
+    text = program_text(jit(look_up, in_dims=(None, 0, 0)).lower(table, i, x[:, :1, None]))
+    assert "sin(" in text.split("uniform:")[1].split("\nbody:")[0]
+    text = program_text(jit(in_a_loop, in_dims=(None, 0, 0)).lower(table, i, x))
+    before, after = text.split("uniform:")[1].split("\nbody:")
     assert "mul(" in before, "the product of the tables"
-    assert "exp(" in after, "it depends on the turn"
+    assert "exp(" in after, "it depends on the iteration"
     # Nothing is told apart where every world has a table of its own, or where there is one world.
-    assert "once:" not in jit(look_up, in_dims=0).lower(table.expand(3, 8, 3), i, x[:, :1, None]).as_text()
-    assert "once:" not in jit(look_up, in_dims=None).lower(table, i[0], x[0, :1, None]).as_text()
+    assert "uniform:" not in jit(look_up, in_dims=0).lower(table.expand(3, 8, 3), i, x[:, :1, None]).as_text()
+    assert "uniform:" not in jit(look_up, in_dims=None).lower(table, i[0], x[0, :1, None]).as_text()
 
 
 def test_choices_that_no_world_makes_are_skipped() -> None:
     table, i, x = arguments(3)
-    text = jit(contacts, in_dims=(None, 0, 0)).lower(table, i, x).as_text()
+    text = program_text(jit(contacts, in_dims=(None, 0, 0)).lower(table, i, x))
     assert text.count("if ") == text.count("else:") == 1
     chosen, other = text.split("if ")[1].split("else:")
     assert "exp(" in chosen and "exp(" not in other
@@ -105,7 +114,7 @@ def test_work_for_a_choice_alone_is_left_out_with_it(f: Callable[..., object]) -
     x = torch.rand(17, 6, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     for y in (x, 0.4 * x, x[:1]):
         torch.testing.assert_close(jit(f, in_dims=0, strict=True)(y), torch.vmap(f)(y))
-    text = jit(f, in_dims=0).lower(x).as_text()
+    text = program_text(jit(f, in_dims=0).lower(x))
     outside = "".join(part.split("else:")[-1] for part in text.split("if "))
     assert ("exp(" in outside) == (f is not chosen_planes)
 

@@ -9,7 +9,7 @@ import optree
 import pytest
 import torch
 from compiler import rule_cases as cases
-from compiler.interpreter import interpret
+from compiler.interpreted import interpreted
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 from torch import Tensor
 from torch.fx import GraphModule
@@ -66,7 +66,7 @@ def check(functions: cases.Functions, *inputs: Tensor) -> set[str]:
         return {name: f(*world) for name, f in functions.items()}
 
     lowered = jit(together, strict=True).lower(*inputs)
-    found = interpret(lowered, inputs, [0] * len(inputs), len(inputs[0]))
+    found = interpreted(lowered, inputs, [0] * len(inputs), len(inputs[0]))
     at = 0
     for name in sorted(functions):  # as trees order their keys
         wanted = one_by_one(functions[name], inputs)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mjtorch.compiler.ir.source import Origin
+from mjtorch.compiler.ir.source import Source
 
 FLOAT32, FLOAT64, INT, BOOL = "f32", "f64", "i64", "bool"
 DTYPES = (FLOAT32, FLOAT64, INT, BOOL)
@@ -93,6 +93,25 @@ def lookup(table: Sequence[int], index: Index) -> Index:
     return Index(0, ((Entry(entries, index), 1),))
 
 
+# --- where nodes come from -------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """The operation of the traced graph that a statement computes a part of.
+
+    op: such as "add"; node: its name in the graph, which is unique; source: the line that called it, if that is known
+    """
+
+    op: str
+    node: str
+    source: Source | None = None
+
+    def __str__(self) -> str:
+        where = "" if self.source is None else f" ({self.source})"
+        return f"{self.node} = {self.op}{where}"
+
+
 # --- expressions: one value per world ---------------------------------------------------------------------------------
 
 
@@ -165,11 +184,12 @@ class Local:
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """An elementary function of `ops.py`."""
+    """An elementary function of `ops.py`; `origin` where it is another operation's than the statement's."""
 
     op: str
     args: tuple[Expr, ...]
     dtype: str
+    origin: Origin | None = dataclasses.field(default=None, compare=False, repr=False)
 
 
 Expr = Number | FromIndex | Load | Gather | Local | Call

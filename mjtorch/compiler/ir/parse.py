@@ -171,7 +171,9 @@ class _Parser:
         word = self._next()
         if word == "for":
             variable, start, stop = self._range()
-            marks: dict[str, Any] = {self._next(): True for _ in range(3) if self.tokens[0] in ("scope", "parallel", "unroll")}
+            marks: dict[str, Any] = {
+                self._next(): True for _ in range(3) if self.tokens[0] in ("scope", "parallel", "unroll")
+            }
             return For(variable, start, stop, guard=self._guard(), body=self._body(indent), **marks)
         if word == "while":
             flag = self._expr()

@@ -171,7 +171,7 @@ class Rewriter:
         """An expression; what is in it first."""
         if isinstance(e, Call):
             args = tuple(self.expr(a) for a in e.args)
-            return e if all(a is b for a, b in zip(args, e.args, strict=True)) else Call(e.op, args, e.dtype)
+            return e if all(a is b for a, b in zip(args, e.args, strict=True)) else Call(e.op, args, e.dtype, e.origin)
         if isinstance(e, Gather):
             offset, index = self.expr(e.offset), self.index(e.index)
             return e if offset is e.offset and index is e.index else Gather(e.buffer, index, offset)

@@ -41,13 +41,13 @@ from mjtorch.compiler.ir.nodes import (
     Load,
     Local,
     Number,
+    Origin,
     Program,
     Statement,
     Store,
     Variable,
     lookup,
 )
-from mjtorch.compiler.ir.source import Origin
 from mjtorch.compiler.ir.walk import touched_by, walk_expr
 from mjtorch.compiler.lower.values import (
     DTYPES,
@@ -308,7 +308,7 @@ class Lowering:
             result = self.called_once(node, name, args, kwargs)
         else:
             result = RULES[name](self, node, *args, **kwargs)
-            result = self.keep(node, result) if isinstance(result, Lazy) else result
+            result = self.keep(node, with_origin(result, self.origin)) if isinstance(result, Lazy) else result
         self.origin = around
         return result
 
@@ -335,6 +335,17 @@ class Lowering:
         if name in READS_ONCE:
             return x
         return self.store(x) if (grows and x.cost > 1) or name in REREADS else x
+
+
+def with_origin(x: Lazy, origin: Origin) -> Lazy:
+    """`x`, of which each element knows which operation it is, wherever it will be computed."""
+
+    def mark(e: Expr) -> Expr:
+        if isinstance(e, Call) and e.origin is None:
+            return Call(e.op, tuple(mark(a) for a in e.args), e.dtype, origin)
+        return e
+
+    return x if x.cost == 0 else dataclasses.replace(x, at=lambda index: mark(x.at(index)))
 
 
 def on_cpu(x: Any) -> Any:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import os
 import pathlib
 import statistics
 import sys
@@ -15,39 +15,35 @@ from typing import TYPE_CHECKING, Any
 
 import optree
 import torch
-import torch.fx.traceback
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from mjtorch import tree
+from mjtorch.compiler.analysis.cost import CPU, trips
+from mjtorch.compiler.analysis.dependence import Bounds, within
 from mjtorch.compiler.cache import store as cache
 from mjtorch.compiler.ir.nodes import (
+    SCRATCH,
+    UNIFORM,
     Buffer,
     Call,
-    Collect,
-    Entry,
+    Compact,
     For,
-    Group,
-    If,
-    Index,
-    Note,
     Program,
+    Scatter,
     Statement,
     Store,
-    Variable,
-    While,
-    expressions,
 )
+from mjtorch.compiler.ir.source import OURS, Source
+from mjtorch.compiler.ir.walk import bodies, expressions
 from mjtorch.compiler.lowered import Lowered, lower_graph
 from mjtorch.compiler.targets.cpu.build import build, library_name, open_library
 from mjtorch.compiler.targets.cpu.native import FEW_WORLDS, Build, Native, printed
-from mjtorch.compiler.trace import LIBRARIES, OURS, op_name
+from mjtorch.compiler.trace import op_name
 
 if TYPE_CHECKING:
     from mjtorch.compiler.jit import Jitted
 
-# Rooms whose operations count for whoever calls them.
-HELPERS = ("compiler", "control_flow", "math", "model", "tree")
 BYTES = {"f32": 4, "f64": 8, "i64": 8, "bool": 1}
 # Calls that are timed, and seconds after which fewer are enough.
 CALLS, PATIENCE = 15, 2.0
@@ -152,9 +148,7 @@ def explain(jitted: Jitted, args: tuple, kwargs: dict[str, Any]) -> Explanation:
     lowered = clock("lower", lambda: lower_graph(graph, shared, constants, on_gpu))
     native, name = _build_on(device, clock, lowered) if on_gpu else _build(clock, lowered, few)
 
-    with _noting_stages():
-        noted, _ = jitted._trace(shapes, spec, static, device)
-    stages = _stages(noted, lambda g: lower_graph(g, shared, constants, on_gpu).program)
+    stages = _stages(graph, lowered.program)
     speed = Speed(
         _median(lambda: native(leaves, dims, worlds)),
         _median(lambda: jitted._vmapped(static)(*args)),
@@ -205,9 +199,10 @@ def _build_on(device: torch.device, clock: _Clock, lowered: Lowered) -> tuple[Na
     """The same for a GPU."""
     from mjtorch.compiler.targets.cuda.build import compile_text
     from mjtorch.compiler.targets.cuda.native import CudaNative, architecture
+    from mjtorch.compiler.targets.cuda.pipeline import scheduled
     from mjtorch.compiler.targets.cuda.printer import print_program
 
-    source = clock("print", lambda: print_program(lowered.program))
+    source = clock("print", lambda: print_program(*scheduled(lowered.program)))
     target = architecture(device)
     clock("build", lambda: compile_text(source.text, target))
     native = clock("load", lambda: CudaNative(device, lowered, source))
@@ -266,91 +261,56 @@ def _memory(lowered: Lowered, native: Native, graph: GraphModule) -> Memory:
 # --- stages -----------------------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def _noting_stages() -> Iterator[None]:
-    """Graphs traced inside know of each node which file it comes from: the innermost that is not a helper's."""
-    around: list[tuple[Any, Any]] = []
-    meta = torch.fx.traceback.get_current_meta
+class _Stages:
+    """The shares of files in a program; operations of helpers, packages that say `__helper__`, are their callers'."""
 
-    def follow(frame: Any, event: str, arg: Any) -> None:
-        if event == "call":
-            stage = _stage_of(frame.f_code.co_filename)
-            if stage:
-                around.append((frame, meta().get("custom")))
-                meta()["custom"] = {"stage": stage}
-        elif event == "return" and around and around[-1][0] is frame:
-            meta()["custom"] = around.pop()[1] or {}
+    def __init__(self) -> None:
+        self.found: dict[str, Stage] = {}
+        modules = [m for m in list(sys.modules.values()) if getattr(m, "__helper__", False) is True]
+        self.helpers = tuple(os.path.dirname(m.__file__) + os.sep for m in modules if m.__file__)
 
-    before = sys.getprofile()
-    with torch.fx.traceback.preserve_node_meta():
-        sys.setprofile(follow)
-        try:
-            yield
-        finally:
-            sys.setprofile(before)
+    def of(self, source: Source | None) -> Stage:
+        """The stage that a line is part of."""
+        while source is not None and source.caller is not None and source.file.startswith(self.helpers):
+            source = source.caller
+        name = "other" if source is None else _stage_name(source.file)
+        return self.found.setdefault(name, Stage(name))
 
 
-def _stage_of(filename: str) -> str:
+def _stage_name(filename: str) -> str:
     if filename.startswith(OURS):
-        name = filename[len(OURS) :].removesuffix(".py")
-        return "" if name.split("/")[0] in HELPERS else name
-    return "" if filename.startswith(("<", *LIBRARIES)) else pathlib.Path(filename).stem
+        return filename[len(OURS) :].removesuffix(".py")
+    return pathlib.Path(filename).stem
 
 
-def _stages(graph: GraphModule, lower: Callable[[GraphModule], Program]) -> list[Stage]:
+def _stages(graph: GraphModule, program: Program) -> list[Stage]:
     """The shares of the files, the one with the most nodes first."""
-    stages: dict[str, Stage] = {}
-    numbers: list[str] = []
+    stages, stored = _Stages(), set[Buffer]()
     for n in _nodes(graph):
-        name = (n.meta.get("custom") or {}).get("stage", "other")
-        stages.setdefault(name, Stage(name)).nodes += 1
-        if name not in numbers:
-            numbers.append(name)
-        # The program's notes are made of the names of nodes: so they tell of the stage.
-        n._rename(f"stage{numbers.index(name)}_{n.name}")
-    program = lower(graph)
-    _walk([*program.once, *program.body], stages, numbers)
-    return sorted(stages.values(), key=lambda s: -s.nodes)
+        stages.of(n.meta.get("source")).nodes += 1
 
-
-def _walk(statements: Sequence[Statement], stages: dict[str, Stage], numbers: Sequence[str]) -> None:
-    stored: set[Buffer] = set()
-
-    def block(statements: Sequence[Statement], stage: Stage, turns: float, middle: dict[str, float]) -> None:
+    def add(statements: Sequence[Statement], times: float, bounds: Bounds) -> None:
         for s in statements:
-            if isinstance(s, Note):
-                head = s.text.split("_")[0].removeprefix("stage")
-                stage = stages[numbers[int(head)]] if s.text.startswith("stage") and head.isdigit() else stage
-                continue
-            stage.operations += turns * sum(isinstance(e, Call) for e in expressions(s))
-            if isinstance(s, Store) and s.buffer.kind in ("scratch", "once") and s.buffer not in stored:
+            own = s.origin
+            for e in expressions(s):
+                if isinstance(e, Call):
+                    origin = e.origin or own
+                    stages.of(origin.source if origin else None).operations += times
+            if isinstance(s, (Store, Scatter)) and s.buffer.kind in (SCRATCH, UNIFORM) and s.buffer not in stored:
                 stored.add(s.buffer)
+                stage = stages.of(own.source if own else None)
                 stage.arrays += 1
                 stage.bytes += s.buffer.size * BYTES[s.buffer.dtype]
+            inner = times
             if isinstance(s, For):
-                first, last = _value(s.start, middle), _value(s.stop, middle)
-                block(s.body, stage, turns * max(0.0, last - first), {**middle, s.variable: (first + last - 1) / 2})
-            elif isinstance(s, (Group, If)):
-                block(s.body, stage, turns, middle)
-            elif isinstance(s, Collect):
-                block(s.body, stage, turns * s.size, {**middle, s.variable: (s.size - 1) / 2, f"{s.name}_n": s.size})
-            elif isinstance(s, While):
-                block([*s.head, *s.body], stage, turns, middle)
+                inner *= trips(s.start, s.stop, bounds, CPU)
+            elif isinstance(s, Compact):
+                inner *= s.size
+            for body in bodies(s):
+                add(body, inner, within(s, bounds))
 
-    block(statements, stages.setdefault("other", Stage("other")), 1.0, {})
-    if not (stages["other"].nodes or stages["other"].operations):
-        del stages["other"]
-
-
-def _value(i: Index, middle: dict[str, float]) -> float:
-    """An index where the loop variables are in the middle of their ranges."""
-
-    def atom(a: Variable | Entry) -> float:
-        if isinstance(a, Variable):
-            return middle.get(a.name, 0.0)
-        return statistics.fmean(a.table) if a.table else 0.0
-
-    return i.base + sum(k * atom(a) for a, k in i.terms)
+    add([*program.uniform, *program.body], 1.0, {})
+    return sorted(stages.found.values(), key=lambda s: -s.nodes)
 
 
 # --- the report -------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from mjtorch.compiler.ready import Ready
 from mjtorch.compiler.targets.cpu.native import Build, Native
 from mjtorch.compiler.targets.cuda.build import cubin, cubin_name
 from mjtorch.compiler.targets.cuda.driver import launch, load, resident
+from mjtorch.compiler.targets.cuda.pipeline import scheduled
 from mjtorch.compiler.targets.cuda.printer import Source, print_program
 
 # Lanes of a block: one warp, so that no world waits for another; two where there would be more blocks than may run.
@@ -58,7 +59,7 @@ class CudaNative(Native):
             BuildError: there is no compiler, or it fails.
         """
         with torch.cuda.device(device):
-            return cls(device, lowered, print_program(lowered.program))
+            return cls(device, lowered, print_program(*scheduled(lowered.program)))
 
     def __init__(self, device: torch.device, lowered: Lowered, source: Source) -> None:
         self.device, self.source, self.shape = device, source, shape_of(source)

@@ -13,6 +13,7 @@ from mjtorch import tree
 from mjtorch.compiler.lowered import Lowered, lower_graph
 from mjtorch.compiler.targets.cuda.build import Resources, resources
 from mjtorch.compiler.targets.cuda.native import Shape, shape_of
+from mjtorch.compiler.targets.cuda.pipeline import scheduled
 from mjtorch.compiler.targets.cuda.printer import Source, print_program
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def report(jitted: Jitted, architectures: Sequence[str], *args: Any, **kwargs: A
     unknown = [a for a in architectures if a not in SHARED]
     if unknown:
         raise ValueError(f"unknown architecture {unknown[0]!r}; known are {', '.join(SHARED)}")
-    source = print_program(for_gpu(jitted, *args, **kwargs).program)
+    source = print_program(*scheduled(for_gpu(jitted, *args, **kwargs).program))
     shape = shape_of(source)
     targets = []
     for architecture in architectures:
