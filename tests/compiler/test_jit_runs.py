@@ -14,9 +14,13 @@ from torch import Tensor
 
 import mjtorch
 from mjtorch import jit
-from mjtorch.compiler.ir.nodes import Call, While, expressions, walk, walk_expr
+from mjtorch.compiler.ir.nodes import Call, While
+from mjtorch.compiler.ir.text import as_text
+from mjtorch.compiler.ir.walk import expressions, walk, walk_expr
 from mjtorch.compiler.jit import Jitted
+from mjtorch.compiler.passes import run_passes
 from mjtorch.compiler.targets.cpu import native
+from mjtorch.compiler.targets.cpu.pipeline import CPU
 from mjtorch.control_flow import cond, fori_loop, scan, while_loop
 
 PENDULUM = """
@@ -221,21 +225,22 @@ def test_the_text_of_a_nested_loop() -> None:
         c = fori_loop(0, 20, lambda k, y: while_loop(lambda z: z.sum() > 1, lambda z: z / 2, y + x), c)
         return c, c.sum()
 
-    lines = jit(lambda a: scan(row, a[0], a), strict=True).lower(torch.ones(3, 9, 4)).as_text().splitlines()
-    assert lines[:3] == ["input in0: f32[36]", "output out1: f32[4]", "output out2: f32[9]"]
+    lowered = jit(lambda a: scan(row, a[0], a), strict=True).lower(torch.ones(3, 9, 4))
+    lines = as_text(run_passes(lowered.program, CPU[:6])).splitlines()
+    assert lines[:3] == ["input in0: f32[36] @0", "output out0: f32[4] @0", "output out1: f32[9] @1"]
     steps = (
-        r"for \w+ in 0\.\.9:",
-        r"for \w+ in 0\.\.20:",
-        "while:",
-        r"until not \w+\[0\]",
-        r".*div\(.*, 2\.0\)",
-        r"out2\[\w+\] = ",
+        r"for \w+ in 0\.\.9 scope:",
+        r"for \w+ in 0\.\.20 scope:",
+        r"while \w+\[0\]:",
+        "do:",
+        r".*div\(.*, 2\.0f\)",
+        r"out1\[\w+\] = ",
     )
     places = [next((k, line) for k, line in enumerate(lines) if re.match(rf" *{step}", line)) for step in steps]
     assert [k for k, _ in places] == sorted(k for k, _ in places)
     depths = [(len(line) - len(line.lstrip())) // 2 for _, line in places]
-    assert depths[:4] == [0, 1, 2, 3] and depths[4] >= 3 and depths[5] == 1
-    assert sum(line.startswith("for ") for line in lines) <= 3  # apart from the scan, in and out
+    assert depths[:4] == [1, 2, 3, 4] and depths[4] >= 4 and depths[5] == 2
+    assert sum(line.startswith("  for ") for line in lines) <= 3  # apart from the scan, in and out
 
 
 def test_the_text_has_one_line_per_thing_done() -> None:
@@ -245,9 +250,9 @@ def test_the_text_has_one_line_per_thing_done() -> None:
         .as_text()
     )
     code = [line.strip() for line in text.splitlines() if "#" not in line]
-    assert code[:3] == ["input in0: f32[3]", "input all1: f32[3]", "output out2: f32[1]"]
-    assert sum("mul(" in line for line in code) and sum("out2[0] = " in line for line in code) == 1
-    assert jit(lambda a: a, strict=True).lower(torch.ones(5, 3)).as_text() == ""
+    assert code[:3] == ["input in0: f32[3] @0", "shared all0: f32[3] @1", "output out0: f32[1] @0"]
+    assert sum("mul(" in line for line in code) and sum("out0[0] = " in line for line in code) == 1
+    assert jit(lambda a: a, strict=True).lower(torch.ones(5, 3)).as_text() == "body:"
 
 
 def test_no_warnings() -> None:

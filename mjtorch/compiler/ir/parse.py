@@ -52,8 +52,10 @@ from mjtorch.compiler.ir.ops import result_dtype
 
 BUFFER = re.compile(r"(\w+) (\w+): (\w+)\[(\d+)\](?: @(\d+))?(?: = (.*))?")
 TOKEN = re.compile(
-    r"\s*(-?inff?\b|nanf?\b|\d+\.\d*(?:e[-+]?\d+)?f?|\d+e[-+]?\d+f?|\d+|[A-Za-z_]\w*|\.\.|[-+*()\[\],;:=<])"
+    r"\s*(-?inff?\b|nanf?\b|\d+\.(?!\.)\d*(?:e[-+]?\d+)?f?|\d+e[-+]?\d+f?|\d+|[A-Za-z_]\w*|\.\.|[-+*()\[\],;:=<])"
 )
+# What may be said of a loop.
+MARKS = ("scope", "parallel", "unroll")
 NUMPY = {FLOAT32: np.float32, FLOAT64: np.float64, INT: np.int64, BOOL: np.bool_}
 
 
@@ -115,7 +117,7 @@ class _Parser:
     def _constant(self, text: str, dtype: str) -> float | int | bool:
         if dtype == BOOL:
             return text == "true"
-        return int(text) if dtype == INT else float(text.removesuffix("f") if text != "inf" else text)
+        return int(text) if dtype == INT else float(text[:-1] if dtype == FLOAT32 else text)
 
     def _body(self, outer: int) -> Body:
         found: list[Statement] = []
@@ -171,9 +173,7 @@ class _Parser:
         word = self._next()
         if word == "for":
             variable, start, stop = self._range()
-            marks: dict[str, Any] = {
-                self._next(): True for _ in range(3) if self.tokens[0] in ("scope", "parallel", "unroll")
-            }
+            marks: dict[str, Any] = {self._next(): True for _ in MARKS if self.tokens[0] in MARKS}
             return For(variable, start, stop, guard=self._guard(), body=self._body(indent), **marks)
         if word == "while":
             flag = self._expr()

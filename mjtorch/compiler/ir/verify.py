@@ -104,6 +104,8 @@ class _Check:
             self.index(stop, scope)
             scope = _Scope(scope.bounds, scope.names | {Variable(variable)})
         inner = _Scope(within(s, scope.bounds), scope.names)
+        if isinstance(s, (For, ParallelFor)):  # an iteration may read what one before it has written
+            self.written |= {x.buffer for x in walk(s.body) if isinstance(x, (Store, Scatter))}
         if isinstance(s, While):
             own = _Scope(inner.bounds, set(inner.names))
             for x in s.head:

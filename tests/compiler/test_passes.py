@@ -1,0 +1,499 @@
+"""Each pass by what it makes of some lines, and by what these compute before and after it."""
+
+import textwrap
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from mjtorch.compiler.ir.interpret import interpret
+from mjtorch.compiler.ir.nodes import Program
+from mjtorch.compiler.ir.parse import parse
+from mjtorch.compiler.ir.text import as_text
+from mjtorch.compiler.ir.verify import verify
+from mjtorch.compiler.passes.barriers import insert_barriers
+from mjtorch.compiler.passes.branches import branch_on_choices
+from mjtorch.compiler.passes.contract import contract_arrays
+from mjtorch.compiler.passes.copies import eliminate_copies
+from mjtorch.compiler.passes.dead_stores import eliminate_dead_stores
+from mjtorch.compiler.passes.fuse import fuse_loops
+from mjtorch.compiler.passes.memory import plan_memory
+from mjtorch.compiler.passes.outline import outline, outline_for_warps
+from mjtorch.compiler.passes.parallelize import mergeable, parallelize
+from mjtorch.compiler.passes.scalarize import scalarize, scalarize_copies
+from mjtorch.compiler.passes.warp_memory import hold_in_registers, plan_warp_memory
+from mjtorch.compiler.passes.zero_terms import skip_zero_terms
+
+WORLDS = 3
+GIVEN = """
+input in0: f64[16] @0
+output out0: f64[16] @0
+"""
+# Name of the case: the pass, the program before it, and the program after it; None where it leaves the program alone.
+CASES: dict[str, tuple[Callable[[Program], Program], str, str | None]] = {
+    "a store that nobody reads": (
+        eliminate_dead_stores,
+        """
+        scratch s0: f64[16]
+        body:
+          for i in 0..16:
+            s0[i] = sin(in0[i])
+          for j in 0..16:
+            out0[j] = in0[j]
+        """,
+        """
+        body:
+          for j in 0..16:
+            out0[j] = in0[j]
+        """,
+    ),
+    "a store that only a dead one reads": (
+        eliminate_dead_stores,
+        """
+        scratch s0: f64[16]
+        scratch s1: f64[16]
+        body:
+          for i in 0..16:
+            s0[i] = sin(in0[i])
+            s1[i] = s0[i]
+            out0[i] = in0[i]
+        """,
+        """
+        body:
+          for i in 0..16:
+            out0[i] = in0[i]
+        """,
+    ),
+    "loops over one range": (
+        fuse_loops,
+        """
+        scratch s0: f64[16]
+        body:
+          for i in 0..16:
+            s0[i] = sin(in0[i])
+          for j in 0..16:
+            out0[j] = add(s0[j], 1.0)
+        """,
+        """
+        scratch s0: f64[16]
+        body:
+          for i in 0..16:
+            s0[i] = sin(in0[i])
+            out0[i] = add(s0[i], 1.0)
+        """,
+    ),
+    "a loop that reads what another iteration writes": (
+        fuse_loops,
+        """
+        scratch s0: f64[16]
+        body:
+          for i in 0..16:
+            s0[i] = sin(in0[i])
+          for j in 0..16:
+            out0[j] = s0[-1*j+15]
+        """,
+        None,
+    ),
+    "loops that keep few lanes busy, for a warp": (
+        lambda p: fuse_loops(p, mergeable),
+        """
+        scratch s0: f64[12]
+        body:
+          for i in 0..4:
+            for j in 0..3:
+              s0[3*i+j] = sin(in0[3*i+j])
+          for k in 0..4:
+            out0[k] = s0[3*k]
+        """,
+        None,
+    ),
+    "an array of one iteration": (
+        contract_arrays,
+        """
+        scratch s0: f64[16]
+        body:
+          for i in 0..16:
+            s0[i] = sin(in0[i])
+            out0[i] = mul(s0[i], s0[i])
+        """,
+        """
+        body:
+          for i in 0..16:
+            var v1 = sin(in0[i])
+            out0[i] = mul(v1, v1)
+        """,
+    ),
+    "an array that another loop reads": (
+        contract_arrays,
+        """
+        scratch s0: f64[16]
+        body:
+          for i in 0..16:
+            s0[i] = sin(in0[i])
+          for j in 0..16:
+            out0[j] = s0[j]
+        """,
+        None,
+    ),
+    "a sum of products": (
+        skip_zero_terms,
+        """
+        scratch s0: f64[16]
+        body:
+          for i in 0..16:
+            s0[i] = max(in0[i], 0.0)
+          for j in 0..16:
+            group:
+              var t = 0.0
+              for k in 0..16:
+                t = add(t, mul(s0[k], add(add(in0[k], in0[j]), add(in0[j], in0[0]))))
+              out0[j] = t
+        """,
+        """
+        scratch s0: f64[16]
+        body:
+          for i in 0..16:
+            s0[i] = max(in0[i], 0.0)
+          for j in 0..16:
+            group:
+              var t = 0.0
+              for k in 0..16 where ne(s0[k], 0.0):
+                t = add(t, mul(s0[k], add(add(in0[k], in0[j]), add(in0[j], in0[0]))))
+              out0[j] = t
+        """,
+    ),
+    "a choice between a costly and a cheap value": (
+        branch_on_choices,
+        """
+        scratch s0: bool[16]
+        scratch s1: f64[16]
+        body:
+          for i in 0..16:
+            s0[i] = gt(in0[i], 1.0)
+            s1[i] = exp(sin(exp(sin(exp(in0[i])))))
+            out0[i] = where(s0[i], add(s1[i], exp(sin(exp(sin(exp(in0[i])))))), 0.0)
+        """,
+        """
+        scratch s0: bool[16]
+        scratch s1: f64[16]
+        body:
+          for i in 0..16:
+            s0[i] = gt(in0[i], 1.0)
+            if s0[i]:
+              s1[i] = exp(sin(exp(sin(exp(in0[i])))))
+              out0[i] = where(s0[i], add(s1[i], exp(sin(exp(sin(exp(in0[i])))))), 0.0)
+            else:
+              out0[i] = 0.0
+        """,
+    ),
+    "a copy to a result": (
+        eliminate_copies,
+        """
+        scratch s0: f64[16]
+        body:
+          for i in 0..16:
+            s0[i] = sin(in0[i])
+          for j in 0..16:
+            out0[j] = s0[j]
+        """,
+        """
+        body:
+          for i in 0..16:
+            out0[i] = sin(in0[i])
+        """,
+    ),
+    "a result that is made of two copies": (
+        eliminate_copies,
+        """
+        scratch s0: f64[16]
+        scratch s1: f64[16]
+        body:
+          for i in 0..16:
+            s0[i] = sin(in0[i])
+            s1[i] = cos(in0[i])
+          for j in 0..8:
+            out0[j] = s0[j]
+          for k in 8..16:
+            out0[k] = s1[k]
+        """,
+        None,
+    ),
+    "a loop that scatters": (
+        scalarize,
+        """
+        scratch s0: f64[16]
+        scratch s1: i64[1]
+        scratch s2: bool[1]
+        body:
+          for i in 0..16:
+            s0[i] = in0[i]
+          s1[0] = 0
+          while s2[0]:
+            head:
+              s2[0] = lt(s1[0], 4)
+            do:
+              s0[0; s1[0]] = add(s0[1; s1[0]], 1.0)
+              s1[0] = add(s1[0], 1)
+          for j in 0..16:
+            out0[j] = s0[j]
+        """,
+        """
+        scratch s0: f64[16]
+        scratch s1: i64[1]
+        scratch s2: bool[1]
+        body:
+          for i in 0..16:
+            s0[i] = in0[i]
+          scalarized private s1 s2 kept s0:
+            s1[0] = 0
+            while s2[0]:
+              head:
+                s2[0] = lt(s1[0], 4)
+              do:
+                s0[0; s1[0]] = add(s0[1; s1[0]], 1.0)
+                s1[0] = add(s1[0], 1)
+          for j in 0..16:
+            out0[j] = s0[j]
+        """,
+    ),
+    "rows from places of each world's own": (
+        scalarize_copies,
+        """
+        scratch s0: i64[1]
+        scratch s1: f64[16]
+        body:
+          s0[0] = i64(gt(in0[0], 0.0))
+          for i in 0..8:
+            s1[i] = in0[i; s0[0]]
+            s1[i+8] = in0[i; s0[0]]
+          for j in 0..16:
+            out0[j] = s1[j]
+        """,
+        """
+        scratch s0: i64[1]
+        scratch s1: f64[16]
+        body:
+          s0[0] = i64(gt(in0[0], 0.0))
+          scalarized copy:
+            for i in 0..8:
+              s1[i] = in0[i; s0[0]]
+              s1[i+8] = in0[i; s0[0]]
+          for j in 0..16:
+            out0[j] = s1[j]
+        """,
+    ),
+    "a sum over lanes": (
+        lambda p: parallelize(p, 32),
+        """
+        body:
+          for i in 0..16:
+            out0[i] = sin(in0[i])
+          group:
+            var t = 0.0
+            for j in 0..16:
+              t = add(t, exp(in0[j]))
+            out0[0] = t
+        """,
+        """
+        body:
+          parallel for i in 0..16:
+            out0[i] = sin(in0[i])
+          group:
+            var t = 0.0
+            parallel for j in 0..16 reduce add t:
+              t = add(t, exp(in0[j]))
+            out0[0] = t
+        """,
+    ),
+    "a loop-carried dependence": (
+        lambda p: parallelize(p, 32),
+        """
+        scratch s0: f64[17]
+        body:
+          s0[0] = 0.0
+          for i in 0..16:
+            s0[i+1] = exp(add(s0[i], in0[i]))
+          parallel for j in 0..16:
+            out0[j] = s0[j]
+        """,
+        None,
+    ),
+    "functions of a CPU": (
+        outline,
+        "body:\n" + "\n".join(f"  out0[{k % 16}] = in0[{k % 16}]" for k in range(41)),
+        "body:\n  function:\n"
+        + "\n".join(f"    out0[{k % 16}] = in0[{k % 16}]" for k in range(40))
+        + "\n  function:\n    out0[8] = in0[8]",
+    ),
+    "functions of a warp": (
+        outline_for_warps,
+        "body:\n" + "\n".join(f"  out0[{k % 16}] = in0[{k % 16}]" for k in range(121)),
+        "body:\n  function:\n"
+        + "\n".join(f"    out0[{k % 16}] = in0[{k % 16}]" for k in range(120))
+        + "\n  function:\n    out0[8] = in0[8]",
+    ),
+    "a small array of one function": (
+        hold_in_registers,
+        """
+        scratch s0: f64[2]
+        scratch s1: f64[16]
+        body:
+          function:
+            for i in 0..2:
+              s0[i] = exp(in0[i])
+            parallel for j in 0..16:
+              s1[j] = mul(s0[1], in0[j])
+          function:
+            parallel for k in 0..16:
+              out0[k] = s1[k]
+        """,
+        """
+        scratch s0: f64[2]
+        scratch s1: f64[16]
+        body:
+          function registers s0:
+            for i in 0..2 unroll:
+              s0[i] = exp(in0[i])
+            parallel for j in 0..16:
+              s1[j] = mul(s0[1], in0[j])
+          function:
+            parallel for k in 0..16:
+              out0[k] = s1[k]
+        """,
+    ),
+    "arrays that live one after the other": (
+        plan_memory,
+        """
+        scratch s0: f64[16]
+        scratch s1: f64[16]
+        scratch s2: f64[16]
+        body:
+          for i in 0..16:
+            s0[i] = sin(in0[i])
+          for j in 0..16:
+            s1[j] = s0[-1*j+15]
+          for k in 0..16:
+            s2[k] = s1[-1*k+15]
+          for l in 0..16:
+            out0[l] = s2[-1*l+15]
+        """,
+        """
+        scratch s0: f64[16] in scratch at 16
+        scratch s1: f64[16] in scratch at 0
+        scratch s2: f64[16] in scratch at 16
+        body:
+          for i in 0..16:
+            s0[i] = sin(in0[i])
+          for j in 0..16:
+            s1[j] = s0[-1*j+15]
+          for k in 0..16:
+            s2[k] = s1[-1*k+15]
+          for l in 0..16:
+            out0[l] = s2[-1*l+15]
+        """,
+    ),
+    "what does not fit into shared memory": (
+        lambda p: plan_warp_memory(p, 128),
+        """
+        scratch s0: f64[16]
+        scratch s1: f64[16]
+        body:
+          for i in 0..16:
+            s0[i] = sin(in0[i])
+            s1[i] = cos(in0[i])
+          for j in 0..16:
+            out0[j] = mul(add(s0[-1*j+15], s0[j]), s1[-1*j+15])
+        """,
+        """
+        scratch s0: f64[16] in near at 0
+        scratch s1: f64[16] in far at 0
+        body:
+          for i in 0..16:
+            s0[i] = sin(in0[i])
+            s1[i] = cos(in0[i])
+          for j in 0..16:
+            out0[j] = mul(add(s0[-1*j+15], s0[j]), s1[-1*j+15])
+        """,
+    ),
+    "what other lanes have written": (
+        lambda p: insert_barriers(plan_warp_memory(p, 1024)),
+        """
+        scratch s0: f64[16]
+        scratch s1: f64[1]
+        body:
+          parallel for i in 0..16:
+            s0[i] = sin(in0[i])
+          s1[0] = in0[0]
+          parallel for j in 0..16:
+            out0[j] = mul(s0[-1*j+15], s1[0])
+        """,
+        """
+        scratch s0: f64[16] in near at 0
+        scratch s1: f64[1] in near at 16
+        body:
+          parallel for i in 0..16:
+            s0[i] = sin(in0[i])
+          first lane:
+            s1[0] = in0[0]
+          barrier
+          parallel for j in 0..16:
+            out0[j] = mul(s0[-1*j+15], s1[0])
+        """,
+    ),
+}
+
+
+def program(text: str) -> Program:
+    p = parse(GIVEN + textwrap.dedent(text))
+    verify(p)
+    return p
+
+
+def computed(p: Program) -> np.ndarray:
+    given = np.random.default_rng(0).normal(size=(16, WORLDS))
+    return interpret(p, {0: given}, WORLDS)[0]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_pass(name: str) -> None:
+    run, before, after = CASES[name]
+    p = program(before)
+    text = as_text(p, whole=True)
+    made = run(p)
+    verify(made)
+    assert as_text(p, whole=True) == text, "nothing is changed in place"
+    wanted = text if after is None else GIVEN.lstrip() + textwrap.dedent(after).strip()
+    found = as_text(made, whole=True).replace("in0: f64[16] @0 in scratch at 0", "in0: f64[16] @0")
+    assert found == wanted
+    np.testing.assert_allclose(computed(made), computed(p), rtol=1e-13)
+
+
+def test_the_text_is_read_as_it_was_written() -> None:
+    for _, before, _ in CASES.values():
+        text = as_text(program(before), whole=True)
+        assert as_text(parse(text), whole=True) == text
+
+
+def test_an_index_may_be_a_table_a_list_or_its_length() -> None:
+    p = program("""
+        constant c0: f64[3] = 1.0,-inf,nan
+        scratch s0: f64[16]
+        body:
+          for i in 0..16:
+            s0[i] = 2.0
+          group:
+            compact list of k < 16 where gt(t, 0.0):
+              var t = in0[k]
+            for j in 0..len(list):
+              s0[list[j]] = add(c0[0], f64(index(list[j]+len(list))))
+          for i in 0..3:
+            s0[[5,0,2][i]] = c0[i]
+          for i in 0..16:
+            out0[i] = s0[i]
+        """)
+    assert as_text(parse(as_text(p, whole=True)), whole=True) == as_text(p, whole=True)
+    found, given = computed(p), np.random.default_rng(0).normal(size=(16, WORLDS))
+    some = (given > 0).any(1)
+    wanted = np.where(some, 1 + np.arange(16) + some.sum(), 2.0)
+    wanted[[5, 0, 2]] = 1.0, -np.inf, np.nan
+    np.testing.assert_array_equal(found, np.repeat(wanted[:, None], WORLDS, 1))
