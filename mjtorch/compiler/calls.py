@@ -8,7 +8,7 @@ each see all leaves.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from mjtorch import tree
 from mjtorch.compiler.compiled import Compiled
 from mjtorch.compiler.ready import Ready
 from mjtorch.compiler.signature import Form
+from mjtorch.tree.static import exact
 from mjtorch.tree.structure import changed, chooser
 
 # So many prepared calls are kept: a loop may call one function in some different ways.
@@ -70,7 +71,7 @@ class Prepared:
         ready: Ready,
     ) -> None:
         self.form, self.compiled, self.constants = form, compiled, compiled.constants
-        self.static = [(place, given[place]) for _, place in form.static]
+        self.static = [(place, given[place], exact(given[place])) for _, place in form.static]
         self.requires_grad = any(x.requires_grad for x in leaves)
         sources, constants = Ready.sources(ready.native), set(compiled.constants)
         self.arguments: list[Argument] = []
@@ -108,8 +109,8 @@ class Prepared:
         """The leaves seen by the program; None if a call does not look like this one, or the program is out of date."""
         if form is not self.form:
             return None
-        for place, x in self.static:
-            if not _is_same(given[place], x):
+        for place, x, key in self.static:
+            if given[place] is not x and not _is_same(given[place], key):
                 return None
         if (self.requires_grad and torch.is_grad_enabled()) or (self.compiled.captured and not self._is_up_to_date()):
             return None
@@ -210,6 +211,9 @@ def _comparison(leaves: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], bool]:
     return lambda leaves: check(*choose(leaves)) and all(leaves[j] is leaves[k] for j, k in twins)
 
 
-def _is_same(x: Any, y: Any) -> bool:
-    """Whether two static values choose the same program."""
-    return x is y or (type(x) is type(y) and x == y)
+def _is_same(x: Any, key: Hashable) -> bool:
+    """Whether a static value is the one whose key this is; what has none is refused later."""
+    try:
+        return exact(x) == key
+    except TypeError:
+        return False

@@ -22,6 +22,7 @@ from mjtorch.compiler.lower import NoRule
 from mjtorch.compiler.lowered import Lowered, lower_graph
 from mjtorch.compiler.mapped import Mapped
 from mjtorch.compiler.ready import Ready
+from mjtorch.compiler.recent import KEPT, Recent
 from mjtorch.compiler.report.explain import Explanation, explain
 from mjtorch.compiler.signature import NO_GRADIENT, Call, Signature, Static
 from mjtorch.compiler.stage import known_static
@@ -42,7 +43,7 @@ def jit(
     *,
     in_dims: Any = 0,
     out_dims: Any = 0,
-    static_argnames: Sequence[str] = (),
+    static_argnames: str | Sequence[str] = (),
     backend: Backend = "auto",
     strict: bool = False,
     **inductor_options: Any,
@@ -63,8 +64,9 @@ def jit(
             as for `torch.vmap`, but arguments that are static or left out do not count. `in_dims=None` compiles `f` for
             one world, without a batch.
         out_dims: the axis that counts worlds in the results.
-        static_argnames: arguments that are not tensors but choose the program; each value is compiled for itself. Those
-            of mjtorch's own functions are known.
+        static_argnames: arguments that are not tensors but choose the program; each value is compiled for itself. Two
+            are the same if they are equal and of one type, in tuples, too. Programs of the last 64 are kept. Those of
+            mjtorch's own functions are known.
         backend: "native" prints C++ (CPU), "inductor" is `torch.compile(torch.vmap(f))`, "eager" is `torch.vmap(f)`;
             "auto" is "native" where it can be, else "eager" with one warning that says why.
         strict: make it an error where "auto" and "native" would fall back.
@@ -94,6 +96,7 @@ def jit(
         raise ValueError(f"jit: backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
     if inductor_options and backend != "inductor":
         raise TypeError(f"jit: unknown options {sorted(inductor_options)}; only backend='inductor' takes more options")
+    static_argnames = (static_argnames,) if isinstance(static_argnames, str) else static_argnames
     static = (*static_argnames, *(x for x in known_static(f) if x not in static_argnames))
     return Jitted(Mapped(f, in_dims, out_dims, static), backend, strict, inductor_options)
 
@@ -109,10 +112,10 @@ class Jitted:
         self.mapped, self.parameters, self.f, self.name = mapped, mapped.parameters, mapped.f, mapped.name
         self.backend, self.strict, self.options = backend, strict, options
         self.calls = Calls()
-        self.programs: dict[Signature, list[Compiled]] = {}
-        self.stock: dict[Any, Callable[..., Any]] = {}
-        self.refused: dict[Signature, NoRule] = {}
-        self.complaints: set[str] = set()
+        self.programs: Recent[Signature, list[Compiled]] = Recent()
+        self.stock: Recent[tuple[Static, bool], Callable[..., Any]] = Recent()
+        self.refused: Recent[Signature, NoRule] = Recent()
+        self.complaints: Recent[str, bool] = Recent()
         self.fallen = False
         self.traces = 0
         functools.update_wrapper(self, mapped.f, updated=())
@@ -171,9 +174,12 @@ class Jitted:
     def _compiled(self, call: Call) -> Compiled:
         """The program for a call; traced if it is new."""
         signature, leaves = call.signature, call.leaves
-        if signature in self.refused:
-            raise self.refused[signature]
-        known = self.programs.setdefault(signature, [])
+        refused = self.refused.get(signature)
+        if refused is not None:
+            raise refused
+        known = self.programs.get(signature)
+        if known is None:
+            known = self.programs[signature] = []
         for c in known:
             if c.captured and c.is_stale():
                 self._warn(
@@ -194,8 +200,10 @@ class Jitted:
                 raise NoRule(f"tensors of {x.layout}")
             if x.device.type not in ("cpu", "cuda"):
                 raise NoRule(f"tensors on {x.device.type}")
-        known.append(self._new(signature, leaves))
-        return known[-1]
+        compiled = self._new(signature, leaves)
+        known.append(compiled)
+        del known[:-KEPT]
+        return compiled
 
     def _new(self, signature: Signature, leaves: Sequence[Tensor]) -> Compiled:
         """A program that will be traced when it is needed."""
@@ -210,7 +218,8 @@ class Jitted:
                 self.refused[signature] = e
                 raise
 
-        where = warm.address(self.f, signature.spec, leaves, signature.shapes, shared, constants, signature.static)
+        static = signature.static.names, signature.static.values
+        where = warm.address(self.f, signature.spec, leaves, signature.shapes, shared, constants, static)
         return Compiled(signature.spec, make, constants, where, device)
 
     # --- other ways ---
@@ -218,11 +227,11 @@ class Jitted:
     def _vmapped(self, static: Static, transformed: bool = False) -> Callable[..., Any]:
         """What PyTorch makes of the function; as part of somebody else's transform it is theirs to compile."""
         compiled = self.backend == "inductor" and not transformed
-        key = static, compiled
-        if key not in self.stock:
+        found = self.stock.get((static, compiled))
+        if found is None:
             mapped = self.mapped.vmapped(static)
-            self.stock[key] = torch.compile(mapped, **self.options) if compiled else mapped
-        return self.stock[key]
+            found = self.stock[static, compiled] = torch.compile(mapped, **self.options) if compiled else mapped
+        return found
 
     def _fall_back(self, reason: Exception, static: Static) -> Callable[..., Any]:
         why = f"there is no rule for {reason.op}" if isinstance(reason, NoRule) else str(reason)
@@ -232,7 +241,7 @@ class Jitted:
             self.fallen = True
             self.calls.clear()
         if why not in self.complaints:
-            self.complaints.add(why)
+            self.complaints[why] = True
             self._warn(f"{why}; running it through torch.vmap instead")
         return self._vmapped(static)
 

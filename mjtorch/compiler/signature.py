@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.compiler.recent import Recent
+from mjtorch.tree.static import exact
 
 NO_GRADIENT = (
     "and gradients do not pass through a compiled function; compile the gradient instead, jit(torch.func.grad(f)), or "
@@ -24,11 +26,14 @@ NO_GRADIENT = (
 
 @dataclasses.dataclass(frozen=True)
 class Static:
-    """What a call says apart from tensors: which arguments are given, and the values of those that are static."""
+    """What a call says apart from tensors: which arguments are given, and the values of those that are static.
+
+    key: equal for values that are the same
+    """
 
     names: tuple[str, ...] = ()
-    values: tuple[tuple[str, Any], ...] = ()
-    types: tuple[str, ...] = ()  # since 1 == True
+    values: tuple[tuple[str, Any], ...] = dataclasses.field(default=(), compare=False)
+    key: tuple[tuple[str, Hashable], ...] = ()
 
     def one_world(self, f: Callable[..., Any]) -> Callable[..., Any]:
         """`f` as a function of the tensor arguments only, by position."""
@@ -64,11 +69,15 @@ class Form:
         """Whether each argument is one of the given values."""
         return all(isinstance(place, int) for place in (*self.dynamic, *dict(self.static).values()))
 
+    def statics(self, given: Sequence[Any]) -> tuple[tuple[str, Any], ...]:
+        """Names and values of the static arguments."""
+        return tuple((name, _at(place, given)) for name, place in self.static)
+
     def bind(self, given: Sequence[Any]) -> tuple[tuple[Any, ...], Static]:
         """The tensor arguments by position, and the rest."""
         args = tuple(_at(place, given) for place in self.dynamic)
-        static = tuple((name, _at(place, given)) for name, place in self.static)
-        return args, Static(self.names, static, tuple(type(v).__qualname__ for _, v in static))
+        static = self.statics(given)
+        return args, Static(self.names, static, tuple((name, exact(v)) for name, v in static))
 
 
 def form_of(f: Callable[..., Any], count: int, keywords: Sequence[str], static_argnames: Sequence[str]) -> Form:
@@ -145,8 +154,8 @@ class Parameters:
 
     def __init__(self, f: Callable[..., Any], name: str, in_dims: Any, static_argnames: tuple[str, ...]) -> None:
         self.f, self.name, self.in_dims, self.static_argnames = f, name, in_dims, static_argnames
-        self.forms: dict[tuple[int, tuple[str, ...]], Form] = {}
-        self.structures: dict[Any, tuple[tuple[int | None, ...], tuple[bool, ...]]] = {}
+        self.forms: Recent[tuple[int, tuple[str, ...]], Form] = Recent()
+        self.structures: Recent[Any, tuple[tuple[int | None, ...], tuple[bool, ...]]] = Recent()
 
     def call(self, args: tuple, kwargs: dict[str, Any]) -> Call:
         """A call with such arguments, taken apart."""
@@ -154,21 +163,22 @@ class Parameters:
 
     def form(self, count: int, keywords: tuple[str, ...]) -> Form:
         """Which argument is which in a call with `count` positional ones and these keywords."""
-        if (count, keywords) not in self.forms:
+        form = self.forms.get((count, keywords))
+        if form is None:
             plain = not keywords and (not self.static_argnames or count <= self._leading)
             form = Form((), tuple(range(count))) if plain else form_of(self.f, count, keywords, self.static_argnames)
             self.forms[count, keywords] = form
-        return self.forms[count, keywords]
+        return form
 
     def bind(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, Static]:
         """The tensor arguments by position, and the rest."""
-        bound, static = self.form(len(args), tuple(kwargs)).bind((*args, *kwargs.values()))
-        for k, v in static.values:
-            try:
-                hash(v)
-            except TypeError:
-                raise TypeError(f"jit({self.name}): static argument {k!r} must be hashable, got {v!r}") from None
-        return bound, static
+        form, given = self.form(len(args), tuple(kwargs)), (*args, *kwargs.values())
+        try:
+            return form.bind(given)
+        except TypeError:
+            for k, v in form.statics(given):
+                _check_hashable(self.name, k, v)
+            raise
 
     def read(self, args: tuple, static: Static) -> Call:
         """A call with these arguments, as `bind` gives them, taken apart."""
@@ -191,7 +201,8 @@ class Parameters:
 
     def _structure(self, spec: Any, args: tuple) -> tuple[tuple[int | None, ...], tuple[bool, ...]]:
         """For each leaf of the arguments its world axis, and whether it is a constant of the program."""
-        if spec not in self.structures:
+        found = self.structures.get(spec)
+        if found is None:
             in_dims = (None,) * len(args) if self.in_dims is None else self.in_dims
             prefix = tuple(in_dims) if isinstance(in_dims, (tuple, list)) else (in_dims,) * len(args)
             try:
@@ -208,8 +219,8 @@ class Parameters:
             given = _broadcast(args, args)
             dims = [d for d, x in zip(dims, given, strict=True) if x is not None]
             constant = [c and d is None for c, d in zip(tree.constant_leaves(args), dims, strict=True)]
-            self.structures[spec] = tuple(dims), tuple(constant)
-        return self.structures[spec]
+            found = self.structures[spec] = tuple(dims), tuple(constant)
+        return found
 
     def _tensors(self, leaves: Sequence[Any], args: tuple, static: Static) -> list[Tensor]:
         """The leaves as tensors that need no gradient; Python numbers have the precision of the others."""
@@ -279,6 +290,13 @@ class Parameters:
 def mismatch(e: Exception) -> str:
     """What optree says of two trees, without all of their contents."""
     return str(e).partition(";")[0]
+
+
+def _check_hashable(function: str, name: str, value: Any) -> None:
+    try:
+        exact(value)
+    except TypeError:
+        raise TypeError(f"jit({function}): static argument {name!r} must be hashable, got {value!r}") from None
 
 
 def _broadcast(prefix: Any, args: Any) -> list[Any]:
