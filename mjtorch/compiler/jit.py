@@ -67,13 +67,14 @@ def jit(
         static_argnames: arguments that are not tensors but choose the program; each value is compiled for itself. Two
             are the same if they are equal and of one type, in tuples, too. Programs of the last 64 are kept. Those of
             mjtorch's own functions are known.
-        backend: "native" prints C++ (CPU), "inductor" is `torch.compile(torch.vmap(f))`, "eager" is `torch.vmap(f)`;
-            "auto" is "native" where it can be, else "eager" with one warning that says why.
-        strict: make it an error where "auto" and "native" would fall back.
+        backend: "native" prints C++ (CPU) or CUDA, "inductor" is `torch.compile(torch.vmap(f))`, "eager" is
+            `torch.vmap(f)`; "auto" is "native" where it can be, else "eager" with one warning that says why.
+        strict: make it an error where "auto" would fall back.
         **inductor_options: for `backend="inductor"`, the options of `torch.compile`.
 
     Raises:
         TraceError: `f` branches on a tensor's value, draws random numbers or changes its inputs.
+        NotImplementedError, BuildError: "native", or strict, and an operation has no rule, or there is no compiler.
 
     ::
 
@@ -105,6 +106,7 @@ class Jitted:
     """A function compiled by `jit`; call it as the `torch.vmap` of the original.
 
     mapped: the original, and how it is mapped over worlds
+    ran: the backend of the last call, "native", "inductor" or "eager"; before the first, the one that will be tried
     traces: how often it has been traced
     """
 
@@ -114,19 +116,14 @@ class Jitted:
         self.calls = Calls()
         self.programs: Recent[Signature, list[Compiled]] = Recent()
         self.stock: Recent[tuple[Static, bool], Callable[..., Any]] = Recent()
-        self.refused: Recent[Signature, NoRule] = Recent()
+        self.refused: Recent[Signature, str] = Recent()
         self.complaints: Recent[str, bool] = Recent()
-        self.fallen = False
+        self.ran = "native" if backend == "auto" else backend
         self.traces = 0
         functools.update_wrapper(self, mapped.f, updated=())
 
     def __repr__(self) -> str:
         return f"jit({self.name})"
-
-    @property
-    def ran(self) -> str:
-        """The backend that calls ran on, or will: "native", "inductor" or "eager"."""
-        return "eager" if self.fallen or self.refused else "native" if self.backend == "auto" else self.backend
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         form, given = self.parameters.form(len(args), tuple(kwargs)), (*args, *kwargs.values())
@@ -136,17 +133,22 @@ class Jitted:
             prepared, seen = found
             result = prepared.run(seen, given)
             self.calls.keep(prepared)
+            self.ran = "native"
             return self._finished(result, prepared.compiled, prepared.ready)
         args, static = self.parameters.bind(args, kwargs)
         transformed = transformed or any(isinstance(x, FakeTensor) for x in tree.leaves(args))
-        if self.fallen or transformed or self.backend in ("inductor", "eager"):
+        if transformed or self.backend in ("inductor", "eager"):
             return self._vmapped(static, transformed)(*args)
         call = self.parameters.read(args, static)
+        if call.signature in self.refused:
+            return self._vmapped(static)(*args)
         try:
             compiled = self._compiled(call)
             native = compiled.native(call.worlds is None or call.worlds <= FEW_WORLDS)
         except (NoRule, BuildError) as e:
-            return self._fall_back(e, static)(*args)
+            self._refuse(call.signature, e)
+            return self._vmapped(static)(*args)
+        self.ran = "native"
         if compiled.captured and torch.is_grad_enabled() and compiled.needs_gradient():
             raise RuntimeError(f"jit({self.name}): a tensor from around the function requires grad, {NO_GRADIENT}")
         ready = Ready(native, call.leaves, call.signature.dims, call.worlds)
@@ -174,9 +176,6 @@ class Jitted:
     def _compiled(self, call: Call) -> Compiled:
         """The program for a call; traced if it is new."""
         signature, leaves = call.signature, call.leaves
-        refused = self.refused.get(signature)
-        if refused is not None:
-            raise refused
         known = self.programs.get(signature)
         if known is None:
             known = self.programs[signature] = []
@@ -211,12 +210,8 @@ class Jitted:
 
         def make() -> tuple[Lowered, Any]:
             self.traces += 1
-            try:
-                graph, out_spec = self.mapped.trace(signature)
-                return lower_graph(graph, shared, constants, elements=device.type == "cuda"), out_spec
-            except NoRule as e:
-                self.refused[signature] = e
-                raise
+            graph, out_spec = self.mapped.trace(signature)
+            return lower_graph(graph, shared, constants, elements=device.type == "cuda"), out_spec
 
         static = signature.static.names, signature.static.values
         where = warm.address(self.f, signature.spec, leaves, signature.shapes, shared, constants, static)
@@ -227,23 +222,27 @@ class Jitted:
     def _vmapped(self, static: Static, transformed: bool = False) -> Callable[..., Any]:
         """What PyTorch makes of the function; as part of somebody else's transform it is theirs to compile."""
         compiled = self.backend == "inductor" and not transformed
+        self.ran = "inductor" if compiled else "eager"
         found = self.stock.get((static, compiled))
         if found is None:
             mapped = self.mapped.vmapped(static)
             found = self.stock[static, compiled] = torch.compile(mapped, **self.options) if compiled else mapped
         return found
 
-    def _fall_back(self, reason: Exception, static: Static) -> Callable[..., Any]:
+    def _refuse(self, signature: Signature, reason: NoRule | BuildError) -> None:
+        """Say, once, why calls with this signature are not compiled.
+
+        Raises:
+            NotImplementedError, BuildError: they must be.
+        """
         why = f"there is no rule for {reason.op}" if isinstance(reason, NoRule) else str(reason)
-        if self.strict:
-            raise NotImplementedError(f"jit({self.name}): {why}") from reason
-        if isinstance(reason, BuildError):
-            self.fallen = True
-            self.calls.clear()
+        if self.strict or self.backend == "native":
+            kind = BuildError if isinstance(reason, BuildError) else NotImplementedError
+            raise kind(f"jit({self.name}): {why}") from reason
+        self.refused[signature] = why
         if why not in self.complaints:
             self.complaints[why] = True
             self._warn(f"{why}; running it through torch.vmap instead")
-        return self._vmapped(static)
 
     def _warn(self, message: str) -> None:
         warnings.warn(f"jit({self.name}): {message}", RuntimeWarning, stacklevel=4)

@@ -15,6 +15,9 @@ from mjtorch.compiler.lower import RULES
 from mjtorch.compiler.signature import Parameters, Signature, Static, mismatch
 from mjtorch.compiler.trace import trace
 
+# What a number made from a traced tensor is.
+SYMBOLS = (torch.SymBool, torch.SymInt, torch.SymFloat)
+
 
 class Mapped:
     """A function of one world, and how it is mapped over many.
@@ -48,9 +51,9 @@ class Mapped:
             results, out_spec = optree.tree_flatten(out, namespace=tree.NAMESPACE)
             found.append(out_spec)
             for x in results:
-                if not isinstance(x, (Tensor, bool, int, float, complex)):
+                if not isinstance(x, (Tensor, bool, int, float, complex, *SYMBOLS)):
                     raise TypeError(f"jit({self.name}): the function must return tensors, got {type(x).__name__}")
-            return [torch.as_tensor(x) for x in results]
+            return [_as_tensor(x) for x in results]
 
         with torch.no_grad():
             examples = [torch.empty(shape, dtype=dtype, device=signature.device) for shape, dtype in signature.shapes]
@@ -75,3 +78,10 @@ class Mapped:
                 raise ValueError(f"jit({self.name}): out_dims is None for result {k}, which differs between worlds")
             moved.append(x[0] if d is None else x.movedim(0, d))
         return optree.tree_unflatten(spec, moved)
+
+
+def _as_tensor(x: Any) -> Tensor:
+    """A result as a tensor; a symbol becomes part of the graph, where it is found, and refused with the user's line."""
+    if isinstance(x, torch.SymBool):
+        x = torch.sym_ite(x, 1, 0)
+    return torch.scalar_tensor(x) if isinstance(x, SYMBOLS) else torch.as_tensor(x)  # type: ignore[arg-type]
