@@ -1,6 +1,7 @@
 """The rules of the house, checked by the house itself."""
 
 import ast
+import graphlib
 import importlib
 import subprocess
 import sys
@@ -73,6 +74,16 @@ def test_imports_only_rooms_below(module: str) -> None:
             assert room == ROOMS[-1], f"{module} imports {name}"
         else:
             assert ROOMS.index(imported) <= ROOMS.index(room), f"{module} imports {name}"
+
+
+def test_imports_go_in_no_circle() -> None:
+    """Nor do those that a function, or only a type checker, makes."""
+    names = {f"mjtorch/{m}".removesuffix(".py").removesuffix("/__init__").replace("/", "."): m for m in MODULES}
+    needs: dict[str, set[str]] = {}
+    for name, module in names.items():
+        found = (n if n in names else n.rpartition(".")[0] for n in imports(parse(module)))
+        needs[name] = {n for n in found if n in names and n != name}
+    graphlib.TopologicalSorter(needs).prepare()
 
 
 @pytest.mark.parametrize("module", [module for module in MODULES if not module.startswith("cli/")])

@@ -67,11 +67,11 @@ def run(args: argparse.Namespace) -> int:
         chosen = {"outputs": tuple(args.outputs.split(","))} if args.outputs else {}
         with usage_errors(BuildError):
             found = step.explain(m, d, **chosen)
-            on_gpus = report(step, args.cuda.split(","), m, d, **chosen) if args.cuda else None
+            on_gpus = report(step.mapped, args.cuda.split(","), m, d, **chosen) if args.cuda else None
     title = f"{Path(args.model).stem}, {args.dtype}"
     text = f"{title}\n{found}"
     if args.stock:
-        text += f"\n\n{stock(step, (m, d), chosen)}"
+        text += f"\n\n{stock(step.mapped, (m, d), chosen)}"
     if on_gpus is not None:
         text += f"\n\n{on_gpus}"
     print(text)

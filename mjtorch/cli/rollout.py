@@ -16,6 +16,7 @@ import mjtorch
 from mjtorch.cli import picture
 from mjtorch.cli.errors import UsageError, usage_errors
 from mjtorch.cli.load import load
+from mjtorch.compiler.targets.cpu.build import BuildError
 
 CONTACT_FULL = int(mujoco.mjtWarning.mjWARN_CONTACTFULL)
 
@@ -65,7 +66,8 @@ def run(args: argparse.Namespace) -> int:
         f"{device}"
     )
     step = mjtorch.jit(mjtorch.step, in_dims=(None, 0), backend=args.backend)
-    d, trajectory, first, seconds = simulate(step, m, d, controls, args.steps)
+    with usage_errors(BuildError, prefix=f"--backend {args.backend}: "):
+        d, trajectory, first, seconds = simulate(step, m, d, controls, args.steps)
 
     archive = save(trajectory, args.output / f"{name}.npz")  # before all else that may fail
     print(f"backend: {step.ran}, {first:.2f} s for the first step, compiling included")

@@ -1,4 +1,4 @@
-"""The arguments of calls: which is which, and what need not be found out again for a call that looks like one before.
+"""What need not be found out again for a call that looks like one before.
 
 A step of one world takes some microseconds, and looking at each of the hundreds of leaves of a model in Python takes
 many times as long. So a call that is made again is prepared; the next ones are compared with it by few operations that
@@ -7,92 +7,23 @@ each see all leaves.
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
-from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch._C._dynamo.guards import TensorGuards
 
 from mjtorch import tree
+from mjtorch.compiler.compiled import Compiled
 from mjtorch.compiler.ready import Ready
+from mjtorch.compiler.signature import Form
+from mjtorch.tree.static import exact
 from mjtorch.tree.structure import changed, chooser
-
-if TYPE_CHECKING:
-    from mjtorch.compiler.compiled import Compiled
 
 # So many prepared calls are kept: a loop may call one function in some different ways.
 KEPT = 4
-
-
-@dataclasses.dataclass(frozen=True)
-class Static:
-    """What a call says apart from tensors: which arguments are given, and the values of those that are static."""
-
-    names: tuple[str, ...] = ()
-    values: tuple[tuple[str, Any], ...] = ()
-    types: tuple[str, ...] = ()  # since 1 == True
-
-    def one_world(self, f: Callable[..., Any]) -> Callable[..., Any]:
-        """`f` as a function of the tensor arguments only, by position."""
-        if not self.names and not self.values:
-            return f
-        signature = inspect.signature(f)
-
-        def one(*args: Any) -> Any:
-            given = {**dict(zip(self.names, args, strict=True)), **dict(self.values)}
-            bound = inspect.BoundArguments(
-                signature, OrderedDict((k, given[k]) for k in signature.parameters if k in given)
-            )
-            return f(*bound.args, **bound.kwargs)
-
-        return one
-
-
-@dataclasses.dataclass(frozen=True)
-class Form:
-    """How a call is written. A place is a position among the given values, or a tuple or dict of them.
-
-    names: of the arguments that are tensors; none where all are given by position
-    dynamic: their places
-    static: names and places of the others
-    """
-
-    names: tuple[str, ...]
-    dynamic: tuple[Any, ...]
-    static: tuple[tuple[str, Any], ...] = ()
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether each argument is one of the given values."""
-        return all(isinstance(place, int) for place in (*self.dynamic, *dict(self.static).values()))
-
-    def bind(self, given: Sequence[Any]) -> tuple[tuple[Any, ...], Static]:
-        """The tensor arguments by position, and the rest."""
-        args = tuple(_at(place, given) for place in self.dynamic)
-        static = tuple((name, _at(place, given)) for name, place in self.static)
-        return args, Static(self.names, static, tuple(type(v).__qualname__ for _, v in static))
-
-
-def form_of(f: Callable[..., Any], count: int, keywords: Sequence[str], static_argnames: Sequence[str]) -> Form:
-    """The form of a call of `f` with `count` positional arguments and these keywords."""
-    places = {name: count + k for k, name in enumerate(keywords)}
-    bound = inspect.signature(f).bind(*range(count), **places).arguments
-    dynamic = {name: place for name, place in bound.items() if name not in static_argnames}
-    static = tuple((name, place) for name, place in bound.items() if name in static_argnames)
-    return Form(tuple(dynamic), tuple(dynamic.values()), static)
-
-
-def _at(place: Any, given: Sequence[Any]) -> Any:
-    """The value of an argument; of `*args` and `**kwargs` that is a tuple or a dict of given values."""
-    if isinstance(place, tuple):
-        return tuple(given[k] for k in place)
-    if isinstance(place, dict):
-        return {name: given[k] for name, k in place.items()}
-    return given[place]
 
 
 class Argument:
@@ -140,7 +71,7 @@ class Prepared:
         ready: Ready,
     ) -> None:
         self.form, self.compiled, self.constants = form, compiled, compiled.constants
-        self.static = [(place, given[place]) for _, place in form.static]
+        self.static = [(place, given[place], exact(given[place])) for _, place in form.static]
         self.requires_grad = any(x.requires_grad for x in leaves)
         sources, constants = Ready.sources(ready.native), set(compiled.constants)
         self.arguments: list[Argument] = []
@@ -178,8 +109,8 @@ class Prepared:
         """The leaves seen by the program; None if a call does not look like this one, or the program is out of date."""
         if form is not self.form:
             return None
-        for place, x in self.static:
-            if not _is_same(given[place], x):
+        for place, x, key in self.static:
+            if given[place] is not x and not _is_same(given[place], key):
                 return None
         if (self.requires_grad and torch.is_grad_enabled()) or (self.compiled.captured and not self._is_up_to_date()):
             return None
@@ -280,6 +211,9 @@ def _comparison(leaves: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], bool]:
     return lambda leaves: check(*choose(leaves)) and all(leaves[j] is leaves[k] for j, k in twins)
 
 
-def _is_same(x: Any, y: Any) -> bool:
-    """Whether two static values choose the same program."""
-    return x is y or (type(x) is type(y) and x == y)
+def _is_same(x: Any, key: Hashable) -> bool:
+    """Whether a static value is the one whose key this is; what has none is refused later."""
+    try:
+        return exact(x) == key
+    except TypeError:
+        return False

@@ -14,6 +14,7 @@ from mjtorch import tree
 from mjtorch.compiler.cache import warm
 from mjtorch.compiler.lowered import Lowered
 from mjtorch.compiler.targets.cpu.native import Native
+from mjtorch.compiler.targets.cuda.native import CudaNative
 from mjtorch.compiler.trace import captured
 
 
@@ -71,8 +72,6 @@ class Compiled:
         """The build for a few worlds, or for many; a GPU has one for any number."""
         few = few and self.device.type == "cpu"
         if few not in self.builds and self.device.type == "cuda":
-            from mjtorch.compiler.targets.cuda.native import CudaNative
-
             self.builds[few] = CudaNative.on(self.device, self.lowered)
         elif few not in self.builds:
             self.builds[few], self.out_spec = warm.native(self.where, few, lambda: (self.lowered, self.out_spec))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -14,10 +14,27 @@ from mjtorch.compiler.lower.values import DTYPES
 from mjtorch.compiler.lowered import Output
 from mjtorch.tree.structure import chooser
 
-if TYPE_CHECKING:
-    from mjtorch.compiler.targets.cpu.native import Native
-
 TORCH_DTYPES = {"f32": torch.float32, "f64": torch.float64, "i64": torch.int64, "bool": torch.bool}
+
+
+class Runnable(Protocol):
+    """A program built for a target.
+
+    outputs: where each result comes from
+    reads: the arguments that the code reads
+    """
+
+    outputs: tuple[Output, ...]
+    reads: tuple[int, ...]
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype, worlds: int) -> Tensor:
+        """Memory for a result, as (worlds, *shape)."""
+
+    def own(self, x: Tensor) -> Tensor:
+        """A copy of a constant result, to which the caller may write."""
+
+    def run(self, ready: Ready) -> None:
+        """Compute from and to what stands in the tables."""
 
 
 class Ready:
@@ -34,7 +51,7 @@ class Ready:
 
     def __init__(
         self,
-        native: Native,
+        native: Runnable,
         args: Sequence[Tensor],
         dims: Sequence[int | None],
         worlds: int | None,
@@ -49,7 +66,7 @@ class Ready:
         self.tables = self.inputs.buffer_info()[0], self.outputs.buffer_info()[0]
 
     @staticmethod
-    def sources(native: Native) -> set[int]:
+    def sources(native: Runnable) -> set[int]:
         """The arguments that are read or passed through; what the others are does not matter."""
         return {*native.reads, *(o.source for o in native.outputs if o.source >= 0)}
 

@@ -9,14 +9,15 @@ import optree
 import torch
 import torch.utils._pytree as torch_pytree
 
+from mjtorch.tree.static import Name, exact, names
+
 T = TypeVar("T")
 
 # optree keeps third-party registrations apart by namespace; ours must be named in every optree call.
 NAMESPACE = "mjtorch"
 
-# Where an object keeps the name of its static part, and what the names stand for.
-STATIC = "_static"
-_VALUES: dict[str, tuple[Any, ...]] = {}
+# Where an object keeps the name of its static part: as a plain string, and as one that holds what it stands for.
+STATIC, NAME = "_static", "_name"
 
 
 def field(*, static: bool = False, constant: bool = False, **kwargs: Any) -> Any:
@@ -24,8 +25,9 @@ def field(*, static: bool = False, constant: bool = False, **kwargs: Any) -> Any
 
     `constant=True` marks leaves, such as index tensors, that never change their values: a compiler may bake them in.
 
-    A static value must be hashable and made of plain Python values (int, float, bool, str, None, enum, tuple), since a
-    compiled program is specialised to it: changing it recompiles, changing a leaf never does.
+    A static value must be hashable, best a plain Python value (int, float, bool, str, None, enum, tuple), since a
+    compiled program is specialised to it: changing it recompiles, changing a leaf never does. Values are the same if
+    they are equal and of one type, in tuples, too; objects are what their own `==` says.
     """
     metadata = dict(kwargs.pop("metadata", None) or {})
     metadata |= {"static": static, "constant": constant}
@@ -72,7 +74,7 @@ def dataclass(cls: type[T] | None = None, *, kw_only: bool = False) -> Any:
     if cls is None:
         return lambda c: dataclass(c, kw_only=kw_only)
     methods = {"__post_init__": _name_static_part, "__getstate__": _without_name, "__setstate__": _with_name}
-    for name, value in (methods | {STATIC: None}).items():
+    for name, value in (methods | {STATIC: None, NAME: None}).items():
         setattr(cls, name, value)
     frozen = dataclasses.dataclass(frozen=True, kw_only=kw_only, eq=False)(cls)
     _register(frozen)
@@ -80,17 +82,15 @@ def dataclass(cls: type[T] | None = None, *, kw_only: bool = False) -> Any:
 
 
 def register(*values: Any) -> str:
-    """A string that stands for the static values `values`, and is all of them that the structure of a tree holds.
+    """A string that stands for the static values `values`, and is all of them that PyTorch sees of a tree's structure.
 
     To Dynamo an int is not a constant once it has seen it change, but a string always is: one guard for all of them.
     """
-    name = repr(values)
-    _VALUES[name] = values
-    return name
+    return names().text(names().of(values))
 
 
 def _values_of(name: str) -> tuple[Any, ...]:
-    return _VALUES[name]
+    return names().find(name).values
 
 
 # What torch.compiler.assume_constant_result does; that would import Dynamo, which takes longer than all of torch.
@@ -100,11 +100,29 @@ _values_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 def _name_static_part(x: Any) -> None:
     if not torch.compiler.is_dynamo_compiling():
-        x.__dict__[STATIC] = register(*(getattr(x, name) for name in static_fields(type(x))))
+        name = _name_of(x)
+        x.__dict__.update({STATIC: name.text, NAME: name})
+
+
+def _name_of(x: Any) -> Name:
+    fields = static_fields(type(x))
+    try:
+        return names().of(tuple(getattr(x, field) for field in fields))
+    except TypeError:
+        for field in fields:
+            _check_hashable(type(x).__name__, field, getattr(x, field))
+        raise
+
+
+def _check_hashable(owner: str, field: str, value: Any) -> None:
+    try:
+        exact(value)
+    except TypeError:
+        raise TypeError(f"{owner}: static field {field!r} must be hashable, got {value!r}") from None
 
 
 def _without_name(x: Any) -> dict[str, Any]:
-    return {name: value for name, value in x.__dict__.items() if name != STATIC}
+    return {name: value for name, value in x.__dict__.items() if name not in (STATIC, NAME)}
 
 
 def _with_name(x: Any, state: dict[str, Any]) -> None:
@@ -116,14 +134,27 @@ def _register(cls: type) -> None:
     tensors, statics = tensor_fields(cls), static_fields(cls)
 
     def flatten(x: Any) -> tuple[list[Any], str]:
-        name = x._static or register(*[getattr(x, name) for name in statics])
-        return [getattr(x, name) for name in tensors], name
+        """With a plain string for the static part, whether Dynamo looks on or not: for PyTorch."""
+        if not torch.compiler.is_dynamo_compiling():
+            return [getattr(x, name) for name in tensors], names().text(x._name or _name_of(x))
+        return [getattr(x, name) for name in tensors], x._static or register(*[getattr(x, name) for name in statics])
+
+    def flatten_named(x: Any) -> tuple[list[Any], str, tuple[str, ...]]:
+        """With a name that holds the static part: for optree."""
+        if torch.compiler.is_dynamo_compiling():
+            return (*flatten(x), tensors)
+        return [getattr(x, name) for name in tensors], x._name or _name_of(x), tensors
 
     def unflatten(children: Any, name: Any) -> Any:
         x: Any = object.__new__(cls)
         x.__dict__.update(zip(tensors, children, strict=True))
-        x.__dict__.update(zip(statics, _values_of(name), strict=True))
-        x.__dict__[STATIC] = name
+        if torch.compiler.is_dynamo_compiling():
+            x.__dict__.update(zip(statics, _values_of(name), strict=True))
+            x.__dict__[STATIC] = name
+            return x
+        held = names().find(name)
+        x.__dict__.update(zip(statics, held.values, strict=True))
+        x.__dict__.update({STATIC: held.text, NAME: held})
         return x
 
     def flatten_with_keys(x: Any) -> tuple[list[tuple[Any, Any]], str]:
@@ -139,7 +170,7 @@ def _register(cls: type) -> None:
     )
     optree.register_pytree_node(
         cls,
-        lambda x: (*flatten(x), tensors),
+        flatten_named,
         lambda static, children: unflatten(children, static),
         namespace=NAMESPACE,
     )
@@ -156,6 +187,7 @@ def replace(tree: T, /, **changes: Any) -> T:
     new.__dict__.update(tree.__dict__)
     new.__dict__.update(changes)
     if any(fields[name].metadata.get("static", False) for name in changes):
-        new.__dict__.pop(STATIC, None)
+        for name in (STATIC, NAME):
+            new.__dict__.pop(name, None)
         _name_static_part(new)
     return new

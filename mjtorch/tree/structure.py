@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import optree
 
-from mjtorch.tree.dataclass import NAMESPACE, STATIC, static_fields, tensor_fields
+from mjtorch.tree.dataclass import NAME, NAMESPACE, STATIC, static_fields, tensor_fields
 
 T = TypeVar("T")
 
@@ -102,7 +102,7 @@ class _Places:
         self.marks.append(path + STATIC)
         names = tensor_fields(type(x))
         places = [self._visit(getattr(x, name), f"{path}{name}.") for name in names]
-        rest = {name: getattr(x, name) for name in (*static_fields(x), STATIC)}
+        rest = {name: getattr(x, name) for name in (*static_fields(x), STATIC, NAME)}
         self.nodes.append(_maker(type(x), names, places, rest))
         return self.count + len(self.nodes)
 

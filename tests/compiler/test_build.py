@@ -5,11 +5,13 @@ import pathlib
 import platform
 import re
 import warnings
+from typing import Any
 
 import pytest
 import torch
 
 import mjtorch
+from mjtorch.cli import main
 from mjtorch.compiler.cache import store as cache
 from mjtorch.compiler.targets.cpu import build
 from mjtorch.compiler.targets.cpu.build import BuildError
@@ -192,10 +194,27 @@ def test_without_a_compiler_jit_says_so_once(asked_anew: None, monkeypatch: pyte
     assert f.traces == 0  # nothing is traced in vain
 
 
-def test_without_a_compiler_strict_is_an_error(asked_anew: None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("options", [{"strict": True}, {"backend": "native"}])
+def test_without_a_compiler_native_code_is_refused(
+    options: dict[str, Any], asked_anew: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CXX", "/nonexistent/g++")
-    with pytest.raises(NotImplementedError, match="/nonexistent"):
-        mjtorch.jit(lambda x: x * 2, strict=True)(torch.ones(3))
+    f = mjtorch.jit(lambda x: x * 2, **options)
+    for _ in range(2):
+        with pytest.raises(BuildError, match=r"^jit\(<lambda>\): CXX is '/nonexistent/g\+\+', which is not a program$"):
+            f(torch.ones(3))
+
+
+def test_without_a_compiler_the_command_line_says_so(
+    asked_anew: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
+) -> None:
+    monkeypatch.setenv("CXX", "/nonexistent/g++")
+    command = ["rollout", "cartpole", "--batch", "3", "--steps", "2", "--no-picture", "--output", str(tmp_path)]
+    assert main([*command, "--backend", "native"]) == 2
+    assert "error: --backend native: jit(step): CXX is '/nonexistent/g++'" in capsys.readouterr().err
+    with pytest.warns(RuntimeWarning, match="/nonexistent/g.*torch.vmap"):
+        assert main(command) == 0
+    assert "backend: eager" in capsys.readouterr().out
 
 
 def test_an_unsafe_cache_is_an_error(real: str, tmp_path: pathlib.Path) -> None:

@@ -27,7 +27,7 @@ WORLDS = 3
 
 
 def lowered_of(f: Callable[..., Any], *inputs: Tensor) -> Lowered:
-    return for_gpu(jit(f, strict=True), *inputs)
+    return for_gpu(jit(f, strict=True).mapped, *inputs)
 
 
 def assert_as_eager(f: Callable[..., Any], *inputs: Tensor, lanes: tuple[int, ...] = LANES, **options: int) -> None:
@@ -101,7 +101,7 @@ def test_what_does_not_fit_into_shared_memory_lies_in_global_memory() -> None:
 def test_what_all_worlds_share_is_computed_once() -> None:
     a, b = numbers(40), numbers(40)[0]
     f = jit(lambda x, y: x * (y.exp() + y).cumsum(0), in_dims=(0, None), strict=True)
-    lowered = for_gpu(f, a, b)
+    lowered = for_gpu(f.mapped, a, b)
     source = print_program(*scheduled(lowered.program, 32))
     assert source.uniform >= 40 * 8
     (found,) = Emulated(lowered, source)([a, b], [0, None], WORLDS)
@@ -202,13 +202,13 @@ def test_compiles_for_gpus(architecture: str, name: str) -> None:
 
 def test_report() -> None:
     f, shape = FUNCTIONS["loops"]
-    found = report(jit(f, strict=True), ARCHITECTURES, numbers(*shape))
+    found = report(jit(f, strict=True).mapped, ARCHITECTURES, numbers(*shape))
     assert isinstance(found, Report)
     text = str(found)
     assert all(a in text for a in ARCHITECTURES) and f"{found.source.shared:,} shared" in text
     assert all(t.worlds >= 1 for t in found.targets)
     with pytest.raises(ValueError, match=r"sm_1.; known are sm_80"):
-        report(jit(f, strict=True), ["sm_1"], numbers(*shape))
+        report(jit(f, strict=True).mapped, ["sm_1"], numbers(*shape))
 
 
 def test_what_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +237,7 @@ def test_what_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: Stream)
     unused, a, b = numbers(3), numbers(40), numbers(40)[0]
     f = jit(lambda z, x, y: (x * (y.exp() + y).cumsum(0), x, x.sum()), in_dims=(0, 0, None), strict=True)
-    native = cuda_native.CudaNative.on(torch.device("cpu"), for_gpu(f, unused, a, b))
+    native = cuda_native.CudaNative.on(torch.device("cpu"), for_gpu(f.mapped, unused, a, b))
     product, given, total = native([unused, a, b], [0, 0, None], WORLDS)
     assert given is a and product.shape == (WORLDS, 40) and product.is_contiguous() and total.shape == (WORLDS,)
     (once, *_), (run, blocks, threads, (table, count, _far, _common)) = launched

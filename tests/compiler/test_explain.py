@@ -55,7 +55,7 @@ def test_explains_a_function() -> None:
     assert not found.cached
     assert found.cache_entries <= 1, "no more than what all programs have in common"
     f(a, x)
-    again = explain(f, (a, x), {})
+    again = explain(f.mapped, (a, x), {})
     assert again.cached
     assert again.cache_entries > found.cache_entries
 
@@ -108,7 +108,7 @@ def breaking(x: Tensor) -> Tensor:
 
 
 def test_stock_counts_breaks_and_recompiles() -> None:
-    whole = stock(mjtorch.jit(polynomial, in_dims=(None, 0)), (torch.ones(4), torch.randn(6, 4)), {})
+    whole = stock(mjtorch.jit(polynomial, in_dims=(None, 0)).mapped, (torch.ones(4), torch.randn(6, 4)), {})
     assert whole.breaks == {}
     assert [c.what for c in whole.calls[:3]] == ["first call", "the same again", "other tensors"]
     assert [c.compiled for c in whole.calls[:3]] == [1, 0, 0]
@@ -116,7 +116,7 @@ def test_stock_counts_breaks_and_recompiles() -> None:
     later = whole.calls[1:]
     assert sum(c.compiled for c in later) == sum(len(c.recompiles) for c in later)
     assert "a batch with 1 more" in str(whole)
-    cut = stock(mjtorch.jit(breaking, in_dims=None), (torch.ones(3),), {})
+    cut = stock(mjtorch.jit(breaking, in_dims=None).mapped, (torch.ones(3),), {})
     assert sum(cut.breaks.values()) >= 1
     assert any("ata-dependent" in cause for cause in cut.breaks)
 

@@ -40,6 +40,14 @@ def number(a: Tensor) -> Tensor:
     return a * math.sqrt(a.sum())  # here
 
 
+def truth(a: Tensor) -> tuple[Tensor, bool]:
+    return a, (a.sum() > 0).item()  # here
+
+
+def count(a: Tensor) -> tuple[Tensor, dict[str, int]]:
+    return a, {"count": a.sum().long().item(), "sum": a.sum().item()}  # here
+
+
 def listed(a: Tensor) -> Tensor:
     return a + torch.tensor(a.tolist())  # here
 
@@ -109,7 +117,7 @@ def nonzero(a: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     "f, advice",
     [
-        *((f, BRANCH) for f in (branch, loop, item, number, listed, trips, branch_in_a_loop)),
+        *((f, BRANCH) for f in (branch, loop, item, number, truth, count, listed, trips, branch_in_a_loop)),
         *((f, ("in place", "an input", "x.clone()")) for f in (in_place, in_place_part, in_place_view)),
         (in_place_outside, ("in place", "a tensor from outside", "x.clone()")),
         *((f, ("draws random numbers", "outside and pass them in")) for f in (noise, noise_in_place, dropout, order)),
@@ -273,6 +281,21 @@ def test_an_op_without_a_rule_is_an_error_if_strict() -> None:
         with pytest.raises(NotImplementedError, match=r"there is no rule for .*bessel_i0") as e:
             jit(torch.special.i0, strict=True, backend=backend)(X)
         assert isinstance(e.value.__cause__, NoRule)
+
+
+def test_what_ran_is_what_the_last_call_ran_on() -> None:
+    f = jit(lambda a: a * 2)
+    assert f.ran == "native" and jit(torch.sin, backend="inductor").ran == "inductor"
+    with pytest.warns(RuntimeWarning, match="torch.vmap instead"):
+        f(X.half())
+    assert f.ran == "eager"
+    for _ in range(3):
+        f(X)
+        assert f.ran == "native"
+    f(X.half())
+    assert f.ran == "eager"
+    torch.func.vmap(f)(X[None])
+    assert f.ran == "eager"
 
 
 @pytest.mark.parametrize("x", [X.to(torch.complex64), X.half(), X.to(torch.int16)])

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import optree
 import pytest
 import torch
 from compiler.emulated import emulate
@@ -31,12 +30,10 @@ def chosen(models: tuple[str, ...]) -> list:
 
 def assert_lanes_agree(f: Jitted, wanted: Any, *args: Any, **kwargs: Any) -> None:
     """By one lane and by 32, the first worlds of `wanted`."""
-    lowered = for_gpu(f, *args, **kwargs)
-    bound, _ = f._bind(args, kwargs)
-    leaves, spec = optree.tree_flatten(bound, namespace=tree.NAMESPACE)
-    dims, _ = f._structure(spec, bound)
+    lowered = for_gpu(f.mapped, *args, **kwargs)
+    call = f.parameters.call(args, kwargs)
     for lanes, tolerance in ((1, SAME), (32, IN_ANOTHER_ORDER)):
-        results = emulate(lowered, lanes, seed=1)(leaves, dims, WORLDS)
+        results = emulate(lowered, lanes, seed=1)(call.leaves, call.signature.dims, WORLDS)
         for (path, y), x in zip(tree.leaves_with_path(wanted), results, strict=True):
             y = y[:WORLDS]
             scale = max(1.0, float(y.double().abs().nan_to_num().max())) if y.numel() else 1.0
@@ -70,6 +67,6 @@ def test_steps_compile_for_gpus(model: str, architecture: str) -> None:
     this = case(model)
     m = mjtorch.put_model(this.mj_model)
     d = mjtorch.batch(mjtorch.make_data(m), WORLDS)
-    lowered = for_gpu(mjtorch.jit(mjtorch.step, in_dims=(None, 0), strict=True), m, d)
+    lowered = for_gpu(mjtorch.jit(mjtorch.step, in_dims=(None, 0), strict=True).mapped, m, d)
     found = resources(print_program(*scheduled(lowered.program)).text, architecture)
     assert found.spills == 0 and 32 <= found.registers <= 255

@@ -11,9 +11,8 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import optree
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
@@ -37,12 +36,16 @@ from mjtorch.compiler.ir.nodes import (
 from mjtorch.compiler.ir.source import OURS, Source
 from mjtorch.compiler.ir.walk import bodies, expressions
 from mjtorch.compiler.lowered import Lowered, lower_graph
+from mjtorch.compiler.mapped import Mapped
+from mjtorch.compiler.passes import run_passes
 from mjtorch.compiler.targets.cpu.build import build, library_name, open_library
 from mjtorch.compiler.targets.cpu.native import FEW_WORLDS, Build, Native, printed
+from mjtorch.compiler.targets.cpu.pipeline import CPU as CPU_PASSES
+from mjtorch.compiler.targets.cuda.build import compile_text
+from mjtorch.compiler.targets.cuda.native import CudaNative, architecture
+from mjtorch.compiler.targets.cuda.pipeline import CUDA, scheduled
+from mjtorch.compiler.targets.cuda.printer import print_program
 from mjtorch.compiler.trace import op_name
-
-if TYPE_CHECKING:
-    from mjtorch.compiler.jit import Jitted
 
 BYTES = {"f32": 4, "f64": 8, "i64": 8, "bool": 1}
 # Calls that are timed, and seconds after which fewer are enough.
@@ -124,38 +127,32 @@ class Explanation:
         return "\n".join(_report(self))
 
 
-def explain(jitted: Jitted, args: tuple, kwargs: dict[str, Any]) -> Explanation:
-    """Trace, lower, print, build and run `jitted` for such arguments, everything anew, and measure each.
+def explain(mapped: Mapped, args: tuple, kwargs: dict[str, Any]) -> Explanation:
+    """Trace, lower, print, build and run a function for such arguments, everything anew, and measure each.
 
     Raises:
         NotImplementedError: an operation has no rule.
         BuildError: there is no compiler.
     """
-    args, static = jitted._bind(args, kwargs)
-    leaves, spec = optree.tree_flatten(args, namespace=tree.NAMESPACE)  # type: ignore[arg-type, var-annotated]
-    dims, constant = jitted._structure(spec, args)
-    leaves = [torch.as_tensor(x) for x in leaves]
-    shapes = tuple((_one_world(x, d), x.dtype) for x, d in zip(leaves, dims, strict=True))
-    worlds = next((x.shape[d] for x, d in zip(leaves, dims, strict=True) if d is not None), None)
-    constants = {k: x for k, (x, c) in enumerate(zip(leaves, constant, strict=True)) if c}
+    call = mapped.parameters.call(args, kwargs)
+    signature, leaves, worlds = call.signature, call.leaves, call.worlds
+    shared, constants, device = signature.shared, signature.constants(leaves), signature.device
     few = worlds is None or worlds <= FEW_WORLDS
-    shared = [d is None for d in dims]
 
     clock = _Clock()
-    device = leaves[0].device if leaves else torch.device("cpu")
     on_gpu = device.type == "cuda"
-    graph, _ = clock("trace", lambda: jitted._trace(shapes, spec, static, device))
+    graph, _ = clock("trace", lambda: mapped.trace(signature))
     lowered = clock("lower", lambda: lower_graph(graph, shared, constants, on_gpu))
     native, name = _build_on(device, clock, lowered) if on_gpu else _build(clock, lowered, few)
 
-    stages = _stages(graph, lowered.program)
+    stages = _stages(graph, run_passes(lowered.program, CUDA if on_gpu else CPU_PASSES))
     speed = Speed(
-        _median(lambda: native(leaves, dims, worlds)),
-        _median(lambda: jitted._vmapped(static)(*args)),
+        _median(lambda: native(leaves, signature.dims, worlds)),
+        _median(lambda: mapped.vmapped(signature.static)(*call.args)),
     )
     entries = cache.entries()
     return Explanation(
-        name=jitted.name,
+        name=mapped.name,
         worlds=worlds or 0,
         threads=torch.get_num_threads(),
         seconds=clock.seconds,
@@ -197,11 +194,6 @@ def _build(clock: _Clock, lowered: Lowered, few: bool) -> tuple[Native, str]:
 
 def _build_on(device: torch.device, clock: _Clock, lowered: Lowered) -> tuple[Native, str]:
     """The same for a GPU."""
-    from mjtorch.compiler.targets.cuda.build import compile_text
-    from mjtorch.compiler.targets.cuda.native import CudaNative, architecture
-    from mjtorch.compiler.targets.cuda.pipeline import scheduled
-    from mjtorch.compiler.targets.cuda.printer import print_program
-
     source = clock("print", lambda: print_program(*scheduled(lowered.program)))
     target = architecture(device)
     clock("build", lambda: compile_text(source.text, target))
@@ -223,10 +215,6 @@ def _median(call: Callable[[], Any]) -> float:
         finished()
         times.append(time.perf_counter() - start)
     return statistics.median(times)
-
-
-def _one_world(x: Tensor, dim: int | None) -> torch.Size:
-    return x.shape if dim is None else x.select(dim, 0).shape if x.shape[dim] else x.new_empty(0).shape
 
 
 # --- the graph --------------------------------------------------------------------------------------------------------

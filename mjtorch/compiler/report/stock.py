@@ -6,16 +6,14 @@ import dataclasses
 import time
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import optree
 import torch
 from torch import Tensor
 
-from mjtorch import tree
-
-if TYPE_CHECKING:
-    from mjtorch.compiler.jit import Jitted
+from mjtorch.compiler.mapped import Mapped
+from mjtorch.compiler.signature import Call
 
 
 @dataclasses.dataclass
@@ -56,20 +54,18 @@ class Stock:
 
 
 @torch.no_grad()
-def stock(jitted: Jitted, args: tuple, kwargs: dict[str, Any], backend: str = "eager") -> Stock:
+def stock(mapped: Mapped, args: tuple, kwargs: dict[str, Any], backend: str = "eager") -> Stock:
     """Run `torch.compile(torch.vmap(f))` with such arguments, other values, and other batch sizes.
 
     What Dynamo counts does not depend on the backend; "eager" does nothing with the graphs and so takes the least time.
     """
     from torch._dynamo.utils import counters, get_compilation_metrics  # slow to import
 
-    args, static = jitted._bind(args, kwargs)
-    f = static.one_world(jitted.f)
-    mapped = f if jitted.in_dims is None else torch.vmap(f, in_dims=jitted.in_dims, out_dims=jitted.out_dims)
-    compiled = torch.compile(mapped, backend=backend)
+    call = mapped.parameters.call(args, kwargs)
+    compiled = torch.compile(mapped.vmapped(call.signature.static), backend=backend)
     before = {kind: Counter(counters[kind]) for kind in ("graph_break", "unimplemented", "stats")}
     calls = []
-    for what, these in _variants(jitted, args):
+    for what, these in _variants(call):
         old = get_compilation_metrics()  # held, as Dynamo keeps only the newest and a freed one's id may come again
         start = time.perf_counter()
         compiled(*these)
@@ -81,18 +77,17 @@ def stock(jitted: Jitted, args: tuple, kwargs: dict[str, Any], backend: str = "e
     breaks: Counter[str] = Counter()
     for cause, count in (after["graph_break"] + after["unimplemented"]).items():
         breaks[_first_line(cause)] += count
-    return Stock(jitted.name, calls, after["stats"]["unique_graphs"], after["stats"]["calls_captured"], dict(breaks))
+    return Stock(mapped.name, calls, after["stats"]["unique_graphs"], after["stats"]["calls_captured"], dict(breaks))
 
 
-def _variants(jitted: Jitted, args: tuple) -> Iterator[tuple[str, Any]]:
-    yield "first call", args
-    yield "the same again", args
-    leaves, spec = optree.tree_flatten(args, namespace=tree.NAMESPACE)  # type: ignore[arg-type, var-annotated]
-    yield "other tensors", optree.tree_unflatten(spec, [x.clone() for x in leaves])
-    dims, _ = jitted._structure(spec, args)
-    if any(d is not None for d in dims):
+def _variants(call: Call) -> Iterator[tuple[str, Any]]:
+    yield "first call", call.args
+    yield "the same again", call.args
+    spec, dims = call.signature.spec, call.signature.dims
+    yield "other tensors", optree.tree_unflatten(spec, [x.clone() for x in call.leaves])
+    if call.worlds is not None:
         for more in (1, 2):
-            grown = [x if d is None else _grown(x, d, more) for x, d in zip(leaves, dims, strict=True)]
+            grown = [x if d is None else _grown(x, d, more) for x, d in zip(call.leaves, dims, strict=True)]
             yield f"a batch with {more} more", optree.tree_unflatten(spec, grown)
 
 

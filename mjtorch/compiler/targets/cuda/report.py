@@ -5,19 +5,14 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import optree
-
-from mjtorch import tree
 from mjtorch.compiler.lowered import Lowered, lower_graph
+from mjtorch.compiler.mapped import Mapped
 from mjtorch.compiler.targets.cuda.build import Resources, resources
 from mjtorch.compiler.targets.cuda.native import Shape, shape_of
 from mjtorch.compiler.targets.cuda.pipeline import scheduled
 from mjtorch.compiler.targets.cuda.printer import Source, print_program
-
-if TYPE_CHECKING:
-    from mjtorch.compiler.jit import Jitted
 
 # Shared memory of a multiprocessor and what each block takes of it besides its own, bytes; the most blocks it holds.
 SHARED = {"sm_80": 164 * 1024, "sm_86": 100 * 1024, "sm_89": 100 * 1024, "sm_90": 228 * 1024, "sm_120": 100 * 1024}
@@ -60,17 +55,14 @@ class Report:
         return "\n".join(lines)
 
 
-def for_gpu(jitted: Jitted, *args: Any, **kwargs: Any) -> Lowered:
+def for_gpu(mapped: Mapped, *args: Any, **kwargs: Any) -> Lowered:
     """The loop program of a function for arguments such as these, as it is lowered for a GPU."""
-    lowered = jitted.lower(*args, **kwargs)
-    bound, _ = jitted._bind(args, kwargs)
-    leaves, spec = optree.tree_flatten(bound, namespace=tree.NAMESPACE)  # type: ignore[arg-type, var-annotated]
-    dims, constant = jitted._structure(spec, bound)
-    constants = {k: x for k, (x, c) in enumerate(zip(leaves, constant, strict=True)) if c}
-    return lower_graph(lowered.graph, [d is None for d in dims], constants, elements=True)
+    call = mapped.parameters.call(args, kwargs)
+    graph, _ = mapped.trace(call.signature)
+    return lower_graph(graph, call.signature.shared, call.signature.constants(call.leaves), elements=True)
 
 
-def report(jitted: Jitted, architectures: Sequence[str], *args: Any, **kwargs: Any) -> Report:
+def report(mapped: Mapped, architectures: Sequence[str], *args: Any, **kwargs: Any) -> Report:
     """Print a function for GPUs and compile it for each of `architectures`, such as "sm_90".
 
     Raises:
@@ -80,14 +72,14 @@ def report(jitted: Jitted, architectures: Sequence[str], *args: Any, **kwargs: A
     unknown = [a for a in architectures if a not in SHARED]
     if unknown:
         raise ValueError(f"unknown architecture {unknown[0]!r}; known are {', '.join(SHARED)}")
-    source = print_program(*scheduled(for_gpu(jitted, *args, **kwargs).program))
+    source = print_program(*scheduled(for_gpu(mapped, *args, **kwargs).program))
     shape = shape_of(source)
     targets = []
     for architecture in architectures:
         start = time.perf_counter()
         found = resources(source.text, architecture)
         targets.append(Target(found, worlds_at_once(shape, found), time.perf_counter() - start))
-    return Report(jitted.name, source, targets)
+    return Report(mapped.name, source, targets)
 
 
 def worlds_at_once(shape: Shape, found: Resources) -> int:
