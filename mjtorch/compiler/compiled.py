@@ -13,8 +13,9 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.compiler.cache import warm
 from mjtorch.compiler.lowered import Lowered
-from mjtorch.compiler.targets.cpu.native import Native
-from mjtorch.compiler.targets.cuda.native import CudaNative
+from mjtorch.compiler.ready import Runnable
+from mjtorch.compiler.targets.cuda.target import CudaTarget
+from mjtorch.compiler.targets.target import Target
 from mjtorch.compiler.trace import captured
 
 
@@ -25,7 +26,7 @@ class Compiled:
     make: traces and lowers; returns the program and the structure of its result
     constants: the leaves of the arguments that are baked in
     where: the address on disk, if it has one
-    device: of all arguments
+    device: of all arguments; target: what to compile for, if not for that
     captured: the tensors from around the function that are baked in, with the number of writes to them so far
     """
 
@@ -36,9 +37,11 @@ class Compiled:
         constants: dict[int, Tensor],
         where: str | None,
         device: torch.device,
+        target: Target | None = None,
     ) -> None:
         self.spec, self.make, self.constants, self.where, self.device = spec, make, constants, where, device
-        self.builds: dict[bool, Native] = {}
+        self.target = target
+        self.builds: dict[bool, Runnable] = {}
         self.out_spec: Any = None
         self.captured: list[tuple[Tensor, int]] = []
 
@@ -68,11 +71,12 @@ class Compiled:
         """Whether a captured tensor requires grad."""
         return any(x.requires_grad for x, _ in self.captured)
 
-    def native(self, few: bool) -> Native:
-        """The build for a few worlds, or for many; a GPU has one for any number."""
-        few = few and self.device.type == "cpu"
-        if few not in self.builds and self.device.type == "cuda":
-            self.builds[few] = CudaNative.on(self.device, self.lowered)
+    def native(self, few: bool) -> Runnable:
+        """The build for a few worlds, or for many; other targets than CPUs have one for any number."""
+        few = few and self.device.type == "cpu" and self.target is None
+        target = CudaTarget(self.device) if self.target is None and self.device.type == "cuda" else self.target
+        if few not in self.builds and target is not None:
+            self.builds[few] = target.compile(self.lowered)
         elif few not in self.builds:
             self.builds[few], self.out_spec = warm.native(self.where, few, lambda: (self.lowered, self.out_spec))
         return self.builds[few]

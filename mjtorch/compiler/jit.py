@@ -28,6 +28,7 @@ from mjtorch.compiler.signature import NO_GRADIENT, Call, Signature, Static
 from mjtorch.compiler.stage import known_static
 from mjtorch.compiler.targets.cpu.build import BuildError
 from mjtorch.compiler.targets.cpu.native import FEW_WORLDS
+from mjtorch.compiler.targets.target import Target
 from mjtorch.compiler.trace import same_in_all_worlds
 
 Backend = Literal["auto", "native", "inductor", "eager"]
@@ -44,8 +45,9 @@ def jit(
     in_dims: Any = 0,
     out_dims: Any = 0,
     static_argnames: str | Sequence[str] = (),
-    backend: Backend = "auto",
+    backend: Backend | Target = "auto",
     strict: bool = False,
+    skip_zeros: bool = True,
     **inductor_options: Any,
 ) -> Any:
     """Compile `f`, which computes one world, into a function of many worlds.
@@ -68,8 +70,12 @@ def jit(
             are the same if they are equal and of one type, in tuples, too. Programs of the last 64 are kept. Those of
             mjtorch's own functions are known.
         backend: "native" prints C++ (CPU) or CUDA, "inductor" is `torch.compile(torch.vmap(f))`, "eager" is
-            `torch.vmap(f)`; "auto" is "native" where it can be, else "eager" with one warning that says why.
+            `torch.vmap(f)`; "auto" is "native" where it can be, else "eager" with one warning that says why. Or a
+            `Target` of your own.
         strict: make it an error where "auto" would fall back.
+        skip_zeros: leave out of sums of products the terms of which one factor is known to be zero, or is zero in all
+            worlds that are computed side by side, so that what is inactive costs nothing. Where the other factor is
+            infinite or NaN such a term then adds 0, where PyTorch adds NaN; False makes it the same, and slower.
         **inductor_options: for `backend="inductor"`, the options of `torch.compile`.
 
     Raises:
@@ -89,17 +95,18 @@ def jit(
             static_argnames=static_argnames,
             backend=backend,
             strict=strict,
+            skip_zeros=skip_zeros,
             **inductor_options,
         )
     if not callable(f):
         raise TypeError(f"jit: f must be a function, got {type(f).__name__}")
-    if backend not in BACKENDS:
-        raise ValueError(f"jit: backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
+    if not isinstance(backend, Target) and backend not in BACKENDS:
+        raise ValueError(f"jit: backend must be a Target or one of {', '.join(BACKENDS)}, got {backend!r}")
     if inductor_options and backend != "inductor":
         raise TypeError(f"jit: unknown options {sorted(inductor_options)}; only backend='inductor' takes more options")
     static_argnames = (static_argnames,) if isinstance(static_argnames, str) else static_argnames
     static = (*static_argnames, *(x for x in known_static(f) if x not in static_argnames))
-    return Jitted(Mapped(f, in_dims, out_dims, static), backend, strict, inductor_options)
+    return Jitted(Mapped(f, in_dims, out_dims, static), backend, strict, skip_zeros, inductor_options)
 
 
 class Jitted:
@@ -110,15 +117,19 @@ class Jitted:
     traces: how often it has been traced
     """
 
-    def __init__(self, mapped: Mapped, backend: str, strict: bool, options: dict[str, Any]) -> None:
+    def __init__(
+        self, mapped: Mapped, backend: Backend | Target, strict: bool, skip_zeros: bool, options: dict[str, Any]
+    ) -> None:
         self.mapped, self.parameters, self.f, self.name = mapped, mapped.parameters, mapped.f, mapped.name
-        self.backend, self.strict, self.options = backend, strict, options
+        self.target = backend if isinstance(backend, Target) else None
+        self.backend = "native" if isinstance(backend, Target) else backend
+        self.strict, self.skip_zeros, self.options = strict, skip_zeros, options
         self.calls = Calls()
         self.programs: Recent[Signature, list[Compiled]] = Recent()
         self.stock: Recent[tuple[Static, bool], Callable[..., Any]] = Recent()
         self.refused: Recent[Signature, str] = Recent()
         self.complaints: Recent[str, bool] = Recent()
-        self.ran = "native" if backend == "auto" else backend
+        self.ran = "native" if self.backend == "auto" else self.backend
         self.traces = 0
         functools.update_wrapper(self, mapped.f, updated=())
 
@@ -207,15 +218,16 @@ class Jitted:
     def _new(self, signature: Signature, leaves: Sequence[Tensor]) -> Compiled:
         """A program that will be traced when it is needed."""
         shared, constants, device = signature.shared, signature.constants(leaves), signature.device
+        elements = device.type == "cuda" if self.target is None else self.target.elements
 
         def make() -> tuple[Lowered, Any]:
             self.traces += 1
             graph, out_spec = self.mapped.trace(signature)
-            return lower_graph(graph, shared, constants, elements=device.type == "cuda"), out_spec
+            return lower_graph(graph, shared, constants, elements, not self.skip_zeros, self.name), out_spec
 
-        static = signature.static.names, signature.static.values
+        static = signature.static.names, signature.static.values, self.skip_zeros
         where = warm.address(self.f, signature.spec, leaves, signature.shapes, shared, constants, static)
-        return Compiled(signature.spec, make, constants, where, device)
+        return Compiled(signature.spec, make, constants, where, device, self.target)
 
     # --- other ways ---
 

@@ -31,6 +31,8 @@ class Lowered:
     program: Program
     graph: GraphModule
     outputs: tuple[Output, ...]
+    name: str = ""
+    exact: bool = False
 
     def as_text(self) -> str:
         """The loop program, readable: each statement below the operation and the line that it comes from."""
@@ -43,6 +45,7 @@ def lower_graph(
     constants: dict[int, Tensor],
     elements: bool = False,
     exact: bool = False,
+    name: str = "",
 ) -> Lowered:
     """Lower a one-world graph. `shared[k]`: all worlds have input k in common; `constants`: inputs baked in.
 
@@ -60,4 +63,4 @@ def lower_graph(
             continue
         meta = node.meta["val"]
         outputs.append(Output(tuple(meta.shape), meta.dtype, source=-1 if source is None else source))
-    return Lowered(program, graph, tuple(outputs))
+    return Lowered(program, graph, tuple(outputs), name, exact)

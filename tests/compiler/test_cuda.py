@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from compiler import rule_cases as cases
-from compiler.emulated import DivergedError, Emulated, emulate
+from compiler.emulated import emulate, emulated_source
 from torch import Tensor
 
 from mjtorch import jit
@@ -19,6 +19,8 @@ from mjtorch.compiler.targets.cuda.build import resources
 from mjtorch.compiler.targets.cuda.pipeline import scheduled
 from mjtorch.compiler.targets.cuda.printer import print_program
 from mjtorch.compiler.targets.cuda.report import Report, for_gpu, report
+from mjtorch.compiler.targets.cuda.target import CudaTarget
+from mjtorch.compiler.targets.emulated.target import DivergedError
 from mjtorch.control_flow import cond, scan, while_loop
 
 LANES = (1, 8, 32)
@@ -91,8 +93,8 @@ def test_what_does_not_fit_into_shared_memory_lies_in_global_memory() -> None:
     f, shape = FUNCTIONS["cholesky"]
     lowered = lowered_of(f, numbers(*shape))
     near, far = (
-        print_program(*scheduled(lowered.program, 32)),
-        print_program(*scheduled(lowered.program, 32, budget=2048)),
+        print_program(scheduled(lowered.program, 32)),
+        print_program(scheduled(lowered.program, 32, budget=2048)),
     )
     assert near.far == 0 and near.shared > 2048 and far.shared <= 2048 and far.far > 0
     assert_as_eager(f, numbers(*shape), lanes=(32,), budget=2048)
@@ -102,15 +104,15 @@ def test_what_all_worlds_share_is_computed_once() -> None:
     a, b = numbers(40), numbers(40)[0]
     f = jit(lambda x, y: x * (y.exp() + y).cumsum(0), in_dims=(0, None), strict=True)
     lowered = for_gpu(f.mapped, a, b)
-    source = print_program(*scheduled(lowered.program, 32))
+    source = print_program(scheduled(lowered.program, 32))
     assert source.uniform >= 40 * 8
-    (found,) = Emulated(lowered, source)([a, b], [0, None], WORLDS)
+    (found,) = emulated_source(lowered, source)([a, b], [0, None], WORLDS)
     torch.testing.assert_close(found, f(a, b), rtol=1e-12, atol=1e-12)
 
 
 def test_small_worlds_share_a_warp() -> None:
     programs = (lowered_of(lambda a: (a @ a).sin() @ a, numbers(n, n)).program for n in (6, 40))
-    small, large = (print_program(*scheduled(p)) for p in programs)
+    small, large = (print_program(scheduled(p)) for p in programs)
     assert small.lanes < 32 and large.lanes == 32
     shape = cuda_native.shape_of(small)
     assert shape.side_by_side * small.lanes == shape.threads and shape.shared == shape.side_by_side * small.shared
@@ -134,7 +136,7 @@ def test_long_loops_are_divided_into_functions() -> None:
         return scan(turn, a[0], a, unroll=False)
 
     a = numbers(3, 9)
-    text = print_program(*scheduled(lowered_of(f, a).program)).text
+    text = print_program(scheduled(lowered_of(f, a).program)).text
     assert sum(line.startswith("FUNCTION void") and "ARGS,int " in line for line in text.splitlines()) > 3
     assert_as_eager(f, a, lanes=(1, 32))
 
@@ -152,11 +154,11 @@ def test_a_missing_barrier_is_found() -> None:
     """The order of lanes is random, so a lane that does not wait for others meets memory that nobody wrote."""
     a = numbers(64)
     lowered = lowered_of(neighbours, a)
-    source, wanted = print_program(*scheduled(lowered.program, 32)), torch.vmap(neighbours)(a)
+    source, wanted = print_program(scheduled(lowered.program, 32)), torch.vmap(neighbours)(a)
     parts = source.text.split("SYNC;")
 
     def found(text: str, seed: int) -> Tensor:
-        return Emulated(lowered, dataclasses.replace(source, text=text), seed)([a], [0], WORLDS)[0]
+        return emulated_source(lowered, dataclasses.replace(source, text=text), seed)([a], [0], WORLDS)[0]
 
     seeds = range(5)
     assert all(torch.allclose(found(source.text, s), wanted, rtol=1e-12) for s in seeds)
@@ -182,11 +184,11 @@ def test_lanes_leave_a_loop_before_its_flag_changes() -> None:
 def test_lanes_that_part_are_found() -> None:
     a = numbers(64)
     lowered = lowered_of(neighbours, a)
-    source = print_program(*scheduled(lowered.program, 32))
+    source = print_program(scheduled(lowered.program, 32))
     assert source.text.count("{MEMORY;") == 1
     text = source.text.replace("{MEMORY;", "{MEMORY;if(LANE_ID<3){SYNC;}")
     with pytest.raises(DivergedError):
-        Emulated(lowered, dataclasses.replace(source, text=text))([a], [0], WORLDS)
+        emulated_source(lowered, dataclasses.replace(source, text=text))([a], [0], WORLDS)
 
 
 # --- without a GPU ----------------------------------------------------------------------------------------------------
@@ -196,7 +198,7 @@ def test_lanes_that_part_are_found() -> None:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_compiles_for_gpus(architecture: str, name: str) -> None:
     f, shape = FUNCTIONS[name]
-    found = resources(print_program(*scheduled(lowered_of(f, numbers(*shape)).program)).text, architecture)
+    found = resources(print_program(scheduled(lowered_of(f, numbers(*shape)).program)).text, architecture)
     assert found.architecture == architecture and found.registers > 16 and found.spills == 0 and found.code > 1000
 
 
@@ -219,7 +221,7 @@ def test_what_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
         launched.append((kernel, blocks, threads, [np.ctypeslib.as_array(arguments[0]).copy(), *arguments[1:]]))
 
     class Kernels:
-        run, once = "run", "once"
+        run, uniform = "run", "uniform"
 
     class Stream:
         cuda_stream = 0
@@ -237,11 +239,16 @@ def test_what_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: Stream)
     unused, a, b = numbers(3), numbers(40), numbers(40)[0]
     f = jit(lambda z, x, y: (x * (y.exp() + y).cumsum(0), x, x.sum()), in_dims=(0, 0, None), strict=True)
-    native = cuda_native.CudaNative.on(torch.device("cpu"), for_gpu(f.mapped, unused, a, b))
+    native = CudaTarget(torch.device("cpu")).compile(for_gpu(f.mapped, unused, a, b))
     product, given, total = native([unused, a, b], [0, 0, None], WORLDS)
     assert given is a and product.shape == (WORLDS, 40) and product.is_contiguous() and total.shape == (WORLDS,)
-    (once, *_), (run, blocks, threads, (table, count, _far, _common)) = launched
-    assert (once, run, blocks, count.value) == ("once", "run", WORLDS * native.source.lanes // threads or 1, WORLDS)
+    (uniform, *_), (run, blocks, threads, (table, count, _far, _common)) = launched
+    assert (uniform, run, blocks, count.value) == (
+        "uniform",
+        "run",
+        WORLDS * native.source.lanes // threads or 1,
+        WORLDS,
+    )
     rows = table.reshape(-1, 3).tolist()
     assert rows == [
         [a.data_ptr(), 1, 40],

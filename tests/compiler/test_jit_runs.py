@@ -19,8 +19,8 @@ from mjtorch.compiler.ir.text import as_text
 from mjtorch.compiler.ir.walk import expressions, walk, walk_expr
 from mjtorch.compiler.jit import Jitted
 from mjtorch.compiler.passes import run_passes
-from mjtorch.compiler.targets.cpu import native
 from mjtorch.compiler.targets.cpu.pipeline import CPU
+from mjtorch.compiler.targets.cpu.target import CpuTarget
 from mjtorch.control_flow import cond, fori_loop, scan, while_loop
 
 PENDULUM = """
@@ -34,13 +34,13 @@ PENDULUM = """
 def builds(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """One entry for each time that a program is printed: whether for a few worlds."""
     found: list[bool] = []
-    printed = native.printed
+    printed = CpuTarget.print
 
-    def noted(lowered: Any, few: bool) -> Any:
-        found.append(few)
-        return printed(lowered, few)
+    def noted(target: CpuTarget, program: Any) -> Any:
+        found.append(target.few)
+        return printed(target, program)
 
-    monkeypatch.setattr(native, "printed", noted)
+    monkeypatch.setattr(CpuTarget, "print", noted)
     return found
 
 

@@ -393,7 +393,7 @@ CASES: dict[str, tuple[Callable[[Program], Program], str, str | None]] = {
         """,
     ),
     "what does not fit into shared memory": (
-        lambda p: plan_warp_memory(p, 128),
+        lambda p: plan_warp_memory(p, 128, 32),
         """
         scratch s0: f64[16]
         scratch s1: f64[16]
@@ -416,7 +416,7 @@ CASES: dict[str, tuple[Callable[[Program], Program], str, str | None]] = {
         """,
     ),
     "what other lanes have written": (
-        lambda p: insert_barriers(plan_warp_memory(p, 1024)),
+        lambda p: insert_barriers(plan_warp_memory(p, 1024, 32)),
         """
         scratch s0: f64[16]
         scratch s1: f64[1]

@@ -68,5 +68,5 @@ def test_steps_compile_for_gpus(model: str, architecture: str) -> None:
     m = mjtorch.put_model(this.mj_model)
     d = mjtorch.batch(mjtorch.make_data(m), WORLDS)
     lowered = for_gpu(mjtorch.jit(mjtorch.step, in_dims=(None, 0), strict=True).mapped, m, d)
-    found = resources(print_program(*scheduled(lowered.program)).text, architecture)
+    found = resources(print_program(scheduled(lowered.program)).text, architecture)
     assert found.spills == 0 and 32 <= found.registers <= 255

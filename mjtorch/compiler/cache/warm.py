@@ -22,12 +22,13 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.compiler import targets
 from mjtorch.compiler.cache import plain, store as cache
 from mjtorch.compiler.cache.fingerprint import UnfamiliarError, fingerprint
 from mjtorch.compiler.lowered import Lowered
-from mjtorch.compiler.targets import cpu
 from mjtorch.compiler.targets.cpu.build import BuildError, compiler, flags, open_library, vector_bytes
 from mjtorch.compiler.targets.cpu.native import Build, Native
+from mjtorch.compiler.targets.cpu.target import CpuTarget
 
 Made = tuple[Lowered, Any]
 
@@ -86,8 +87,8 @@ def _surroundings() -> list[str]:
         torch.is_autocast_enabled("cpu"),
         torch.are_deterministic_algorithms_enabled(),
     )
-    folder = pathlib.Path(cpu.__file__).parent
-    sources = sorted([*folder.glob("*.h"), *folder.glob("*.cpp")])
+    folder = pathlib.Path(targets.__file__).parent
+    sources = sorted([*folder.rglob("*.h"), *folder.rglob("*.cpp")])
     target = (*flags(), str(vector_bytes()), compiler().identity)
     return [*map(str, (*versions, mujoco.__version__, *settings)), *target, *(s.read_text() for s in sources)]
 
@@ -103,7 +104,7 @@ def native(where: str | None, few: bool, make: Callable[[], Made]) -> tuple[Nati
     compiler()  # before anything is traced in vain
     if where is None:
         lowered, out_spec = make()
-        return Native.make(lowered, few), out_spec
+        return CpuTarget(few).compile(lowered), out_spec
     name = cache.key(where, str(few)) + ".program"
     found = _recall(name)
     if found is not None:
@@ -113,7 +114,7 @@ def native(where: str | None, few: bool, make: Callable[[], Made]) -> tuple[Nati
         if found is not None:
             return found
         lowered, out_spec = make()
-        built = Native.make(lowered, few)
+        built = CpuTarget(few).compile(lowered)
         _remember(name, built.build, out_spec)
     return built, out_spec
 

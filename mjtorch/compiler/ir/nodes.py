@@ -397,11 +397,13 @@ class Layout:
 
     space: the memory that each buffer is in, offsets: where in it, in elements of its dtype
     sizes: elements of each memory and dtype
+    lanes: of a warp that compute a world together; 0 where worlds are computed side by side
     """
 
     space: Mapping[Buffer, str]
     offsets: Mapping[Buffer, int]
     sizes: Mapping[tuple[str, str], int]
+    lanes: int = 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "pla
 # Code without a file that is not the user's, as that of a notebook or of `python -c` is.
 MADE = ("<frozen", "<eval_with_key>", "<torch", "<__array_function__")
 # So many callers are kept beside the line itself.
-CALLERS = 2
+CALLERS = 5
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,11 +16,13 @@ class Pass:
     """A named function of programs.
 
     required: the target cannot print a program without it; the others may be left out, and results stay the same
+    skips_zeros: it leaves out products with zeros, which only matters where the other factor is not finite
     """
 
     name: str
     run: Callable[[Program], Program]
     required: bool = False
+    skips_zeros: bool = False
 
 
 Watch = Callable[[str, Program], object]

@@ -105,7 +105,7 @@ def _may_unroll(s: For) -> bool:
     return not s.scope and not s.start.terms and not s.stop.terms and s.stop.base - s.start.base <= FEW
 
 
-def plan_warp_memory(p: Program, budget: int) -> Program:
+def plan_warp_memory(p: Program, budget: int, lanes: int) -> Program:
     """Give each scratch buffer not in registers a place in `budget` bytes of shared memory, or in global memory.
 
     What does not fit goes to global memory: what is used least for its size first.
@@ -130,7 +130,7 @@ def plan_warp_memory(p: Program, budget: int) -> Program:
             layout = _placed(life, far := far - {b})
     places, common = uniform_places(p)
     space = {**layout.space, **dict.fromkeys(places, UNIFORM)}
-    return dataclasses.replace(p, layout=Layout(space, {**layout.offsets, **places}, {**layout.sizes, **common}))
+    return dataclasses.replace(p, layout=Layout(space, {**layout.offsets, **places}, {**layout.sizes, **common}, lanes))
 
 
 def space_bytes(layout: Layout, space: str) -> int:

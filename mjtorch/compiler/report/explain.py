@@ -39,8 +39,9 @@ from mjtorch.compiler.lowered import Lowered, lower_graph
 from mjtorch.compiler.mapped import Mapped
 from mjtorch.compiler.passes import run_passes
 from mjtorch.compiler.targets.cpu.build import build, library_name, open_library
-from mjtorch.compiler.targets.cpu.native import FEW_WORLDS, Build, Native, printed
+from mjtorch.compiler.targets.cpu.native import FEW_WORLDS, Build, Native
 from mjtorch.compiler.targets.cpu.pipeline import CPU as CPU_PASSES
+from mjtorch.compiler.targets.cpu.target import CpuTarget
 from mjtorch.compiler.targets.cuda.build import compile_text
 from mjtorch.compiler.targets.cuda.native import CudaNative, architecture
 from mjtorch.compiler.targets.cuda.pipeline import CUDA, scheduled
@@ -182,7 +183,7 @@ class _Clock:
 
 def _build(clock: _Clock, lowered: Lowered, few: bool) -> tuple[Native, str]:
     """The program, compiled outside of the cache, and the name it has in the cache."""
-    p = clock("print", lambda: printed(lowered, few))
+    p = clock("print", lambda: CpuTarget(few).print(CpuTarget(few).schedule(lowered)))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         path = pathlib.Path(folder, "explained.so")
         clock("build", lambda: build(p.parts, p.header, path, p.options))
@@ -194,7 +195,7 @@ def _build(clock: _Clock, lowered: Lowered, few: bool) -> tuple[Native, str]:
 
 def _build_on(device: torch.device, clock: _Clock, lowered: Lowered) -> tuple[Native, str]:
     """The same for a GPU."""
-    source = clock("print", lambda: print_program(*scheduled(lowered.program)))
+    source = clock("print", lambda: print_program(scheduled(lowered.program)))
     target = architecture(device)
     clock("build", lambda: compile_text(source.text, target))
     native = clock("load", lambda: CudaNative(device, lowered, source))

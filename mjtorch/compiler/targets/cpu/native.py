@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import functools
-import os
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -13,13 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mjtorch.compiler.ir.nodes import FLOAT64
-from mjtorch.compiler.lowered import Lowered, Output
-from mjtorch.compiler.passes import run_passes
+from mjtorch.compiler.lowered import Output
 from mjtorch.compiler.ready import Ready
-from mjtorch.compiler.targets.cpu.build import flags, library, vector_bytes
-from mjtorch.compiler.targets.cpu.pipeline import CPU
-from mjtorch.compiler.targets.cpu.printer import print_program
+from mjtorch.compiler.targets.cpu.build import library
 
 # Up to this many worlds are computed one by one, by code that has no lanes.
 FEW_WORLDS = 2
@@ -49,36 +44,8 @@ class Build:
     name: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Printed:
-    """C++ for a compiler: each of `parts` after `header`, with `options`, for `lanes` worlds side by side."""
-
-    parts: list[str]
-    header: str
-    options: tuple[str, ...]
-    lanes: int
-
-
-def printed(lowered: Lowered, few: bool) -> Printed:
-    """The C++ of a program, for a few worlds or for many."""
-    program = run_passes(lowered.program, CPU)
-    wide = any(b.dtype == FLOAT64 for b in [*program.inputs, *program.outputs, *program.constants])
-    lanes = 1 if few else vector_bytes() // (8 if wide else 4)
-    source = print_program(program, parts=max(1, min(4, os.cpu_count() or 1)))
-    runtime = pathlib.Path(__file__).with_name("runtime.h").read_text()
-    options = (*flags(), f"-DN={lanes}", *(("-DWIDE",) if wide else ()))
-    return Printed(source.parts, runtime + source.header, options, lanes)
-
-
 class Native:
     """One compiled program: a callable from flat lists of tensors to flat lists of tensors."""
-
-    @classmethod
-    def make(cls, lowered: Lowered, few: bool) -> Native:
-        """Print and compile, or take from the cache, the variant for a few worlds or for many."""
-        p = printed(lowered, few)
-        name, code = library(p.parts, p.header, p.options)
-        return cls(Build(lowered.outputs, tuple(b.position for b in lowered.program.inputs), p.lanes, name), code)
 
     def __init__(self, build: Build, code: ctypes.CDLL) -> None:
         self.build, self.code = build, code

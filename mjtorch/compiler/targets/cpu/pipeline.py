@@ -15,7 +15,7 @@ CPU = (
     Pass("eliminate_dead_stores", eliminate_dead_stores),
     Pass("fuse_loops", fuse_loops),
     Pass("contract_arrays", contract_arrays),
-    Pass("skip_zero_terms", skip_zero_terms),
+    Pass("skip_zero_terms", skip_zero_terms, skips_zeros=True),
     Pass("branch_on_choices", branch_on_choices),
     Pass("eliminate_copies", eliminate_copies),
     Pass("scalarize", scalarize),

@@ -15,8 +15,7 @@ from mjtorch.compiler.ready import Ready
 from mjtorch.compiler.targets.cpu.native import Build, Native
 from mjtorch.compiler.targets.cuda.build import cubin, cubin_name
 from mjtorch.compiler.targets.cuda.driver import launch, load, resident
-from mjtorch.compiler.targets.cuda.pipeline import scheduled
-from mjtorch.compiler.targets.cuda.printer import Source, print_program
+from mjtorch.compiler.targets.cuda.printer import Source
 
 # Lanes of a block: one warp, so that no world waits for another; two where there would be more blocks than may run.
 BLOCK, SMALL, MANY = 32, 3072, 64
@@ -50,16 +49,6 @@ def architecture(device: torch.device) -> str:
 
 class CudaNative(Native):
     """One compiled program: a callable from flat lists of tensors on a GPU to flat lists of tensors."""
-
-    @classmethod
-    def on(cls, device: torch.device, lowered: Lowered) -> CudaNative:
-        """Print and compile, or take from the cache, a program that was lowered for elements side by side.
-
-        Raises:
-            BuildError: there is no compiler, or it fails.
-        """
-        with torch.cuda.device(device):
-            return cls(device, lowered, print_program(*scheduled(lowered.program)))
 
     def __init__(self, device: torch.device, lowered: Lowered, source: Source) -> None:
         self.device, self.source, self.shape = device, source, shape_of(source)

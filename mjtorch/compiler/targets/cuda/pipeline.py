@@ -1,7 +1,7 @@
 """The passes of a GPU, in order."""
 
 from mjtorch.compiler.ir.nodes import Program
-from mjtorch.compiler.passes import Pass, run_passes
+from mjtorch.compiler.passes import Pass, Watch, run_passes
 from mjtorch.compiler.passes.barriers import insert_barriers
 from mjtorch.compiler.passes.contract import contract_arrays
 from mjtorch.compiler.passes.copies import eliminate_copies
@@ -26,7 +26,7 @@ def cuda(lanes: int = WARP_SIZE, budget: int = BUDGET) -> tuple[Pass, ...]:
         Pass("parallelize", lambda p: parallelize(p, lanes)),
         Pass("outline_for_warps", outline_for_warps),
         Pass("hold_in_registers", hold_in_registers),
-        Pass("plan_warp_memory", lambda p: plan_warp_memory(p, budget), required=True),
+        Pass("plan_warp_memory", lambda p: plan_warp_memory(p, budget, lanes), required=True),
         Pass("insert_barriers", insert_barriers, required=True),
     )
 
@@ -36,12 +36,12 @@ CUDA = cuda()
 FEWER_LANES = ((1024, 8), (3072, 16))
 
 
-def scheduled(p: Program, lanes: int | None = None, budget: int = BUDGET) -> tuple[Program, int]:
-    """`p` after all passes, and for how many lanes a world: as given, or as its memory suggests."""
-    found = run_passes(p, cuda(lanes or WARP_SIZE, budget))
+def scheduled(p: Program, lanes: int | None = None, budget: int = BUDGET, watch: Watch | None = None) -> Program:
+    """`p` after all passes, for as many lanes a world as are given, or as its memory suggests."""
+    found = run_passes(p, cuda(lanes or WARP_SIZE, budget), watch)
     assert found.layout is not None
     need = space_bytes(found.layout, NEAR) + space_bytes(found.layout, FAR)
     fewer = next((n for most, n in FEWER_LANES if need <= most), None)
     if lanes is not None or fewer is None:
-        return found, lanes or WARP_SIZE
-    return run_passes(p, cuda(fewer, budget)), fewer
+        return found
+    return run_passes(p, cuda(fewer, budget), watch)

@@ -244,9 +244,10 @@ class WarpPrinter(Printer):
         return f"{name}(PASS{more});"
 
 
-def print_program(program: Program, lanes: int) -> Source:
-    """CUDA source of a program for `lanes` lanes a world."""
+def print_program(program: Program) -> Source:
+    """CUDA source of a program after all passes."""
     p = WarpPrinter(program)
+    lanes = p.layout.lanes
     main = p.body(program.body)
     p.space = "uniform"
     uniform = p.body(program.uniform)

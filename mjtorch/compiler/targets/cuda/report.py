@@ -72,7 +72,7 @@ def report(mapped: Mapped, architectures: Sequence[str], *args: Any, **kwargs: A
     unknown = [a for a in architectures if a not in SHARED]
     if unknown:
         raise ValueError(f"unknown architecture {unknown[0]!r}; known are {', '.join(SHARED)}")
-    source = print_program(*scheduled(for_gpu(mapped, *args, **kwargs).program))
+    source = print_program(scheduled(for_gpu(mapped, *args, **kwargs).program))
     shape = shape_of(source)
     targets = []
     for architecture in architectures:

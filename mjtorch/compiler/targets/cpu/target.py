@@ -1,0 +1,70 @@
+"""The CPU as a target: C++ with a world in each lane of a vector, or for one world after the other."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import os
+import pathlib
+
+from mjtorch.compiler.ir.nodes import FLOAT64, Program
+from mjtorch.compiler.lowered import Lowered
+from mjtorch.compiler.passes import Pass
+from mjtorch.compiler.targets.cpu.build import flags, library, vector_bytes
+from mjtorch.compiler.targets.cpu.native import Build, Native
+from mjtorch.compiler.targets.cpu.pipeline import CPU
+from mjtorch.compiler.targets.cpu.printer import print_program
+from mjtorch.compiler.targets.target import Target
+
+RUNTIME = pathlib.Path(__file__).with_name("runtime.h")
+
+
+@dataclasses.dataclass(frozen=True)
+class Printed:
+    """C++ for a compiler: each of `parts` after `header`, with `options`, for `lanes` worlds side by side."""
+
+    parts: list[str]
+    header: str
+    options: tuple[str, ...]
+    lanes: int
+
+    @property
+    def text(self) -> str:
+        """Header and parts in one."""
+        return self.header + "".join(self.parts)
+
+
+class CpuTarget(Target):
+    """This machine's CPU. few: for so few worlds that they are computed one by one, by code that has no lanes."""
+
+    def __init__(self, few: bool = False) -> None:
+        self.few = few
+        self.name = "cpu_few" if few else "cpu"
+
+    @property
+    def passes(self) -> tuple[Pass, ...]:
+        """Those of a CPU."""
+        return CPU
+
+    def print(self, program: Program) -> Printed:
+        """The C++ of a program."""
+        wide = any(b.dtype == FLOAT64 for b in [*program.inputs, *program.outputs, *program.constants])
+        lanes = 1 if self.few else vector_bytes() // (8 if wide else 4)
+        source = print_program(program, parts=max(1, min(4, os.cpu_count() or 1)))
+        options = (*flags(), f"-DN={lanes}", *(("-DWIDE",) if wide else ()))
+        return Printed(source.parts, RUNTIME.read_text() + source.header, options, lanes)
+
+    def build(self, source: Printed) -> tuple[int, str, ctypes.CDLL]:
+        """The shared library, from the cache if it is there: its lanes, its name and itself."""
+        return source.lanes, *library(source.parts, source.header, source.options)
+
+    def load(self, built: tuple[int, str, ctypes.CDLL], lowered: Lowered) -> Native:
+        """The library as a callable."""
+        lanes, name, code = built
+        return Native(Build(lowered.outputs, tuple(b.position for b in lowered.program.inputs), lanes, name), code)
+
+    def compile(self, lowered: Lowered) -> Native:
+        """All of it."""
+        made = super().compile(lowered)
+        assert isinstance(made, Native)
+        return made

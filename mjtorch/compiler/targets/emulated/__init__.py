@@ -1,0 +1,1 @@
+"""A warp on the host: what is printed for GPUs, tested without one."""

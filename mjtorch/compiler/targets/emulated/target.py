@@ -1,0 +1,88 @@
+"""An emulated warp as a target: printed CUDA, run on the host by lanes that take turns in random order."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from mjtorch.compiler.ir.nodes import Program
+from mjtorch.compiler.lowered import Lowered
+from mjtorch.compiler.passes import Pass, Watch
+from mjtorch.compiler.ready import Ready
+from mjtorch.compiler.targets.cpu.build import library
+from mjtorch.compiler.targets.cpu.native import Build, Native
+from mjtorch.compiler.targets.cuda.pipeline import BUDGET, WARP_SIZE, cuda, scheduled
+from mjtorch.compiler.targets.cuda.printer import Source, print_program
+from mjtorch.compiler.targets.target import Target
+
+EMULATOR = Path(__file__).with_name("emulator.h")
+
+
+class DivergedError(AssertionError):
+    """Lanes of one warp wait for different barriers."""
+
+
+class EmulatedWarp(Target):
+    """A warp of `lanes` lanes a world, with `budget` bytes of shared memory; `seed` chooses the order of the lanes."""
+
+    name = "emulated warp"
+    elements = True
+
+    def __init__(self, lanes: int = WARP_SIZE, budget: int = BUDGET, seed: int = 0) -> None:
+        self.lanes, self.budget, self.seed = lanes, budget, seed
+
+    @property
+    def passes(self) -> tuple[Pass, ...]:
+        """Those of a GPU."""
+        return cuda(self.lanes, self.budget)
+
+    def schedule(self, lowered: Lowered, watch: Watch | None = None) -> Program:
+        """The program after all passes."""
+        return scheduled(lowered.program, self.lanes, self.budget, watch)
+
+    def print(self, program: Program) -> Source:
+        """The CUDA of a program."""
+        return print_program(program)
+
+    def build(self, source: Source) -> tuple[Source, ctypes.CDLL]:
+        """A library for the host."""
+        head, _, rest = source.text.partition("#ifndef HOST")
+        text = f"{head}{EMULATOR.read_text()}#ifndef HOST{rest}"
+        return source, library([text], options=("-O1", "-std=c++17", "-w"))[1]
+
+    def load(self, built: tuple[Source, ctypes.CDLL], lowered: Lowered) -> Emulated:
+        """The library as a callable."""
+        source, code = built
+        return Emulated(lowered, source, code, self.seed)
+
+
+class Emulated(Native):
+    """A printed program as a callable, as `Native` is."""
+
+    def __init__(self, lowered: Lowered, source: Source, code: ctypes.CDLL, seed: int) -> None:
+        self.code, self.seed = code, seed
+        self.outputs, self.lanes = lowered.outputs, source.lanes
+        self.reads = tuple(b.position for b in lowered.program.inputs)
+        self.writes = tuple(b.position for b in lowered.program.outputs)
+        self.build = Build(self.outputs, self.reads, self.lanes, "")
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype, worlds: int) -> Tensor:
+        """Memory for a result, worlds first, as on a GPU."""
+        return torch.empty((worlds, *shape), dtype=dtype)
+
+    def run(self, ready: Ready) -> None:
+        """Compute from and to what stands in the tables.
+
+        Raises:
+            DivergedError: lanes of one warp wait for different barriers.
+        """
+        tables = [
+            (ctypes.c_int64 * (3 * max(1, len(rows))))(*(x for k in rows for x in table[3 * k : 3 * k + 3]))
+            for rows, table in ((self.reads, ready.inputs), (self.writes, ready.outputs))
+        ]
+        if self.code.run(*tables, ctypes.c_int64(ready.count), ctypes.c_int64(self.seed)):
+            raise DivergedError
