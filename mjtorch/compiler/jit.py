@@ -18,6 +18,7 @@ from mjtorch import tree
 from mjtorch.compiler.cache import warm
 from mjtorch.compiler.calls import Calls, Prepared
 from mjtorch.compiler.compiled import Compiled
+from mjtorch.compiler.debug import Diagnosis, debug
 from mjtorch.compiler.lower import NoRule
 from mjtorch.compiler.lowered import Lowered, lower_graph
 from mjtorch.compiler.mapped import Mapped
@@ -28,6 +29,7 @@ from mjtorch.compiler.signature import NO_GRADIENT, Call, Signature, Static
 from mjtorch.compiler.stage import known_static
 from mjtorch.compiler.targets.cpu.build import BuildError
 from mjtorch.compiler.targets.cpu.native import FEW_WORLDS
+from mjtorch.compiler.targets.cpu.target import CpuTarget
 from mjtorch.compiler.targets.target import Target
 from mjtorch.compiler.trace import same_in_all_worlds
 
@@ -181,6 +183,19 @@ class Jitted:
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """Where nodes, memory and seconds go for such arguments: compiles anew and measures; print the result."""
         return explain(self.mapped, args, kwargs)
+
+    def debug(self, *args: Any, **kwargs: Any) -> Diagnosis:
+        """Compile for such arguments step by step and compare each with the one before; print the result.
+
+        It names the first step, pass and operation that computes something else, or the first value that is not finite,
+        with the world, the element, and the line that it comes from. A few worlds are looked at.
+        """
+        if self.target is not None:
+            target = self.target
+        else:
+            count = self.parameters.call(args, kwargs).worlds
+            target = CpuTarget(count is None or count <= FEW_WORLDS)
+        return debug(self.mapped, args, kwargs, target)
 
     # --- programs ---
 

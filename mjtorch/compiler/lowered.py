@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from mjtorch.compiler.ir.nodes import Program
 from mjtorch.compiler.ir.text import as_text
@@ -26,13 +27,19 @@ class Output:
 
 @dataclasses.dataclass(frozen=True)
 class Lowered:
-    """A loop program, before any pass, and how its buffers belong to the function's inputs and outputs."""
+    """A loop program, before any pass, and how its buffers belong to the function's inputs and outputs.
+
+    name: of the function
+    exact: whether products with zeros are computed where they may meet an infinity or NaN
+    values: what each operation of the graph came to
+    """
 
     program: Program
     graph: GraphModule
     outputs: tuple[Output, ...]
     name: str = ""
     exact: bool = False
+    values: Mapping[Node, Any] = dataclasses.field(default_factory=dict)
 
     def as_text(self) -> str:
         """The loop program, readable: each statement below the operation and the line that it comes from."""
@@ -46,16 +53,17 @@ def lower_graph(
     elements: bool = False,
     exact: bool = False,
     name: str = "",
+    inline: bool = True,
 ) -> Lowered:
     """Lower a one-world graph. `shared[k]`: all worlds have input k in common; `constants`: inputs baked in.
 
     elements: what is computed side by side, elements of a world or worlds; exact: whether a product with a zero is
-    computed where it may meet an infinity or NaN.
+    computed where it may meet an infinity or NaN; inline: whether operations may be computed where they are read.
     """
     placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
     vals = [n.meta["val"] for n in placeholders]
     results = next(n for n in graph.graph.nodes if n.op == "output").args[0]
-    program, sources = lower(graph, vals, shared, constants, elements, exact)
+    program, sources, values = lower(graph, vals, shared, constants, elements, exact, inline)
     outputs = []
     for node, source in zip(results, sources, strict=True):
         if isinstance(source, Tensor):
@@ -63,4 +71,4 @@ def lower_graph(
             continue
         meta = node.meta["val"]
         outputs.append(Output(tuple(meta.shape), meta.dtype, source=-1 if source is None else source))
-    return Lowered(program, graph, tuple(outputs), name, exact)
+    return Lowered(program, graph, tuple(outputs), name, exact, values)

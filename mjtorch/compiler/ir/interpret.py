@@ -70,19 +70,18 @@ def interpret(
     Raises:
         InterpretError: an address is out of bounds, or an operation has another dtype than it says.
     """
-    run = _Run(p, inputs, worlds, watch)
-    with np.errstate(all="ignore"):
-        run.lanes = np.zeros(1, dtype=np.int64)
-        run.body(p.uniform)
-        run.lanes = np.arange(worlds)
-        run.body(p.body)
+    run = Run(p, inputs, worlds, watch)
+    run.all()
     return {b.position: run.memory(b) for b in p.outputs}
 
 
-class _Run:
-    """lanes: the worlds that are computed at the moment"""
+class Run:
+    """One run of a program, of which the memory can be looked at.
 
-    def __init__(self, p: Program, inputs: Mapping[int, np.ndarray], worlds: int, watch: Watch | None) -> None:
+    lanes: the worlds that are computed at the moment
+    """
+
+    def __init__(self, p: Program, inputs: Mapping[int, np.ndarray], worlds: int, watch: Watch | None = None) -> None:
         self.p, self.worlds, self.watch = p, worlds, watch
         self.lanes = np.arange(worlds)
         self.buffers: dict[Buffer, np.ndarray] = {}
@@ -102,6 +101,14 @@ class _Run:
             assert b.constant is not None
             self.buffers[b] = b.constant.reshape(-1, 1).astype(TYPES[b.dtype])
 
+    def all(self) -> None:
+        """Run all of it."""
+        with np.errstate(all="ignore"):
+            self.lanes = np.zeros(1, dtype=np.int64)
+            self._body(self.p.uniform)
+            self.lanes = np.arange(self.worlds)
+            self._body(self.p.body)
+
     def memory(self, b: Buffer) -> np.ndarray:
         """The elements of a buffer, (size, worlds); (size, 1) where all worlds have them in common."""
         if b not in self.buffers:
@@ -119,45 +126,45 @@ class _Run:
 
     # --- addresses ---
 
-    def index(self, i: Index) -> int:
+    def _index(self, i: Index) -> int:
         total = i.base
         for atom, k in i.terms:
-            total += k * self.atom(atom)
+            total += k * self._atom(atom)
         return total
 
-    def atom(self, a: Atom) -> int:
+    def _atom(self, a: Atom) -> int:
         if isinstance(a, Variable):
             return self.variables[a.name]
         if isinstance(a, Length):
             return len(self.lists[a.list])
         entries = a.table if isinstance(a, Entry) else self.lists[a.list]
-        k = self.index(a.index)
+        k = self._index(a.index)
         if not 0 <= k < len(entries):
             raise InterpretError(f"entry {k} of {len(entries)}")
         return entries[k]
 
-    def rows(self, b: Buffer, i: Index, offset: Expr | None) -> np.ndarray:
+    def _rows(self, b: Buffer, i: Index, offset: Expr | None) -> np.ndarray:
         """The row of the buffer that each world addresses."""
-        rows = np.full(len(self.lanes), self.index(i)) + (0 if offset is None else self.value(offset))
+        rows = np.full(len(self.lanes), self._index(i)) + (0 if offset is None else self._value(offset))
         if not ((rows >= 0) & (rows < b.size)).all():
             raise InterpretError(f"address {rows} in an array of {b.size} that is {b.kind}")
         return rows
 
     # --- values ---
 
-    def value(self, e: Expr) -> np.ndarray:
+    def _value(self, e: Expr) -> np.ndarray:
         if isinstance(e, Number):
             return np.full(len(self.lanes), e.value, dtype=TYPES[e.dtype])
         if isinstance(e, FromIndex):
-            return np.full(len(self.lanes), self.index(e.index), dtype=np.int64)
+            return np.full(len(self.lanes), self._index(e.index), dtype=np.int64)
         if isinstance(e, Local):
             return self.locals[e.name]
         if isinstance(e, (Load, Gather)):
-            rows = self.rows(e.buffer, e.index, e.offset if isinstance(e, Gather) else None)
+            rows = self._rows(e.buffer, e.index, e.offset if isinstance(e, Gather) else None)
             found: np.ndarray = self.memory(e.buffer)[rows, 0 if e.buffer.kind in COMMON else self.lanes]
             return found
         assert isinstance(e, Call)
-        args = [self.value(a) for a in e.args]
+        args = [self._value(a) for a in e.args]
         if e.op == "cast":
             return args[0].astype(TYPES[e.dtype])
         out: np.ndarray = OPS[e.op].meaning(*args)
@@ -165,83 +172,83 @@ class _Run:
             raise InterpretError(f"{e.op} of {[a.dtype for a in args]} is {out.dtype}, not {e.dtype}")
         return out
 
-    def holds(self, flag: Expr) -> bool:
-        return bool(self.value(flag).any())
+    def _holds(self, flag: Expr) -> bool:
+        return bool(self._value(flag).any())
 
     # --- statements ---
 
-    def body(self, statements: Body) -> None:
+    def _body(self, statements: Body) -> None:
         for s in statements:
-            self.statement(s)
+            self._statement(s)
 
-    def statement(self, s: Statement) -> None:
+    def _statement(self, s: Statement) -> None:
         if isinstance(s, (Declare, Assign)):
-            self.locals[s.local.name] = self.value(s.value)
+            self.locals[s.local.name] = self._value(s.value)
         elif isinstance(s, (Store, Scatter)):
-            self.store(s)
+            self._store(s)
         elif isinstance(s, For):
-            for k in range(self.index(s.start), self.index(s.stop)):
+            for k in range(self._index(s.start), self._index(s.stop)):
                 self.variables[s.variable] = k
-                if s.guard is None or self.holds(s.guard):
-                    self.body(s.body)
+                if s.guard is None or self._holds(s.guard):
+                    self._body(s.body)
         elif isinstance(s, While):
-            self.body(s.head)
-            while self.holds(s.flag):
-                self.body(s.body)
-                self.body(s.head)
+            self._body(s.head)
+            while self._holds(s.flag):
+                self._body(s.body)
+                self._body(s.head)
         elif isinstance(s, If):
-            self.body(s.body if self.holds(s.flag) else s.otherwise)
+            self._body(s.body if self._holds(s.flag) else s.otherwise)
         elif isinstance(s, Compact):
-            self.lists[s.list] = [k for k in range(s.size) if self.counts(s, k)]
+            self.lists[s.list] = [k for k in range(s.size) if self._counts(s, k)]
         elif isinstance(s, Scalarized):
-            self.scalarized(s)
+            self._scalarized(s)
         elif isinstance(s, ParallelFor):
-            self.shared_out(s)
+            self._shared_out(s)
         elif not isinstance(s, Barrier):
             for body in bodies(s):
-                self.body(body)
+                self._body(body)
 
-    def store(self, s: Store | Scatter) -> None:
-        value = self.value(s.value)
+    def _store(self, s: Store | Scatter) -> None:
+        value = self._value(s.value)
         if value.dtype != TYPES[s.buffer.dtype]:
             raise InterpretError(f"an array of {s.buffer.dtype} is given {value.dtype}")
-        rows = self.rows(s.buffer, s.index, s.offset if isinstance(s, Scatter) else None)
+        rows = self._rows(s.buffer, s.index, s.offset if isinstance(s, Scatter) else None)
         worlds = self.lanes
         self.memory(s.buffer)[rows, worlds] = value
         if self.watch is not None:
             self.watch(s, rows, worlds, value)
 
-    def counts(self, s: Compact, k: int) -> bool:
+    def _counts(self, s: Compact, k: int) -> bool:
         self.variables[s.variable] = k
-        self.body(s.body)
-        return self.holds(s.flag)
+        self._body(s.body)
+        return self._holds(s.flag)
 
-    def scalarized(self, s: Scalarized) -> None:
+    def _scalarized(self, s: Scalarized) -> None:
         """One world after the other, each with variables of its own in place of some arrays."""
         whole = self.lanes
         for b in s.private:
             self.buffers[b] = np.full((b.size, self.worlds), POISON[b.dtype], dtype=TYPES[b.dtype])
         for k in whole:
             self.lanes = np.array([k])
-            self.body(s.body)
+            self._body(s.body)
         self.lanes = whole
 
-    def shared_out(self, s: ParallelFor) -> None:
+    def _shared_out(self, s: ParallelFor) -> None:
         """The iterations in random order: no result may depend on it, but for rounding."""
         self.variables[s.loops[0][0]] = 0
-        for values in self.random.permutation(np.array(self.iterations(s.loops), dtype=np.int64)):
+        for values in self.random.permutation(np.array(self._iterations(s.loops), dtype=np.int64)):
             for (variable, _, _), k in zip(s.loops, values, strict=True):
                 self.variables[variable] = int(k)
-            if s.guard is None or self.holds(s.guard):
-                self.body(s.body)
+            if s.guard is None or self._holds(s.guard):
+                self._body(s.body)
 
-    def iterations(self, loops: Sequence[tuple[str, Index, Index]]) -> list[tuple[int, ...]]:
+    def _iterations(self, loops: Sequence[tuple[str, Index, Index]]) -> list[tuple[int, ...]]:
         """The values of the loop variables."""
         if not loops:
             return [()]
         variable, start, stop = loops[0]
         found = []
-        for k in range(self.index(start), self.index(stop)):
+        for k in range(self._index(start), self._index(stop)):
             self.variables[variable] = k
-            found += [(k, *rest) for rest in self.iterations(loops[1:])]
+            found += [(k, *rest) for rest in self._iterations(loops[1:])]
         return found

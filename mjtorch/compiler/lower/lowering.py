@@ -89,15 +89,19 @@ class Lowering:
     uniform: the statements that are the same for all worlds; None if these are not told apart
     elements: whether elements of one world will be computed side by side, rather than worlds
     exact: whether a product with a zero is to be computed where it may meet an infinity or NaN
-    origin: the operation that is being lowered
+    inline: whether what is read once may be computed where it is read
+    origin: the operation that is being lowered; values: what each came to
     """
 
-    def __init__(self, *, uniform: bool = False, elements: bool = False, exact: bool = False) -> None:
-        self.elements, self.exact = elements, exact
+    def __init__(
+        self, *, uniform: bool = False, elements: bool = False, exact: bool = False, inline: bool = True
+    ) -> None:
+        self.elements, self.exact, self.inline = elements, exact, inline
         self.block: list[Statement] = []
         self.uniform: list[Statement] | None = [] if uniform else None
         self.is_uniform = False
         self.origin: Origin | None = None
+        self.values: dict[Node, Any] = {}
         self.constants: dict[bytes, Buffer] = {}
         # Nodes that write into an array of a loop's state, and the flag of the worlds that still run.
         self.in_place: dict[Node, tuple[View, View]] = {}
@@ -271,7 +275,7 @@ class Lowering:
             elif node.op == "call_function":
                 if node in self.in_place:
                     self.rescue(module, env, node)
-                env[node] = self.call(node, get(node.args), get(node.kwargs))
+                env[node] = self.values[node] = self.call(node, get(node.args), get(node.kwargs))
         raise AssertionError("a graph without output")
 
     def rescue(self, module: GraphModule, env: dict[Node, Any], node: Node) -> None:
@@ -303,7 +307,7 @@ class Lowering:
             uniform = False
         else:
             uniform = all(same_for_all(x) for x in leaves)
-        around, self.origin = self.origin, Origin(name, node.name, node.meta.get("source"))
+        around, self.origin = self.origin, origin_of(node)
         if uniform:
             result = self.called_once(node, name, args, kwargs)
         else:
@@ -327,7 +331,7 @@ class Lowering:
         readers = list(node.users)
         if x.cost == 0:
             return x
-        if len(readers) != 1 or x.cost > MAX_INLINE:
+        if not self.inline or len(readers) != 1 or x.cost > MAX_INLINE:
             return self.store(x)
         value = readers[0].meta.get("val")
         grows = not isinstance(value, torch.Tensor) or value.numel() > numel(x.shape)
@@ -335,6 +339,12 @@ class Lowering:
         if name in READS_ONCE:
             return x
         return self.store(x) if (grows and x.cost > 1) or name in REREADS else x
+
+
+def origin_of(node: Node) -> Origin:
+    """A node of the graph, as statements refer to it."""
+    name = getattr(node.target, "overloadpacket", node.target)
+    return Origin(getattr(name, "__name__", str(name)), node.name, node.meta.get("source"))
 
 
 def with_origin(x: Lazy, origin: Origin) -> Lazy:
@@ -417,7 +427,8 @@ def lower(
     constants: dict[int, torch.Tensor],
     elements: bool = False,
     exact: bool = False,
-) -> tuple[Program, list[int | torch.Tensor | None]]:
+    inline: bool = True,
+) -> tuple[Program, list[int | torch.Tensor | None], dict[Node, Any]]:
     """The loop program of a one-world graph, and where its outputs come from.
 
     That is the position of an input that is passed through, a constant, or None where the program writes it.
@@ -425,10 +436,11 @@ def lower(
     Inputs that nothing reads are left out of the program.
 
     vals: shapes and dtypes of the inputs; shared: which inputs all worlds have in common; constants: values of the
-    inputs that are baked in; elements: what will be computed side by side, elements of a world or worlds; exact: see
-    `Lowering`.
+    inputs that are baked in; elements: what will be computed side by side, elements of a world or worlds; exact,
+    inline: see `Lowering`. The last result is what each operation came to.
     """
-    low = Lowering(uniform=any(common for common in shared) and not all(shared), elements=elements, exact=exact)
+    tells_apart = any(shared) and not all(shared)
+    low = Lowering(uniform=tells_apart, elements=elements, exact=exact, inline=inline)
     inputs: list[Value] = []
     buffers = []
     for k, (val, common) in enumerate(zip(vals, shared, strict=True)):
@@ -440,11 +452,13 @@ def lower(
         inputs.append(dense(buffer, val.shape))
     outputs: list[Buffer] = []
     sources: list[int | torch.Tensor | None] = []
-    for k, x in enumerate(low.graph(module, inputs)):
+    results = next(n for n in module.graph.nodes if n.op == "output").args[0]
+    for k, (x, node) in enumerate(zip(low.graph(module, inputs), results, strict=True)):
         same = next((i for i, given in enumerate(inputs) if given is x and i not in constants), None)
         sources.append(x if isinstance(x, torch.Tensor) else same)
         if sources[-1] is not None:
             continue
+        low.origin = origin_of(node) if isinstance(node, Node) else None
         a = low.array(x)
         buffer = Buffer(numel(a.shape), a.dtype, OUTPUT, position=k)
         low.store(a, dense(buffer, a.shape))
@@ -453,4 +467,4 @@ def lower(
     read = touched_by([*uniform, *low.block])
     constants_read = tuple(b for b in low.constants.values() if b in read)
     program = Program(tuple(b for b in buffers if b in read), tuple(outputs), constants_read, uniform, tuple(low.block))
-    return program, sources
+    return program, sources, low.values
