@@ -4,7 +4,7 @@ Minimises `f' (A + R) f / 2 + f' b` over the forces f that the constraints allow
 after another: an elliptic contact is a block, any other row is one by itself. As in C, Nesterov's momentum is added
 between sweeps, and the active blocks are visited in an order that is shuffled anew before every sweep.
 
-A is not formed. With `M = L L'` and `W = J L^-T` it is `W W'`: the velocity `v = W' f` is kept up to date, and a row of
+A is not formed. With `M = L' L` and `W = J L^-1` it is `W W'`: the velocity `v = W' f` is kept up to date, and a row of
 `A f` is a row of W times v. So a sweep takes time in proportion to the active rows alone, whatever their number.
 """
 
@@ -30,7 +30,7 @@ MAX_INCREASE = 1e-10
 class Dual(tree.Tree):
     """What a sweep reads, all constant.
 
-    W: (nefc, nv) J L^-T
+    W: (nefc, nv) J L^-1
     table: (nefc, 6) for each row: b, R, diagonal of A + R and its inverse, low, high
     order: (nblock,) the active blocks, then filling
     nactive: () how many blocks are active
@@ -118,7 +118,7 @@ def solve_pgs(m: Model, p: Problem, frictionloss: Tensor, efc_b: Tensor, force: 
 
 
 def _dual(plan: SolverPlan, p: Problem, frictionloss: Tensor, efc_b: Tensor) -> Dual:
-    W = linalg.triangular_solve(p.qLD, p.J.mT).mT
+    W = linalg.ltl_half_solve(p.qLD, p.J.mT).mT
     bound = torch.where(p.active, frictionloss, 0.0)
     low, high = plan.force_low - bound, plan.force_high + bound
     diagonal = torch.where(p.active, (W * W).sum(1) + p.R, 1.0)

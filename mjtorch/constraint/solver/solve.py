@@ -72,7 +72,7 @@ def _dual(m: Model, d: Data, problem: Problem, p: Problem, efc_b: Tensor, previo
     start = torch.zeros_like(efc_b) if cold else force(p, residuals(p, p.J @ previous - p.aref))
     frictionloss = d.efc_frictionloss.detach()
     found, niter = solve_pgs(m, p, frictionloss, efc_b, start)
-    qacc = attach(problem, p.qacc_smooth + linalg.cholesky_solve(p.qLD, found @ p.J))
+    qacc = attach(problem, p.qacc_smooth + linalg.ltl_solve(p.qLD, found @ p.J))
     efc_force = value_of(found, force(problem, residuals(problem, problem.J @ qacc - problem.aref)))
     return d.replace(
         qacc=qacc,
@@ -90,7 +90,7 @@ def _noslip(m: Model, d: Data, problem: Problem, p: Problem, efc_b: Tensor) -> D
     efc_force = value_of(found, d.efc_force)
     qfrc_constraint = efc_force @ problem.J
     return d.replace(
-        qacc=problem.qacc_smooth + linalg.cholesky_solve(problem.qLD, qfrc_constraint),
+        qacc=problem.qacc_smooth + linalg.ltl_solve(problem.qLD, qfrc_constraint),
         efc_force=efc_force,
         efc_state=dual_state(m, p, frictionloss, found),
         qfrc_constraint=qfrc_constraint,
