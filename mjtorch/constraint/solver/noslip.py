@@ -53,14 +53,14 @@ class Progress(tree.Tree):
 
 
 def solve_noslip(
-    m: Model, p: Problem, friction: Tensor, frictionloss: Tensor, efc_b: Tensor, force: Tensor
+    m: Model, p: Problem, friction: Tensor, frictionloss: Tensor, efc_b: Tensor, visits: Tensor, force: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Forces (nefc,) and the number of sweeps (), from what the main solver found, `force (nefc,)`.
 
-    friction: (ncon, 5) of the contact slots, frictionloss: (nefc,)
+    friction: (ncon, 5) of the contact slots, frictionloss: (nefc,), visits: (nblock,) the order of the blocks
     """
     plan, iterations = m.plan.noslip, m.opt.noslip_iterations
-    order, nactive = active_first(p.active[plan.normal])
+    order, nactive = active_first(p.active[plan.normal], visits)
     W = linalg.ltl_half_solve(p.qLD, p.J.mT).mT
     s = Sliding(W=W, b=efc_b, frictionloss=frictionloss, friction=friction[plan.slot], order=order, nactive=nactive)
     # The regulariser is left out from the first sweep on, which counts as a gain.
