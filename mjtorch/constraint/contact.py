@@ -30,6 +30,12 @@ def contact_jacobian(m: Model, d: Data) -> Tensor:
     return (row @ motion.mT) * (moves[:, 1] - moves[:, 0])[p.slot]
 
 
+def answered(m: Model, d: Data) -> Tensor:
+    """(ncon,) bool: whether any dof moves the geoms of a contact relative to each other."""
+    first, second = m.plan.constraint.contact.geom_dof[d.contact.geom.clamp(min=0)].unbind(1)
+    return (first != second).any(-1)
+
+
 def along_rows(m: Model, d: Data, directions: Tensor) -> Tensor:
     """What each contact row (nc, k) is made of, from what the directions of all contacts (n, k) are."""
     p = m.plan.constraint.contact
@@ -76,8 +82,9 @@ def contact(m: Model, d: Data) -> tuple[Elements, Tensor]:
     if m.opt.cone == Cone.PYRAMIDAL and p.max_dim > 1:
         mu = c.friction[:, 0]
         weight = weight * (1 + mu * mu * p.has_edges)
+    active = c.active & answered(m, d) if p.has_rigid else c.active
     elements = Elements(
-        solref=c.solref, solimp=c.solimp, pos=c.dist, margin=c.includemargin, diag=weight, active=c.active
+        solref=c.solref, solimp=c.solimp, pos=c.dist, margin=c.includemargin, diag=weight, active=active
     )
     if len(p.frictional):
         friction = Elements(*(x[p.frictional] for x in elements._replace(solref=friction_reference(m, d))))

@@ -12,7 +12,7 @@ from mjtorch.constraint.friction import friction, frictionloss, tendon_friction
 from mjtorch.constraint.impedance import impedance, stiffness_damping
 from mjtorch.constraint.limit import limit, tendon_limit
 from mjtorch.constraint.surface import surface_velocity
-from mjtorch.math.linalg import triangular_solve
+from mjtorch.math.linalg import ltl_half_solve
 from mjtorch.math.vector import MIN_VALUE
 from mjtorch.model import Data, DisableBit, EnableBit, Model
 from mjtorch.smooth.adhesion import row_adhesion
@@ -98,7 +98,7 @@ def assemble(m: Model, d: Data) -> tuple[Elements, Tensor, Tensor]:
 def exact_diagonal(m: Model, d: Data, J: Tensor) -> Tensor:
     """Diagonal (nefc,) of `J M^-1 J^T`; the rows of a contact have that of its first row (mj_makeY)."""
     p = m.plan.constraint
-    half = triangular_solve(d.qLD, J.mT)
+    half = ltl_half_solve(d.qLD, J.mT)
     diag = (half * half).sum(0)
     if p.nc:
         diag = torch.cat([diag[: -p.nc], diag[-p.nc :][p.contact.first]])

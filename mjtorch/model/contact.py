@@ -11,7 +11,8 @@ class Contact(tree.Tree):
 
     A slot whose `detected` is False holds no contact (its geoms may be far apart, or it may be spare capacity): its
     frame is zero, its other numbers are finite but mean nothing to the physics. A detected contact is active, that is,
-    makes constraint rows, where `dist < includemargin`; otherwise it lies in the gap and only reports.
+    makes constraint rows if any dof moves its geoms apart, where `dist < includemargin`; otherwise it lies in the gap
+    and only reports.
 
     dist: (n,) [m] distance between nearest points, negative in penetration
     pos: (n, 3) [m] midpoint between the geoms

@@ -29,7 +29,7 @@ class Data(tree.Tree):
         cam_xpos (ncam, 3), cam_xmat (ncam, 3, 3), light_xpos (nlight, 3), light_xdir (nlight, 3),
         subtree_com (nbody, 3), cdof (nv, 6) rotation then translation, cinert (nbody, 10), crb (nbody, 10),
         ten_length (ntendon,), ten_J (ntendon, nv), actuator_length (nout,), actuator_moment (nout, nv),
-        M (nC,) lower triangle in the sparsity of `M_rowadr`, `M_colind`; qLD (nv, nv) dense lower Cholesky factor of M
+        M (nC,) lower triangle in the sparsity of `M_rowadr`, `M_colind`; qLD (nv, nv) dense, lower, `M = qLD^T qLD`
     Velocity
         ten_velocity (ntendon,), actuator_velocity (nout,), cvel (nbody, 6), cdof_dot (nv, 6), qfrc_bias (nv,),
         qfrc_spring, qfrc_damper, qfrc_gravcomp, qfrc_fluid, qfrc_passive (nv,),

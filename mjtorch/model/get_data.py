@@ -32,6 +32,8 @@ SPECIAL = {
 }
 JOINT = tuple(int(getattr(mujoco.mjtTrn, f"mjTRN_{name}")) for name in ("JOINT", "JOINTINPARENT"))
 JOINT_DOFS = (6, 3, 1, 1)  # mjtJoint
+# What `contact.exclude` is of a contact whose geoms no dof moves apart.
+NO_DOFS = 3
 ROWS = tuple(name for name in tree.tensor_fields(Data) if name.startswith("efc_") and name != "efc_J")
 COPIED = tuple(name for name in tree.tensor_fields(Data) if name not in SPECIAL and not name.startswith("efc_"))
 
@@ -165,11 +167,13 @@ def _contacts(result: mujoco.MjData, d: Any, layout: _Layout, slots: list[int], 
     contact.adhesion[:] = _adhesion(result.model, contact.geom)
     contact.exclude[:] = contact.dist >= contact.includemargin
     contact.efc_address[:] = -1
+    for row in reversed(np.flatnonzero(is_contact_row(layout.efc_type[rows]))):
+        contact.efc_address[slots.index(layout.efc_id[rows[row]])] = row
+    if is_contact_row(layout.efc_type).any():
+        contact.exclude[(contact.exclude == 0) & (contact.efc_address < 0)] = NO_DOFS
     # the friction coefficient of the regularized cone
     makes_rows = (contact.exclude == 0) & (contact.dim > 1)
     contact.mu[:] = np.where(makes_rows, contact.friction[:, 0] / np.sqrt(result.model.opt.impratio), 0.0)
-    for row in reversed(np.flatnonzero(is_contact_row(layout.efc_type[rows]))):
-        contact.efc_address[slots.index(layout.efc_id[rows[row]])] = row
 
 
 def _rows(result: mujoco.MjData, d: Any, layout: _Layout, slots: list[int], rows: np.ndarray) -> None:

@@ -134,12 +134,11 @@ def _matrices(mj_model: mujoco.MjModel, mj_data: mujoco.MjData) -> dict[str, np.
     """The matrices that MuJoCo stores sparse, dense."""
     nv = mj_model.nv
     moment = (mj_data.moment_rownnz, mj_data.moment_rowadr, mj_data.moment_colind)
-    factor = np.zeros((nv, nv))
-    lower = dense(mj_data.M, mj_model.M_rownnz, mj_model.M_rowadr, mj_model.M_colind, nv)
-    if np.diagonal(lower).all():
-        factor = np.linalg.cholesky(lower + np.tril(lower, -1).T)
+    factor = dense(mj_data.qLD, mj_model.M_rownnz, mj_model.M_rowadr, mj_model.M_colind, nv)
+    # C's has D on the diagonal of L, for `M = L^T D L`; it is zero where nothing was computed.
+    root = np.sqrt(np.diagonal(factor))
     return {
-        "qLD": factor,
+        "qLD": np.tril(factor, -1) * root[:, None] + np.diag(root),
         "actuator_moment": dense(mj_data.actuator_moment, *moment, nv),
         "ten_J": tendon_jacobian(mj_model, mj_data),
     }

@@ -13,6 +13,7 @@ from mjtorch.model import plan, settings, support
 from mjtorch.model.model import Model
 from mjtorch.model.option import Cone, Integrator, Option, Solver, Statistic
 from mjtorch.model.plan import sdf
+from mjtorch.model.same_frame import local_frames
 from mjtorch.model.settings import Gradient, Substeps
 
 DTYPES = (torch.float32, torch.float64)
@@ -28,6 +29,8 @@ def put_model(
     substeps: Substeps | None = None,
 ) -> Model:
     """Copy what the engine needs of `mj_model` to `device`.
+
+    Frames of geoms, sites and inertias that MuJoCo takes for those of their bodies, such as 1e-7 m away, are put there.
 
     Args:
         mj_model: a compiled MuJoCo model.
@@ -85,6 +88,7 @@ def put_model(
     statics = {name: _static(_field(mj_model, name)) for name in tree.static_fields(Model)}
     numbers = [f.name for f in dataclasses.fields(Model) if f.name not in subtrees and f.name not in statics]
     tensors: dict[str, Any] = {name: tensor(_field(mj_model, name)) for name in numbers}
+    tensors |= {name: tensor(x) for name, x in local_frames(mj_model).items()}
     # Tracing gets the strides wrong of what is indexed by a tensor that is not row-major.
     return tree.map(Tensor.contiguous, Model(**subtrees, **statics, **tensors))
 

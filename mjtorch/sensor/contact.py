@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mjtorch.constraint import contact_force
+from mjtorch.constraint import c_order, contact_force
 from mjtorch.math.vector import MIN_VALUE, cross, dot, norm
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.contact_sensor import ContactField, ContactGroup, Reduce
@@ -32,7 +32,7 @@ def contact(m: Model, d: Data, group: ContactGroup) -> Tensor:
 
     Slots without a contact are zero. Which contacts are chosen has no derivative.
     """
-    order = c_order(m, d, group)
+    order = c_order(m, d)
     matched, flipped = match(m, d, group, order)
     if group.reduce is Reduce.NETFORCE:
         net = net_force(m, d, group, order, matched, flipped)
@@ -54,15 +54,6 @@ def contact(m: Model, d: Data, group: ContactGroup) -> Tensor:
     if ContactField.FOUND in group.fields:
         numbers = torch.cat([found, numbers], dim=-1)
     return F.pad(torch.where(there, numbers, 0.0), (0, 0, 0, group.num - taken)).flatten(1)
-
-
-def c_order(m: Model, d: Data, group: ContactGroup) -> Tensor:
-    """The contact slots (ncon,) as C lists what they hold."""
-    slots = torch.arange(d.contact.geom.shape[0], device=d.contact.geom.device)
-    if not group.rank.shape[0]:
-        return slots
-    geom = d.contact.geom.clamp(min=0)
-    return (group.rank[geom[:, 0], geom[:, 1]] * len(slots) + slots).sort().indices
 
 
 def match(m: Model, d: Data, group: ContactGroup, order: Tensor) -> tuple[Tensor, Tensor]:

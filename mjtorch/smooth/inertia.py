@@ -1,12 +1,16 @@
 """The joint-space inertia matrix: composite bodies, factor, solve, multiply (mj_crb, mj_factorM, mj_solveM)."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mjtorch.math import linalg
 from mjtorch.math.spatial import inertia_mul
 from mjtorch.model import Data, Model
 from mjtorch.smooth.reflected import dof_armature, tendon_armature
+
+# mjWARN_INERTIA: where `Data.warning` counts the inertias that are too close to singular.
+INERTIA = 0
 
 
 def crb(m: Model, d: Data) -> Data:
@@ -26,8 +30,15 @@ def crb(m: Model, d: Data) -> Data:
 
 
 def factor_m(m: Model, d: Data) -> Data:
-    """Dense lower Cholesky factor qLD of M (mj_factorM)."""
-    return d.replace(qLD=linalg.cholesky(full_m(m, d)))
+    """Dense lower factor qLD of `M = qLD^T qLD` (mj_factorM). Counts a warning where M is too close to singular."""
+    d, factor = factorised(d, full_m(m, d))
+    return d.replace(qLD=factor)
+
+
+def factorised(d: Data, inertia: Tensor) -> tuple[Data, Tensor]:
+    """Lower factor (nv, nv) of an `inertia` (nv, nv), and `d` with a warning more if that was too close to singular."""
+    factor, clamped = linalg.ltl(inertia)
+    return d.replace(warning=d.warning + F.pad(clamped[None], (INERTIA, len(d.warning) - INERTIA - 1))), factor
 
 
 def full_m(m: Model, d: Data) -> Tensor:
@@ -37,7 +48,7 @@ def full_m(m: Model, d: Data) -> Tensor:
 
 def solve_m(m: Model, d: Data, x: Tensor) -> Tensor:
     """`M^-1 x` for x (nv,) or columns (nv, k), by the factor in `d.qLD` (mj_solveM)."""
-    return linalg.cholesky_solve(d.qLD, x)
+    return linalg.ltl_solve(d.qLD, x)
 
 
 def mul_m(m: Model, d: Data, x: Tensor) -> Tensor:

@@ -103,7 +103,7 @@ def inverse_weights(m: Model, d: Data) -> tuple[Tensor, Tensor, Tensor]:
     jacobians = torch.cat(jac(m, d, d.xipos, torch.arange(m.nbody, device=d.xipos.device)), dim=1).flatten(0, 1)
     identity = torch.eye(m.nv, dtype=jacobians.dtype, device=jacobians.device)
     rows = torch.cat([jacobians, identity, d.ten_J])
-    half = linalg.triangular_solve(d.qLD, rows.mT) if m.nv else rows.mT
+    half = linalg.ltl_half_solve(d.qLD, rows.mT) if m.nv else rows.mT
     body, dof, ten = (half * half).sum(0).split([6 * m.nbody, m.nv, m.ntendon])
     body = body.reshape(m.nbody, 2, 3).mean(-1)
     # As in C, sliders weigh what they carry, whatever their number and their armature.

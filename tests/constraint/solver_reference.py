@@ -85,7 +85,7 @@ def from_c(
     )
     return m, out.replace(
         **fields,
-        qLD=torch.tensor(np.linalg.cholesky(dense), dtype=dtype),
+        qLD=torch.tensor(np.linalg.cholesky(dense[::-1, ::-1])[::-1, ::-1].T.copy(), dtype=dtype),
         efc_J=tensor(d.efc_J.reshape(d.nefc, mj_model.nv), 3.0),
         efc_aref=tensor(d.efc_aref, 1.0),
         efc_D=tensor(d.efc_D),

@@ -6,9 +6,9 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
-from mjtorch.constraint.solver.problem import Problem, gradient, hessian, residuals
+from mjtorch.constraint.solver.curvature import hessian_solve
+from mjtorch.constraint.solver.problem import Problem, gradient, residuals
 from mjtorch.control_flow import context
-from mjtorch.math import linalg
 
 SECOND = (
     "the constrained solve has first derivatives only, and a derivative of a derivative was taken; use differences of "
@@ -61,8 +61,7 @@ class _Minimiser(torch.autograd.Function):
 
 def _minus_solve(spec: pytree.TreeSpec, leaves: list[Tensor], qacc: Tensor, x: Tensor) -> Tensor:
     p: Problem = pytree.tree_unflatten(leaves, spec)
-    H = hessian(p, residuals(p, p.J @ qacc - p.aref))
-    return _First.apply(-linalg.cholesky_solve(linalg.cholesky(H), x))
+    return _First.apply(-hessian_solve(p, residuals(p, p.J @ qacc - p.aref), x))
 
 
 class _First(torch.autograd.Function):

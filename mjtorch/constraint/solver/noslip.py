@@ -2,7 +2,7 @@
 
 Regularised friction creeps. So the forces of friction are updated once more, with the other forces as they are, to
 minimise the dual cost without the regulariser: `f' A f / 2 + f' b`, `A = J M^-1 J'`. As in the PGS solver A is not
-formed: with `M = L L'` and `W = J L^-T` it is `W W'`, and the velocity `v = W' f` is kept up to date.
+formed: with `M = L' L` and `W = J L^-1` it is `W W'`, and the velocity `v = W' f` is kept up to date.
 """
 
 import torch
@@ -28,7 +28,7 @@ Carry = tuple[Tensor, Tensor, Tensor]
 class Sliding(tree.Tree):
     """What a sweep reads, all constant.
 
-    W: (nefc, nv) J L^-T
+    W: (nefc, nv) J L^-1
     b: (nefc,), frictionloss: (nefc,)
     friction: (nblock, 5) of each block's contact
     order: (nblock,) the active blocks, then filling; nactive: () how many they are
@@ -53,15 +53,15 @@ class Progress(tree.Tree):
 
 
 def solve_noslip(
-    m: Model, p: Problem, friction: Tensor, frictionloss: Tensor, efc_b: Tensor, force: Tensor
+    m: Model, p: Problem, friction: Tensor, frictionloss: Tensor, efc_b: Tensor, visits: Tensor, force: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Forces (nefc,) and the number of sweeps (), from what the main solver found, `force (nefc,)`.
 
-    friction: (ncon, 5) of the contact slots, frictionloss: (nefc,)
+    friction: (ncon, 5) of the contact slots, frictionloss: (nefc,), visits: (nblock,) the order of the blocks
     """
     plan, iterations = m.plan.noslip, m.opt.noslip_iterations
-    order, nactive = active_first(p.active[plan.normal])
-    W = linalg.triangular_solve(p.qLD, p.J.mT).mT
+    order, nactive = active_first(p.active[plan.normal], visits)
+    W = linalg.ltl_half_solve(p.qLD, p.J.mT).mT
     s = Sliding(W=W, b=efc_b, frictionloss=frictionloss, friction=friction[plan.slot], order=order, nactive=nactive)
     # The regulariser is left out from the first sweep on, which counts as a gain.
     regular = 0.5 * (p.R * force) @ force

@@ -4,7 +4,7 @@ Minimises `f' (A + R) f / 2 + f' b` over the forces f that the constraints allow
 after another: an elliptic contact is a block, any other row is one by itself. As in C, Nesterov's momentum is added
 between sweeps, and the active blocks are visited in an order that is shuffled anew before every sweep.
 
-A is not formed. With `M = L L'` and `W = J L^-T` it is `W W'`: the velocity `v = W' f` is kept up to date, and a row of
+A is not formed. With `M = L' L` and `W = J L^-1` it is `W W'`: the velocity `v = W' f` is kept up to date, and a row of
 `A f` is a row of W times v. So a sweep takes time in proportion to the active rows alone, whatever their number.
 """
 
@@ -30,7 +30,7 @@ MAX_INCREASE = 1e-10
 class Dual(tree.Tree):
     """What a sweep reads, all constant.
 
-    W: (nefc, nv) J L^-T
+    W: (nefc, nv) J L^-1
     table: (nefc, 6) for each row: b, R, diagonal of A + R and its inverse, low, high
     order: (nblock,) the active blocks, then filling
     nactive: () how many blocks are active
@@ -80,15 +80,20 @@ class Rows(NamedTuple):
     high: Tensor
 
 
-def solve_pgs(m: Model, p: Problem, frictionloss: Tensor, efc_b: Tensor, force: Tensor) -> tuple[Tensor, Tensor]:
-    """Forces (nefc,) and the number of sweeps (), from the warm start `force (nefc,)`, which is dropped if bad."""
+def solve_pgs(
+    m: Model, p: Problem, frictionloss: Tensor, efc_b: Tensor, visits: Tensor, force: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Forces (nefc,) and the number of sweeps (), from the warm start `force (nefc,)`, which is dropped if bad.
+
+    visits: (nblock,) the order of the blocks, before it is shuffled.
+    """
     plan, iterations = m.plan.solver, m.opt.iterations
     if plan.draws.shape[-1] < iterations * (plan.block_rows.shape[0] - 1):
         raise ValueError(
             "PGS needs random numbers that put_model makes for `opt.solver` and `opt.iterations`; set both in the "
             "MjModel before put_model instead of changing the Model"
         )
-    dual = _dual(plan, p, frictionloss, efc_b)
+    dual = _dual(plan, p, frictionloss, efc_b, visits)
     velocity = force @ dual.W
     cost = 0.5 * (velocity @ velocity) + force @ (efc_b + 0.5 * (p.R * force))
     force = torch.where(cost > 0, 0.0, force)
@@ -117,12 +122,12 @@ def solve_pgs(m: Model, p: Problem, frictionloss: Tensor, efc_b: Tensor, force: 
     return last.force, last.niter
 
 
-def _dual(plan: SolverPlan, p: Problem, frictionloss: Tensor, efc_b: Tensor) -> Dual:
-    W = linalg.triangular_solve(p.qLD, p.J.mT).mT
+def _dual(plan: SolverPlan, p: Problem, frictionloss: Tensor, efc_b: Tensor, visits: Tensor) -> Dual:
+    W = linalg.ltl_half_solve(p.qLD, p.J.mT).mT
     bound = torch.where(p.active, frictionloss, 0.0)
     low, high = plan.force_low - bound, plan.force_high + bound
     diagonal = torch.where(p.active, (W * W).sum(1) + p.R, 1.0)
-    order, nactive = active_first(p.active[plan.block_rows[:, 0]])
+    order, nactive = active_first(p.active[plan.block_rows[:, 0]], visits)
     friction = torch.ones_like(plan.block_mask[:1, 1:])
     for c in p.cones:
         friction = torch.cat([torch.where(plan.cone_mask[:, 1:] > 0, c.scale[:, 1:], 1.0), friction])
@@ -130,13 +135,12 @@ def _dual(plan: SolverPlan, p: Problem, frictionloss: Tensor, efc_b: Tensor) -> 
     return Dual(W=W, table=table, order=order, nactive=nactive, friction=friction)
 
 
-def active_first(active: Tensor) -> tuple[Tensor, Tensor]:
-    """The numbers (n,) of those that are `active (n,)`, in order and followed by zeros, and how many they are ()."""
-    n = active.shape[0]
+def active_first(active: Tensor, visits: Tensor) -> tuple[Tensor, Tensor]:
+    """Those of `visits (n,)`, numbers up to n, that are `active (n,)`, followed by zeros, and how many they are ()."""
+    n, active = active.shape[0], active[visits]
     # Each active one goes to the place after the active ones before it, the others to one that is cut off.
     place = torch.where(active, active.cumsum(0) - 1, n)
-    numbers = torch.arange(n, device=active.device)
-    return place.new_zeros(n + 1).scatter(0, place, numbers)[:n], active.sum()
+    return place.new_zeros(n + 1).scatter(0, place, visits)[:n], active.sum()
 
 
 def _active_rows(plan: SolverPlan, dual: Dual) -> Tensor:

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.constraint.solver import line_search
-from mjtorch.constraint.solver.problem import Problem, Residuals, cost, gradient, hessian, residuals
+from mjtorch.constraint.solver.curvature import hessian_solve
+from mjtorch.constraint.solver.problem import Problem, Residuals, cost, gradient, residuals
 from mjtorch.control_flow import while_loop
 from mjtorch.math import linalg
 from mjtorch.math.vector import MIN_VALUE
@@ -44,7 +45,7 @@ class Direction(tree.Tree):
 
 def newton_direction(p: Problem, s: Iterate, at: Residuals) -> Direction:
     """`-H^-1 grad`; stops when the decrease that the quadratic model predicts is below tolerance."""
-    Hgrad = linalg.cholesky_solve(linalg.cholesky(hessian(p, at)), s.grad)
+    Hgrad = hessian_solve(p, at, s.grad)
     converged = small(p, 0.5 * (s.grad @ Hgrad))
     # Before the first step the gradient must be small as well: stiff rows hide force errors from the decrement.
     stop = converged & ((s.niter > 0) | small(p, length(s.grad)))
@@ -57,7 +58,7 @@ def cg_direction(p: Problem, s: Iterate, at: Residuals) -> Direction:
     Restarts where conjugacy is lost, which also starts it: the first `memory` is zero.
     """
     search, old_grad, old_Mgrad = s.memory
-    Mgrad = linalg.cholesky_solve(p.qLD, s.grad)
+    Mgrad = linalg.ltl_solve(p.qLD, s.grad)
     y, My = s.grad - old_grad, Mgrad - old_Mgrad
     curvature = search @ y
     lost = curvature < MIN_VALUE
@@ -89,7 +90,7 @@ def begin(p: Problem, qacc: Tensor, memory: tuple[Tensor, ...], *, gradient_too:
     """
     Ma, jar = p.M @ qacc, p.J @ qacc - p.aref
     grad = gradient(p, Ma, residuals(p, jar))
-    done = small(p, 0.5 * (grad @ linalg.cholesky_solve(p.qLD, grad)))
+    done = small(p, 0.5 * (grad @ linalg.ltl_solve(p.qLD, grad)))
     if gradient_too:
         done = done & small(p, length(grad))
     done = done | ~p.active.any()

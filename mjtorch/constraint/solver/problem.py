@@ -33,7 +33,7 @@ MIN_SQUARE = MIN_VALUE * MIN_VALUE
 
 
 @tree.dataclass(kw_only=True)
-class Cones:
+class Cones(tree.Tree):
     """Elliptic contacts; `w` rows each, padded.
 
     rows: (ncone, w) row indices
@@ -55,10 +55,10 @@ class Cones:
 
 
 @tree.dataclass(kw_only=True)
-class Problem:
+class Problem(tree.Tree):
     """One world's minimisation; `nterm = nefc + 2 ncone`.
 
-    M: (nv, nv), qLD: (nv, nv) its lower Cholesky factor
+    M: (nv, nv), qLD: (nv, nv) lower, `M = qLD^T qLD`
     qfrc_smooth, qacc_smooth: (nv,)
     J: (nefc, nv), aref, R: (nefc,)
     active: (nefc,) bool
@@ -218,25 +218,6 @@ def cost(p: Problem, at: Residuals) -> Tensor:
 def gradient(p: Problem, Ma: Tensor, at: Residuals) -> Tensor:
     """`M a - qfrc_smooth - J' force`, (nv,)."""
     return Ma - p.qfrc_smooth - force(p, at) @ p.J
-
-
-def hessian(p: Problem, at: Residuals) -> Tensor:
-    """Second derivative (nv, nv) of the problem's cost.
-
-    A cone adds dyads of the slopes of r and q where these are negative, and the bending of T, which is `1 - t t'` with
-    t the tangential direction.
-    """
-    weight = torch.where((p.low < at.terms) & (at.terms < p.high), p.D, 0.0)
-    weighted = weight[: p.nefc, None] * p.J
-    for c, s in zip(p.cones, at.slips, strict=True):
-        bend = c.Dm * s.bending
-        direction = torch.cat([c.axes[..., :1], c.axes[..., 1:] * (s.U / s.T[:, None])[:, None]], dim=2)
-        slopes = direction * c.scale[:, None]
-        weights = torch.cat([weight[p.nefc :], -bend]).unflatten(0, (3, -1)).mT
-        isotropic = bend[:, None] * c.scale * c.tangential
-        cones = slopes.mT @ (weights[..., None] * (slopes @ c.J)) + isotropic[..., None] * c.J
-        weighted = merge(p, weighted, cones)
-    return p.M + p.J.mT @ weighted
 
 
 def state(m: Model, p: Problem, at: Residuals) -> Tensor:

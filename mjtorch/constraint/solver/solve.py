@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.constraint.order import visits
 from mjtorch.constraint.solver.implicit import attach
 from mjtorch.constraint.solver.noslip import solve_noslip
 from mjtorch.constraint.solver.pgs import dual_state, solve_pgs
@@ -71,8 +72,8 @@ def _dual(m: Model, d: Data, problem: Problem, p: Problem, efc_b: Tensor, previo
     cold = m.opt.disabled(DisableBit.WARMSTART)
     start = torch.zeros_like(efc_b) if cold else force(p, residuals(p, p.J @ previous - p.aref))
     frictionloss = d.efc_frictionloss.detach()
-    found, niter = solve_pgs(m, p, frictionloss, efc_b, start)
-    qacc = attach(problem, p.qacc_smooth + linalg.cholesky_solve(p.qLD, found @ p.J))
+    found, niter = solve_pgs(m, p, frictionloss, efc_b, visits(m, d, m.plan.solver.block_slot), start)
+    qacc = attach(problem, p.qacc_smooth + linalg.ltl_solve(p.qLD, found @ p.J))
     efc_force = value_of(found, force(problem, residuals(problem, problem.J @ qacc - problem.aref)))
     return d.replace(
         qacc=qacc,
@@ -86,11 +87,12 @@ def _dual(m: Model, d: Data, problem: Problem, p: Problem, efc_b: Tensor, previo
 def _noslip(m: Model, d: Data, problem: Problem, p: Problem, efc_b: Tensor) -> Data:
     """Friction without slip, from the forces of the main solver."""
     frictionloss, friction = d.efc_frictionloss.detach(), d.contact.friction.detach()
-    found, niter = solve_noslip(m, p, friction, frictionloss, efc_b, d.efc_force.detach())
+    order = visits(m, d, m.plan.noslip.slot)
+    found, niter = solve_noslip(m, p, friction, frictionloss, efc_b, order, d.efc_force.detach())
     efc_force = value_of(found, d.efc_force)
     qfrc_constraint = efc_force @ problem.J
     return d.replace(
-        qacc=problem.qacc_smooth + linalg.cholesky_solve(problem.qLD, qfrc_constraint),
+        qacc=problem.qacc_smooth + linalg.ltl_solve(problem.qLD, qfrc_constraint),
         efc_force=efc_force,
         efc_state=dual_state(m, p, frictionloss, found),
         qfrc_constraint=qfrc_constraint,

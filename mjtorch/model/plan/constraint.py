@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.plan.collision import CollisionPlan
+from mjtorch.model.plan.geom_pairs import GeomPair, tried_pairs
 from mjtorch.model.plan.tendon import moving_tendons
 from mjtorch.model.plan.tensors import Tensors
 
@@ -127,9 +128,12 @@ class ContactPlan(tree.Tree):
     normal_share: (nrow,) how much of a contact's normal a row is: 1 or 0, of pyramids an equal part
     frictional: (nfriction,) elliptic: slots with dim > 1; has_edges: (ncon,) pyramidal: 1 for slots with dim > 1
     geom_body: (ngeom,), geom_dof: (ngeom, nv) 0/1, the dofs that move each geom
+    rank: (ngeom, ngeom) where C lists the contacts of two geoms; (0, 0) if the slots of the contacts lie in C's order
+    has_rigid: static, whether geoms that no dof moves relative to each other are tested for contact
     """
 
     max_dim: int = tree.field(static=True)
+    has_rigid: bool = tree.field(static=True)
     slot: Tensor
     direction: Tensor
     edge: Tensor
@@ -143,6 +147,7 @@ class ContactPlan(tree.Tree):
     has_edges: Tensor
     geom_body: Tensor
     geom_dof: Tensor
+    rank: Tensor
 
 
 @tree.dataclass(kw_only=True)
@@ -394,8 +399,11 @@ def _contact(b: _Builder, dims: tuple[int, ...]) -> tuple[ContactPlan, list[int]
         slot_rows[s, row - start + (pyramidal and dims[s] > 1)] = row
     edges = np.array([2 * (dims[s] - 1) if pyramidal and dims[s] > 1 else 1 for s in slot])
     is_normal = pyramidal | (np.arange(len(rows)) == np.array(first, dtype=int))
+    geom_dof = b.body_dof[m.geom_bodyid]
+    pairs = tried_pairs(m)
     plan = ContactPlan(
         max_dim=max(dims, default=0),
+        has_rigid=any((geom_dof[pair.geom1] == geom_dof[pair.geom2]).all() for pair in pairs),
         slot=b.make.ints(slot),
         direction=b.make.ints(direction),
         edge=b.make.ints(edge),
@@ -408,6 +416,15 @@ def _contact(b: _Builder, dims: tuple[int, ...]) -> tuple[ContactPlan, list[int]
         frictional=b.make.ints(frictional),
         has_edges=b.make.floats([pyramidal and dim > 1 for dim in dims], n),
         geom_body=b.make.ints(m.geom_bodyid),
-        geom_dof=b.make.floats(b.body_dof[m.geom_bodyid], m.ngeom, m.nv),
+        geom_dof=b.make.floats(geom_dof, m.ngeom, m.nv),
+        rank=b.make.ints(_rank(m, pairs) if len(set(dims)) > 1 else np.zeros((0, 0))),
     )
     return plan, element, types
+
+
+def _rank(m: mujoco.MjModel, pairs: list[GeomPair]) -> np.ndarray:
+    """(ngeom, ngeom) the place of each pair of geoms in C's list of contacts."""
+    rank = np.zeros((m.ngeom, m.ngeom), dtype=np.int64)
+    for place, pair in reversed(list(enumerate(pairs))):
+        rank[pair.geom1, pair.geom2] = place
+    return rank

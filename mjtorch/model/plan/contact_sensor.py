@@ -8,8 +8,6 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.plan import volume
-from mjtorch.model.plan.collision import CollisionPlan
-from mjtorch.model.plan.geom_pairs import tried_pairs
 from mjtorch.model.plan.tensors import Tensors
 from mjtorch.model.plan.volume import Volume, VolumeKey, volume_key
 
@@ -48,7 +46,6 @@ class ContactGroup(tree.Tree):
     volume: one, of the sites that contacts must be in, if there are sites
     matches: (ngeom, 2, n) bool, whether a geom is of what is first, and second, in each sensor
     site: (n,) or, without sites, (0,)
-    rank: (ngeom, ngeom) where C lists the contacts of two geoms; (0, 0) if the slots of the contacts lie in C's order
     """
 
     fields: tuple[ContactField, ...] = tree.field(static=True)
@@ -58,12 +55,9 @@ class ContactGroup(tree.Tree):
     volume: tuple[Volume, ...]
     matches: Tensor
     site: Tensor
-    rank: Tensor
 
 
-def build(
-    mj_model: mujoco.MjModel, make: Tensors, collision: CollisionPlan, sensors: list[int]
-) -> tuple[ContactGroup, ...]:
+def build(mj_model: mujoco.MjModel, make: Tensors, sensors: list[int]) -> tuple[ContactGroup, ...]:
     """The groups of `sensors`, which are contact sensors."""
     m = mj_model
     groups: dict[tuple[int, int, int, VolumeKey | None], list[int]] = {}
@@ -72,7 +66,6 @@ def build(
         in_site = m.sensor_objtype[i] == SITE
         where = volume_key(m, m.sensor_objid[i]) if in_site else None
         groups.setdefault((spec, reduce, num, where), []).append(i)
-    rank = _rank(m) if len(set(collision.contact_dim)) > 1 else np.zeros((0, 0), dtype=np.int64)
     return tuple(
         ContactGroup(
             fields=tuple(field for field in ContactField if spec & (1 << field)),
@@ -82,7 +75,6 @@ def build(
             volume=() if where is None else (volume.build(m, make, where),),
             matches=make.bools(np.stack([_matches(m, i) for i in mine], axis=-1)),
             site=make.ints(m.sensor_objid[mine] if where is not None else []),
-            rank=make.ints(rank),
         )
         for (spec, reduce, num, where), mine in groups.items()
     )
@@ -106,11 +98,3 @@ def _belongs(m: mujoco.MjModel, objtype: int, obj: int) -> np.ndarray:
     for body in range(1, m.nbody if objtype == XBODY else 0):
         below[body] |= below[m.body_parentid[body]]
     return below[m.geom_bodyid]
-
-
-def _rank(m: mujoco.MjModel) -> np.ndarray:
-    """(ngeom, ngeom) the place of each pair of geoms in C's list of contacts."""
-    rank = np.zeros((m.ngeom, m.ngeom), dtype=np.int64)
-    for place, pair in reversed(list(enumerate(tried_pairs(m)))):
-        rank[pair.geom1, pair.geom2] = place
-    return rank

@@ -282,7 +282,7 @@ class _StageBuilder:
         here = np.isin(owner, cut)
         real = m.sensor_datatype[owner] == mujoco.mjtDataType.mjDATATYPE_REAL
         positive = m.sensor_datatype[owner] == mujoco.mjtDataType.mjDATATYPE_POSITIVE
-        contacts = contact_sensor.build(m, self.make, self.collision, self.of_type(SensorType.CONTACT))
+        contacts = contact_sensor.build(m, self.make, self.of_type(SensorType.CONTACT))
         ranges = range_finder.build(m, self.make, self.of_type(SensorType.RANGEFINDER))
         pads = tactile.build(m, self.make, self.of_type(SensorType.TACTILE))
         gaps = distance.build(m, self.make, [i for kind in _DISTANCES for i in self.of_type(kind)])

@@ -33,6 +33,7 @@ class SolverPlan(tree.Tree):
     block_rows: (nblock, w) rows that PGS updates together
     block_mask: (nblock, w)
     block_cone: (nblock,) the cone of a block; the number of cones where it has none
+    block_slot: (nblock,) the contact slot of a block; -1 where it has none
     draws: (iterations * (nblock - 1),) random numbers that shuffle the blocks; only one if the solver is not PGS
     """
 
@@ -50,6 +51,7 @@ class SolverPlan(tree.Tree):
     block_rows: Tensor
     block_mask: Tensor
     block_cone: Tensor
+    block_slot: Tensor
     draws: Tensor
 
     @property
@@ -87,6 +89,7 @@ def from_rows(
     kind = np.array(efc_type, dtype=np.int64)
     equality, friction = kind == int(CONSTRAINT.mjCNSTR_EQUALITY), np.isin(kind, FRICTION)
     elliptic = kind == int(CONSTRAINT.mjCNSTR_CONTACT_ELLIPTIC)
+    is_contact = kind >= int(CONSTRAINT.mjCNSTR_CONTACT_FRICTIONLESS)
     one_sided = ~(equality | friction | elliptic)
     blocks = _blocks(elliptic, efc_id, contact_dim)
     cones = [b for b in blocks if len(b) > 1]
@@ -111,6 +114,7 @@ def from_rows(
         block_rows=make.ints(_filled(blocks, width)),
         block_mask=make.floats(_mask(blocks, width)),
         block_cone=make.ints([cone_of.get(rows[0], len(cones)) for rows in blocks]),
+        block_slot=make.ints([efc_id[rows[0]] if is_contact[rows[0]] else -1 for rows in blocks]),
         draws=make.ints(_pcg32(max(1, iterations * (len(blocks) - 1)))),
     )
 

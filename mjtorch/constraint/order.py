@@ -1,0 +1,30 @@
+"""The order in which C lists contacts: by the pairs of their geoms, where slots are grouped by `dim`."""
+
+import torch
+from torch import Tensor
+
+from mjtorch.model import Data, Model
+
+
+def c_order(m: Model, d: Data) -> Tensor:
+    """The contact slots (ncon,) as C lists what they hold; as they are if all have the same `dim`."""
+    slots = torch.arange(d.contact.geom.shape[0], device=d.contact.geom.device)
+    rank = m.plan.constraint.contact.rank
+    if not rank.shape[0]:
+        return slots
+    geom = d.contact.geom.clamp(min=0)
+    return (rank[geom[:, 0], geom[:, 1]] * len(slots) + slots).sort().indices
+
+
+def visits(m: Model, d: Data, slot: Tensor) -> Tensor:
+    """The order (n,) in which C visits blocks of rows, those without contact first.
+
+    slot: (n,) the contact slot of each block, -1 if it has none.
+    """
+    blocks = torch.arange(slot.shape[0], device=slot.device)
+    if not m.plan.constraint.contact.rank.shape[0]:
+        return blocks
+    order = c_order(m, d)
+    place = torch.zeros_like(order).scatter(0, order, torch.arange(1, len(order) + 1, device=order.device))
+    place = torch.where(slot < 0, 0, place[slot.clamp(min=0)])
+    return (place * len(blocks) + blocks).sort().indices

@@ -1,0 +1,159 @@
+"""Single precision where double precision is well: long chains, light things on heavy ones, stacks."""
+
+from functools import cache
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+from constraint.solver_reference import from_c
+from constraint.test_solver import scene
+from torch import Tensor
+
+import mjtorch
+from mjtorch.constraint.solver.curvature import hessian, hessian_solve, whitened_solve
+from mjtorch.constraint.solver.problem import build, residuals
+from mjtorch.math import linalg
+from mjtorch.model import Data, Model
+
+PLANE = '<geom name="floor" type="plane" size="5 5 .1"/>'
+FLOOR = f'<mujoco><option timestep="0.002"/><worldbody>{PLANE}{{}}</worldbody></mujoco>'
+
+
+def chain(links: int) -> str:
+    """Capsules on hinges, lying on the floor."""
+    link = '<joint axis="0 1 0" damping=".1"/><geom type="capsule" fromto="0 0 0 .1 0 0" size=".03" contype="0"/>'
+    nested = f'<body pos=".1 0 0">{link}' * (links - 1) + "</body>" * (links - 1)
+    return FLOOR.format(f'<body pos="0 0 .03">{link}{nested}</body>')
+
+
+def key_in_hand() -> str:
+    """A key of 10 g between two fingers of 1 kg, on an arm."""
+    geom = '<geom type="box" size=".02 .02 .05" mass="1"/>'
+    finger = f'<body pos="0 {{0}} -.3"><joint type="slide" axis="0 {{1}} 0" range="-.1 .1"/>{geom}</body>'
+    key = '<body pos="0 0 .7"><freejoint/><geom type="box" size=".012 .021 .001" mass=".01"/></body>'
+    arm = '<joint axis="0 1 0"/><geom fromto="0 0 0 0 0 -.2" type="capsule" size=".03" mass="1" contype="0"/>'
+    both = finger.format(-0.04, 1) + finger.format(0.04, -1)
+    return FLOOR.format(f'<body pos="0 0 1">{arm}{both}</body>{key}')
+
+
+def heavy_arm() -> str:
+    """An arm of 500 kg that pushes a box of 10 g into the floor."""
+    hand = (
+        '<body pos="1 0 0"><joint axis="0 1 0"/><geom type="capsule" fromto="0 0 0 1 0 0" size=".1" mass="250"/></body>'
+    )
+    arm = '<joint axis="0 1 0"/><geom type="capsule" fromto="0 0 0 .9 0 0" size=".1" mass="250"/>'
+    box = '<body pos="1.9 0 .02"><freejoint/><geom type="box" size=".02 .02 .02" mass=".01"/></body>'
+    return FLOOR.format(f'<body pos="0 0 .139">{arm}{hand}</body>{box}')
+
+
+def stack() -> str:
+    """Boxes on each other, the upper ones heavier."""
+    box = '<body pos="0 0 {}"><freejoint/><geom type="box" size=".1 .1 .1" mass="{}"/></body>'
+    return FLOOR.format("".join(box.format(0.0995 + 0.199 * k, 10.0**k / 100) for k in range(5)))
+
+
+# With the relative errors of acceleration, in the norm of the inertia, that are allowed: typical, and worst.
+MODELS = {
+    "chain of 8": (chain(8), 1e-4, 0.1),
+    "chain of 24": (chain(24), 1e-3, 0.1),
+    "chain of 40": (chain(40), 5e-3, 0.5),
+    "chain of 64": (chain(64), 2e-2, 0.5),
+    "key in hand": (key_in_hand(), 1e-5, 1e-2),
+    "heavy arm": (heavy_arm(), 1e-5, 1e-3),
+    "stack": (stack(), 1e-5, 1e-3),
+}
+
+
+@cache
+def states(name: str) -> tuple[mujoco.MjModel, dict[str, np.ndarray], np.ndarray]:
+    """States of C on two ways of 20 steps from random ones, and its accelerations."""
+    mj_model = mujoco.MjModel.from_xml_string(MODELS[name][0])
+    found = []
+    for seed in range(2):
+        d = mujoco.MjData(mj_model)
+        generator = np.random.default_rng(seed)
+        mujoco.mj_integratePos(mj_model, d.qpos, 0.01 * generator.standard_normal(mj_model.nv), 1.0)
+        for _ in range(20):
+            warmstart = d.qacc_warmstart.copy()
+            mujoco.mj_forward(mj_model, d)
+            found.append((d.qpos.copy(), d.qvel.copy(), warmstart, d.qacc.copy()))
+            mujoco.mj_step(mj_model, d)
+    qpos, qvel, warmstart, qacc = map(np.stack, zip(*found, strict=True))
+    return mj_model, {"qpos": qpos, "qvel": qvel, "qacc_warmstart": warmstart}, qacc
+
+
+def batch(m: Model, values: dict[str, np.ndarray]) -> Data:
+    d = mjtorch.batch(mjtorch.make_data(m), len(values["qpos"]))
+    return d.replace(**{name: torch.tensor(x, dtype=m.qpos0.dtype) for name, x in values.items()})
+
+
+def by_inertia(m: Model, d: Data, x: Tensor) -> Tensor:
+    """Lengths (worlds,) of accelerations (worlds, nv) in the norm of M."""
+    return (torch.vmap(mjtorch.mul_m, in_dims=(None, 0, 0))(m, d, x) * x).sum(-1).sqrt()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_forward(name: str) -> None:
+    """Finite, near C's accelerations, and found in as many iterations as in double precision."""
+    mj_model, values, qacc = states(name)
+    typical, worst = MODELS[name][1:]
+    single, double = (
+        torch.vmap(mjtorch.forward, in_dims=(None, 0))(m, batch(m, values))
+        for m in (mjtorch.put_model(mj_model, dtype=dtype) for dtype in (torch.float32, torch.float64))
+    )
+    for x in (single.qLD, single.qacc, single.efc_force, single.qfrc_constraint):
+        assert x.isfinite().all()
+    m, wanted = mjtorch.put_model(mj_model, dtype=torch.float64), torch.tensor(qacc)
+    error = by_inertia(m, double, single.qacc - wanted) / by_inertia(m, double, wanted)
+    assert error.median() < typical and error.max() < worst
+    assert single.solver_niter.double().mean() < double.solver_niter.double().mean() + 0.5
+    assert not single.warning.any()
+
+
+@pytest.mark.parametrize("name", ["chain of 40", "key in hand"])
+def test_gradient(name: str) -> None:
+    """Derivatives of accelerations by velocities are finite, and those of double precision."""
+    mj_model, values, _ = states(name)
+    values = {key: x[10:12] for key, x in values.items()}
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        m = mjtorch.put_model(mj_model, dtype=dtype)
+
+        def total(qvel: Tensor, d: Data, m: Model = m) -> Tensor:
+            d = mjtorch.forward(m, d.replace(qvel=qvel))
+            return d.qacc @ d.qfrc_smooth + d.efc_force.sum()
+
+        d = batch(m, values)
+        found.append(torch.vmap(torch.func.grad(total))(d.qvel, d).double())
+    single, double = found
+    assert single.isfinite().all() and double.isfinite().all()
+    torch.testing.assert_close(single, double, rtol=0.0, atol=0.05 * double.abs().max().item())
+
+
+@pytest.mark.parametrize("cone", [0, 1])
+def test_whitened(cone: int) -> None:
+    """Where M is the identity the second derivative has the same solutions; and where it has none, M's."""
+    m, d = from_c(*scene(int(mjtorch.Solver.NEWTON), cone))
+    p = build(m, d)
+    at = residuals(p, p.J @ p.qacc_smooth - p.aref)
+    x = torch.linspace(-1, 1, m.nv, dtype=torch.float64)
+    wanted = torch.linalg.solve(hessian(p, at), x)
+    torch.testing.assert_close(whitened_solve(p, at, x), wanted, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(hessian_solve(p, at, x), wanted, rtol=1e-8, atol=1e-10)
+    unstable = p.replace(D=-1e6 * p.D, cones=tuple(c.replace(Dm=-1e6 * c.Dm) for c in p.cones))
+    torch.testing.assert_close(hessian_solve(unstable, at, x), linalg.ltl_solve(p.qLD, x), rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.slow
+def test_compiled() -> None:
+    """A chain that lies on the floor, for twenty steps."""
+    mj_model, values, _ = states("chain of 40")
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        m = mjtorch.put_model(mj_model, dtype=dtype)
+        d, step = batch(m, values), mjtorch.jit(mjtorch.step, in_dims=(None, 0))
+        for _ in range(20):
+            d = step(m, d)
+        found.append(d.qpos.double())
+    torch.testing.assert_close(*found, rtol=0.0, atol=1e-2)

@@ -1,0 +1,98 @@
+"""The factor of the inertia, also where that is singular, as C has it."""
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+from reference import SINCE_4
+
+import mjtorch
+from mjtorch.math import linalg
+from mjtorch.smooth.inertia import factor_m
+
+SLIDES = """<mujoco><option gravity="1 2 -9.81"/><worldbody><body>
+<joint type="slide" axis="1 0 0"/><joint type="slide" axis="0 1 0"/><joint type="slide" axis="1 1 0"/>
+<geom size=".1" mass="2"/></body></worldbody></mujoco>"""
+INTEGRATORS = [mjtorch.Integrator.EULER, mjtorch.Integrator.RK4, mjtorch.Integrator.IMPLICITFAST]
+# M of three dofs in a row, lower triangle; singular, indefinite
+MATRICES = [
+    [2, 0.5, 2, 0.3, 0.4, 1e-16],
+    [2, 0.5, 2, 0.3, 0.4, -5],
+    [2, 0.5, 1e-3, 0.3, 0.4, 1],
+    [2, 0, 2, 0.5, 0.5, 3],
+]
+
+
+@pytest.fixture(scope="module")
+def slides() -> mujoco.MjModel:
+    """Three slides along two axes: the force along the third is shared with the first two in any way."""
+    return mujoco.MjModel.from_xml_string(SLIDES)
+
+
+@SINCE_4
+@pytest.mark.parametrize("matrix", MATRICES)
+def test_factor(slides: mujoco.MjModel, matrix: list[float]) -> None:
+    """The factor, and the warning, of C."""
+    d = mujoco.MjData(slides)
+    d.M[:] = matrix
+    mujoco.mj_factorM(slides, d)
+    m = mjtorch.put_model(slides, dtype=torch.float64)
+    mine = factor_m(m, mjtorch.make_data(m).replace(M=torch.tensor(matrix, dtype=torch.float64)))
+    theirs = mjtorch.put_data(slides, d, model=m)
+    torch.testing.assert_close(mine.qLD, theirs.qLD, rtol=1e-9, atol=0.0)
+    assert mine.warning.tolist() == theirs.warning.tolist()
+
+
+@SINCE_4
+@pytest.mark.parametrize("integrator", INTEGRATORS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_singular(slides: mujoco.MjModel, integrator: int, dtype: torch.dtype) -> None:
+    """Steps, and how often C warns; what set_const derives, too, and gradients are finite."""
+    slides.opt.integrator = int(integrator)
+    m, d = mjtorch.put_model(slides, dtype=dtype), mujoco.MjData(slides)
+    mine = mjtorch.make_data(m)
+    for _ in range(2):
+        mujoco.mj_step(slides, d)
+        mine = mjtorch.step(m, mine)
+    tolerance = {"rtol": 0.0, "atol": 1e-12 if dtype == torch.float64 else 1e-5}
+    torch.testing.assert_close(mine.qacc, torch.tensor(d.qacc, dtype=dtype), **tolerance)
+    torch.testing.assert_close(mine.qvel, torch.tensor(d.qvel, dtype=dtype), **tolerance)
+    assert mine.warning.tolist() == [w.number for w in d.warning]
+    if dtype == torch.float64:
+        np.testing.assert_allclose(mjtorch.set_const(m).dof_invweight0, slides.dof_invweight0, rtol=1e-9)
+    grad = torch.func.grad(lambda x: mjtorch.step(m, mine.replace(qfrc_applied=x)).qvel.sum())(mine.qvel)
+    assert grad.isfinite().all()
+
+
+def test_put_data(slides: mujoco.MjModel) -> None:
+    """What C has computed is taken as it is."""
+    d = mujoco.MjData(slides)
+    mujoco.mj_forward(slides, d)
+    assert mjtorch.put_data(slides, d).qLD.isfinite().all()
+
+
+def test_worlds(slides: mujoco.MjModel) -> None:
+    """A world that is singular does not change another that is not, compiled and by vmap."""
+    m = mjtorch.put_model(slides, dtype=torch.float64)
+    armature = torch.tensor([[0.0, 0.0, 0.0], [0.1, 0.2, 0.3]], dtype=torch.float64)
+
+    def acceleration(x: torch.Tensor) -> torch.Tensor:
+        return mjtorch.forward(m.replace(dof_armature=x), mjtorch.make_data(m)).qacc
+
+    alone = torch.stack([acceleration(x) for x in armature])
+    assert alone.isfinite().all()
+    torch.testing.assert_close(torch.vmap(acceleration)(armature), alone)
+    torch.testing.assert_close(mjtorch.jit(acceleration, in_dims=(0,))(armature), alone)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_derivatives(dtype: torch.dtype) -> None:
+    """Of a factor, in both modes; of worlds side by side."""
+    x = torch.randn(2, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+
+    def factor(x: torch.Tensor) -> torch.Tensor:
+        return linalg.ltl(x @ x.mT + torch.eye(4, dtype=x.dtype))[0]
+
+    L = factor(x.detach().to(dtype))
+    torch.testing.assert_close(L.mT @ L, (x @ x.mT + torch.eye(4)).detach().to(dtype))
+    assert torch.autograd.gradcheck(factor, x, check_forward_ad=True, check_batched_grad=True)
