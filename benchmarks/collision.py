@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import mujoco
 import numpy as np
 import torch
-from graph_size import operations, print_table, trace
+from graph_size import operations, trace
+from sides import print_table
 
 import mjtorch
 

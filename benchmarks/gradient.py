@@ -19,7 +19,8 @@ from typing import Any
 import mujoco
 import numpy as np
 import torch
-from throughput import locate, make_starts, random_controls
+from sides import make_starts, random_controls
+from throughput import locate
 from torch import Tensor
 
 import mjtorch

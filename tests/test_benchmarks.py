@@ -1,0 +1,110 @@
+"""The models that `benchmarks/robots.py` runs, as far as they are here, and its command line."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import mujoco
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+def module(name: str) -> ModuleType:
+    """A program of the folder, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+robot_models = module("robot_models")
+INSTALLED = {"dm_control", "gymnasium"}  # with what the tests need
+HERE = [name for name, robot in robot_models.ROBOTS.items() if robot.package in INSTALLED]
+URDF = """
+<robot name="leg">
+  <link name="base">
+    <inertial><mass value="1"/><inertia ixx="1" iyy="1" izz="1" ixy="0" ixz="0" iyz="0"/></inertial>
+    <visual><geometry><mesh filename="package://none/looks.dae"/></geometry></visual>
+    <collision><geometry><mesh filename="package://meshes/tetrahedron.obj"/></geometry></collision>
+  </link>
+  <link name="shin">
+    <inertial><mass value="1"/><inertia ixx="1" iyy="1" izz="9" ixy="0" ixz="0" iyz="0"/></inertial>
+  </link>
+  <joint name="knee" type="revolute">
+    <parent link="base"/><child link="shin"/><axis xyz="0 1 0"/>
+    <limit lower="-1" upper="1" effort="30" velocity="1"/>
+  </joint>
+</robot>
+"""
+TETRAHEDRON = "v 0 0 0\nv 1 0 0\nv 0 1 0\nv 0 0 1\nf 1 3 2\nf 1 2 4\nf 2 3 4\nf 1 4 3\n"
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_installed_robots_are_found(name: str) -> None:
+    assert robot_models.find(robot_models.ROBOTS[name]).is_file()
+
+
+@pytest.mark.parametrize("name", robot_models.MADE)
+def test_made_models_compile(name: str) -> None:
+    mj_model = robot_models.load(name)
+    data = mujoco.MjData(mj_model)
+    mujoco.mj_forward(mj_model, data)
+    assert mj_model.nv and data.ncon < 10 * mj_model.ngeom
+
+
+def test_made_models_are_as_large_as_they_say() -> None:
+    sizes = {name: robot_models.load(f"made/{name}") for name in ("humanoids_4", "chain_16", "pile_200")}
+    assert (sizes["humanoids_4"].nv, sizes["humanoids_4"].nu) == (4 * 27, 4 * 21)
+    assert (sizes["chain_16"].nv, sizes["chain_16"].nu) == (6 + 16, 16)
+    assert sizes["pile_200"].nv == 6 * 200
+
+
+def test_a_package_that_is_not_there_is_named() -> None:
+    robot = robot_models.Robot("no-such-package", "robot.xml")
+    with pytest.raises(robot_models.MissingError, match="pip install no-such-package"):
+        robot_models.find(robot)
+
+
+def test_a_robot_without_a_world_gets_one(tmp_path: Path) -> None:
+    """Meshes named by package, looks that cannot be read, an inertia that no body has: as URDF often is."""
+    folder = tmp_path / "wheel" / "urdf"
+    folder.mkdir(parents=True)
+    (folder / "leg.urdf").write_text(URDF)
+    (tmp_path / "wheel" / "meshes").mkdir()
+    (tmp_path / "wheel" / "meshes" / "tetrahedron.obj").write_text(TETRAHEDRON)
+    file = robot_models.find(robot_models.Robot("no-such-package", "urdf/leg.urdf"), tmp_path)
+    spec = robot_models.from_urdf(file)
+    robot_models.walker(spec)
+    mj_model = spec.compile()
+    assert (mj_model.nv, mj_model.nu, mj_model.nmesh) == (7, 1, 1)
+    assert mj_model.actuator_gainprm[0, 0] == 30 and tuple(mj_model.actuator_ctrlrange[0]) == (-1, 1)
+    data = mujoco.MjData(mj_model)
+    for _ in range(500):
+        mujoco.mj_step(mj_model, data)
+    assert data.ncon  # on the floor that it was given
+
+
+def test_patterns_choose_models() -> None:
+    assert robot_models.select(["made/chain_*"]) == [f"made/chain_{n}" for n in (8, 16, 32, 64, 128)]
+    assert robot_models.select([]) == list(robot_models.NAMES)
+    with pytest.raises(ValueError, match="menagerie/g1"):
+        robot_models.select(["menagerie/g11"])
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (("--help",), "--assets"),
+        (("--list", "made/*", "gym/*"), "made here"),
+        (("made/pile_200", "--timeout", "1"), "not done after 1 s (compile, float32)"),
+    ],
+)
+def test_command_line(options: tuple[str, ...], said: str) -> None:
+    """A model that takes too long is a line of the table, and not the end."""
+    command = [sys.executable, str(BENCHMARKS / "robots.py"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert said in done.stdout
