@@ -21,13 +21,13 @@ from mjtorch.compiler.compiled import Compiled
 from mjtorch.compiler.lower import NoRule
 from mjtorch.compiler.lowered import Lowered, lower_graph
 from mjtorch.compiler.mapped import Mapped
-from mjtorch.compiler.ready import Ready
+from mjtorch.compiler.ready import Ready, Runnable
 from mjtorch.compiler.recent import KEPT, Recent
 from mjtorch.compiler.report.explain import Explanation, explain
 from mjtorch.compiler.signature import NO_GRADIENT, Call, Signature, Static
 from mjtorch.compiler.stage import known_static
 from mjtorch.compiler.targets.cpu.build import BuildError
-from mjtorch.compiler.targets.cpu.native import FEW_WORLDS
+from mjtorch.compiler.targets.cpu.native import FEW_WORLDS, thread_count
 from mjtorch.compiler.trace import same_in_all_worlds
 
 Backend = Literal["auto", "native", "inductor", "eager"]
@@ -46,6 +46,7 @@ def jit(
     static_argnames: str | Sequence[str] = (),
     backend: Backend = "auto",
     strict: bool = False,
+    threads: int | None = None,
     **inductor_options: Any,
 ) -> Any:
     """Compile `f`, which computes one world, into a function of many worlds.
@@ -70,11 +71,14 @@ def jit(
         backend: "native" prints C++ (CPU) or CUDA, "inductor" is `torch.compile(torch.vmap(f))`, "eager" is
             `torch.vmap(f)`; "auto" is "native" where it can be, else "eager" with one warning that says why.
         strict: make it an error where "auto" would fall back.
+        threads: how many compute the worlds on a CPU; by default as the environment variable MJTORCH_NUM_THREADS says,
+            else `torch.get_num_threads()`.
         **inductor_options: for `backend="inductor"`, the options of `torch.compile`.
 
     Raises:
         TraceError: `f` branches on a tensor's value, draws random numbers or changes its inputs.
         NotImplementedError, BuildError: "native", or strict, and an operation has no rule, or there is no compiler.
+        MemoryError: results and scratch memory of a call do not fit into what is available.
 
     ::
 
@@ -89,6 +93,7 @@ def jit(
             static_argnames=static_argnames,
             backend=backend,
             strict=strict,
+            threads=threads,
             **inductor_options,
         )
     if not callable(f):
@@ -99,7 +104,8 @@ def jit(
         raise TypeError(f"jit: unknown options {sorted(inductor_options)}; only backend='inductor' takes more options")
     static_argnames = (static_argnames,) if isinstance(static_argnames, str) else static_argnames
     static = (*static_argnames, *(x for x in known_static(f) if x not in static_argnames))
-    return Jitted(Mapped(f, in_dims, out_dims, static), backend, strict, inductor_options)
+    mapped = Mapped(f, in_dims, out_dims, static)
+    return Jitted(mapped, backend, strict, thread_count(threads), inductor_options)
 
 
 class Jitted:
@@ -110,9 +116,11 @@ class Jitted:
     traces: how often it has been traced
     """
 
-    def __init__(self, mapped: Mapped, backend: str, strict: bool, options: dict[str, Any]) -> None:
+    def __init__(
+        self, mapped: Mapped, backend: str, strict: bool, threads: int | None, options: dict[str, Any]
+    ) -> None:
         self.mapped, self.parameters, self.f, self.name = mapped, mapped.parameters, mapped.f, mapped.name
-        self.backend, self.strict, self.options = backend, strict, options
+        self.backend, self.strict, self.threads, self.options = backend, strict, threads, options
         self.calls = Calls()
         self.programs: Recent[Signature, list[Compiled]] = Recent()
         self.stock: Recent[tuple[Static, bool], Callable[..., Any]] = Recent()
@@ -151,11 +159,18 @@ class Jitted:
         self.ran = "native"
         if compiled.captured and torch.is_grad_enabled() and compiled.needs_gradient():
             raise RuntimeError(f"jit({self.name}): a tensor from around the function requires grad, {NO_GRADIENT}")
-        ready = Ready(native, call.leaves, call.signature.dims, call.worlds)
+        ready = self._ready(native, call)
         result = compiled.result.build(ready(call.leaves))
         if Prepared.fits(form, tree.leaves(args)) and self.calls.is_again(compiled, call.worlds):
             self.calls.keep(Prepared(form, given, call.leaves, compiled, ready))
         return self._finished(result, compiled, ready)
+
+    def _ready(self, native: Runnable, call: Call) -> Ready:
+        """The program made ready for a call, if that fits into memory."""
+        try:
+            return Ready(native, call.leaves, call.signature.dims, call.worlds, threads=self.threads)
+        except MemoryError as e:
+            raise MemoryError(f"jit({self.name}): {e}") from None
 
     def _finished(self, result: Any, compiled: Compiled, ready: Ready) -> Any:
         """The result as `out_dims` wants it."""
@@ -169,7 +184,7 @@ class Jitted:
 
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """Where nodes, memory and seconds go for such arguments: compiles anew and measures; print the result."""
-        return explain(self.mapped, args, kwargs)
+        return explain(self.mapped, args, kwargs, self.threads)
 
     # --- programs ---
 

@@ -30,7 +30,7 @@ class Emulated(Native):
         head, _, rest = source.text.partition("#ifndef HOST")
         text = f"{head}{EMULATOR}#ifndef HOST{rest}"
         self.code = library([text], options=("-O1", "-std=c++17", "-w"))[1]
-        self.seed = seed
+        self.seed, self.scratch = seed, 0
         self.outputs, self.lanes = lowered.outputs, source.lanes
         self.reads = tuple(b.position for b in lowered.program.inputs)
         self.writes = tuple(b.position for b in lowered.program.outputs)
