@@ -65,8 +65,9 @@ def run(args: argparse.Namespace) -> int:
         f"{name}: {args.batch} worlds x {args.steps} steps of {1e3 * mj_model.opt.timestep:g} ms, {args.dtype} on "
         f"{device}"
     )
-    step = mjtorch.jit(mjtorch.step, in_dims=(None, 0), backend=args.backend)
-    with usage_errors(BuildError, prefix=f"--backend {args.backend}: "):
+    with usage_errors(ValueError):
+        step = mjtorch.jit(mjtorch.step, in_dims=(None, 0), backend=args.backend, threads=args.threads)
+    with usage_errors(MemoryError), usage_errors(BuildError, prefix=f"--backend {args.backend}: "):
         d, trajectory, first, seconds = simulate(step, m, d, controls, args.steps)
 
     archive = save(trajectory, args.output / f"{name}.npz")  # before all else that may fail

@@ -84,7 +84,7 @@ class Prepared:
         self.choose = chooser(seen)
         self.all_alike = _comparison(leaves)
         self.seen_alike = _comparison(self.choose(leaves))
-        self.ready = Ready(ready.native, leaves, ready.dims, ready.worlds, seen)
+        self.ready = Ready(ready.native, leaves, ready.dims, ready.worlds, seen, ready.threads)
         self._choose_pattern()
 
     def _choose_pattern(self) -> None:

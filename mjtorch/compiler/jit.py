@@ -22,13 +22,13 @@ from mjtorch.compiler.debug import Diagnosis, debug
 from mjtorch.compiler.lower import NoRule
 from mjtorch.compiler.lowered import Lowered, lower_graph
 from mjtorch.compiler.mapped import Mapped
-from mjtorch.compiler.ready import Ready
+from mjtorch.compiler.ready import Ready, Runnable
 from mjtorch.compiler.recent import KEPT, Recent
 from mjtorch.compiler.report.explain import Explanation, explain
 from mjtorch.compiler.signature import NO_GRADIENT, Call, Signature, Static
 from mjtorch.compiler.stage import known_static
 from mjtorch.compiler.targets.cpu.build import BuildError
-from mjtorch.compiler.targets.cpu.native import FEW_WORLDS
+from mjtorch.compiler.targets.cpu.native import FEW_WORLDS, thread_count
 from mjtorch.compiler.targets.cpu.target import CpuTarget
 from mjtorch.compiler.targets.target import Target
 from mjtorch.compiler.trace import same_in_all_worlds
@@ -50,6 +50,7 @@ def jit(
     backend: Backend | Target = "auto",
     strict: bool = False,
     skip_zeros: bool = True,
+    threads: int | None = None,
     **inductor_options: Any,
 ) -> Any:
     """Compile `f`, which computes one world, into a function of many worlds.
@@ -78,11 +79,14 @@ def jit(
         skip_zeros: leave out of sums of products the terms of which one factor is known to be zero, or is zero in all
             worlds that are computed side by side, so that what is inactive costs nothing. Where the other factor is
             infinite or NaN such a term then adds 0, where PyTorch adds NaN; False makes it the same, and slower.
+        threads: how many compute the worlds on a CPU; by default as the environment variable MJTORCH_NUM_THREADS says,
+            else `torch.get_num_threads()`.
         **inductor_options: for `backend="inductor"`, the options of `torch.compile`.
 
     Raises:
         TraceError: `f` branches on a tensor's value, draws random numbers or changes its inputs.
         NotImplementedError, BuildError: "native", or strict, and an operation has no rule, or there is no compiler.
+        MemoryError: results and scratch memory of a call do not fit into what is available.
 
     ::
 
@@ -98,6 +102,7 @@ def jit(
             backend=backend,
             strict=strict,
             skip_zeros=skip_zeros,
+            threads=threads,
             **inductor_options,
         )
     if not callable(f):
@@ -108,7 +113,8 @@ def jit(
         raise TypeError(f"jit: unknown options {sorted(inductor_options)}; only backend='inductor' takes more options")
     static_argnames = (static_argnames,) if isinstance(static_argnames, str) else static_argnames
     static = (*static_argnames, *(x for x in known_static(f) if x not in static_argnames))
-    return Jitted(Mapped(f, in_dims, out_dims, static), backend, strict, skip_zeros, inductor_options)
+    mapped = Mapped(f, in_dims, out_dims, static)
+    return Jitted(mapped, backend, strict, skip_zeros, thread_count(threads), inductor_options)
 
 
 class Jitted:
@@ -120,12 +126,18 @@ class Jitted:
     """
 
     def __init__(
-        self, mapped: Mapped, backend: Backend | Target, strict: bool, skip_zeros: bool, options: dict[str, Any]
+        self,
+        mapped: Mapped,
+        backend: Backend | Target,
+        strict: bool,
+        skip_zeros: bool,
+        threads: int | None,
+        options: dict[str, Any],
     ) -> None:
         self.mapped, self.parameters, self.f, self.name = mapped, mapped.parameters, mapped.f, mapped.name
         self.target = backend if isinstance(backend, Target) else None
         self.backend = "native" if isinstance(backend, Target) else backend
-        self.strict, self.skip_zeros, self.options = strict, skip_zeros, options
+        self.strict, self.skip_zeros, self.threads, self.options = strict, skip_zeros, threads, options
         self.calls = Calls()
         self.programs: Recent[Signature, list[Compiled]] = Recent()
         self.stock: Recent[tuple[Static, bool], Callable[..., Any]] = Recent()
@@ -164,11 +176,18 @@ class Jitted:
         self.ran = "native"
         if compiled.captured and torch.is_grad_enabled() and compiled.needs_gradient():
             raise RuntimeError(f"jit({self.name}): a tensor from around the function requires grad, {NO_GRADIENT}")
-        ready = Ready(native, call.leaves, call.signature.dims, call.worlds)
+        ready = self._ready(native, call)
         result = compiled.result.build(ready(call.leaves))
         if Prepared.fits(form, tree.leaves(args)) and self.calls.is_again(compiled, call.worlds):
             self.calls.keep(Prepared(form, given, call.leaves, compiled, ready))
         return self._finished(result, compiled, ready)
+
+    def _ready(self, native: Runnable, call: Call) -> Ready:
+        """The program made ready for a call, if that fits into memory."""
+        try:
+            return Ready(native, call.leaves, call.signature.dims, call.worlds, threads=self.threads)
+        except MemoryError as e:
+            raise MemoryError(f"jit({self.name}): {e}") from None
 
     def _finished(self, result: Any, compiled: Compiled, ready: Ready) -> Any:
         """The result as `out_dims` wants it."""
@@ -182,7 +201,7 @@ class Jitted:
 
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """Where nodes, memory and seconds go for such arguments: compiles anew and measures; print the result."""
-        return explain(self.mapped, args, kwargs)
+        return explain(self.mapped, args, kwargs, self.threads)
 
     def debug(self, *args: Any, **kwargs: Any) -> Diagnosis:
         """Compile for such arguments step by step and compare each with the one before; print the result.

@@ -33,6 +33,9 @@ class Runnable(Protocol):
     def own(self, x: Tensor) -> Tensor:
         """A copy of a constant result, to which the caller may write."""
 
+    def check_room(self, worlds: int, results: int, threads: int | None) -> None:
+        """Raise a MemoryError where results of so many bytes, and what else is needed, do not fit into memory."""
+
     def run(self, ready: Ready) -> None:
         """Compute from and to what stands in the tables."""
 
@@ -47,6 +50,10 @@ class Ready:
         args: its arguments; axis `dims[k]` of each counts worlds (None: shared).
         worlds: how many; None for one without a batch.
         seen: the positions of those arguments that will be given, among them all `sources`.
+        threads: how many compute; None for as many as PyTorch uses.
+
+    Raises:
+        MemoryError: it would not fit into memory.
     """
 
     def __init__(
@@ -56,9 +63,12 @@ class Ready:
         dims: Sequence[int | None],
         worlds: int | None,
         seen: Sequence[int] | None = None,
+        threads: int | None = None,
     ) -> None:
-        self.native, self.dims, self.worlds = native, dims, worlds
+        self.native, self.dims, self.worlds, self.threads = native, dims, worlds, threads
         self.count = 1 if worlds is None else worlds
+        one_world = sum(math.prod(o.shape) * _dtype(o).itemsize for o in native.outputs if _is_computed(o))
+        native.check_room(self.count, self.count * one_world, threads)
         seen = range(len(args)) if seen is None else seen
         self.place = {k: i for i, k in enumerate(seen)}
         self._take_inputs(args)
@@ -93,7 +103,7 @@ class Ready:
         for k, o in enumerate(outputs):
             if _is_computed(o):
                 self.places.append(len(self.place) + len(self.examples))
-                x = native.empty(o.shape, TORCH_DTYPES[DTYPES[o.dtype]], self.count)
+                x = native.empty(o.shape, _dtype(o), self.count)
                 self.outputs[3 * k + 1 : 3 * k + 3] = array("q", readable(x, 0) or (1, 0))
                 self.examples.append(_without_memory(x if self.worlds is not None else x[0]))
                 self.written.append(3 * k)
@@ -159,6 +169,11 @@ def _without_memory(x: Tensor) -> Tensor:
 
 def _is_computed(o: Output) -> bool:
     return o.source < 0 and o.constant is None
+
+
+def _dtype(o: Output) -> torch.dtype:
+    """Of a result as the code writes it."""
+    return TORCH_DTYPES[DTYPES[o.dtype]]
 
 
 def _table(rows: int) -> array[int]:

@@ -38,6 +38,7 @@ from mjtorch.compiler.ir.walk import bodies, expressions
 from mjtorch.compiler.lowered import Lowered, lower_graph
 from mjtorch.compiler.mapped import Mapped
 from mjtorch.compiler.passes import run_passes
+from mjtorch.compiler.ready import Ready
 from mjtorch.compiler.targets.cpu.build import build, library_name, open_library
 from mjtorch.compiler.targets.cpu.native import FEW_WORLDS, Build, Native
 from mjtorch.compiler.targets.cpu.pipeline import CPU as CPU_PASSES
@@ -128,8 +129,10 @@ class Explanation:
         return "\n".join(_report(self))
 
 
-def explain(mapped: Mapped, args: tuple, kwargs: dict[str, Any]) -> Explanation:
+def explain(mapped: Mapped, args: tuple, kwargs: dict[str, Any], threads: int | None = None) -> Explanation:
     """Trace, lower, print, build and run a function for such arguments, everything anew, and measure each.
+
+    threads: as for `jit`
 
     Raises:
         NotImplementedError: an operation has no rule.
@@ -147,15 +150,16 @@ def explain(mapped: Mapped, args: tuple, kwargs: dict[str, Any]) -> Explanation:
     native, name = _build_on(device, clock, lowered) if on_gpu else _build(clock, lowered, few)
 
     stages = _stages(graph, run_passes(lowered.program, CUDA if on_gpu else CPU_PASSES))
+    ready = Ready(native, leaves, signature.dims, worlds, threads=threads)
     speed = Speed(
-        _median(lambda: native(leaves, signature.dims, worlds)),
+        _median(lambda: ready(leaves)),
         _median(lambda: mapped.vmapped(signature.static)(*call.args)),
     )
     entries = cache.entries()
     return Explanation(
         name=mapped.name,
         worlds=worlds or 0,
-        threads=torch.get_num_threads(),
+        threads=threads or torch.get_num_threads(),
         seconds=clock.seconds,
         stages=stages,
         ops=dict(Counter(op_name(n.target) for n in _nodes(graph)).most_common()),

@@ -14,10 +14,13 @@ from torch import Tensor
 
 from mjtorch.compiler.lowered import Output
 from mjtorch.compiler.ready import Ready
+from mjtorch.compiler.targets.cpu import room
 from mjtorch.compiler.targets.cpu.build import library
 
 # Up to this many worlds are computed one by one, by code that has no lanes.
 FEW_WORLDS = 2
+# Of the environment: how many threads run compiled programs.
+THREADS = "MJTORCH_NUM_THREADS"
 
 
 @functools.cache
@@ -26,8 +29,24 @@ def _driver() -> Any:
     source = pathlib.Path(__file__).with_name("threads.cpp").read_text()
     run = library([source], options=("-O2",))[1].run_batch
     run.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 4
-    run.restype = None
+    run.restype = ctypes.c_int32
     return run
+
+
+def thread_count(given: int | None) -> int | None:
+    """How many threads to use: as given, else as the environment says; None for as many as PyTorch uses.
+
+    Raises:
+        ValueError: that is not a positive int.
+    """
+    text = os.environ.get(THREADS) if given is None else None
+    if given is None and not text:
+        return None
+    count = int(text) if text is not None and text.strip().isdigit() else given
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        source, value = (THREADS, text) if text is not None else ("jit: threads", given)
+        raise ValueError(f"{source} must be a positive int, got {value!r}")
+    return count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,8 +85,20 @@ class Native:
         """A copy of a constant result, to which the caller may write."""
         return x.clone()
 
+    def check_room(self, worlds: int, results: int, threads: int | None) -> None:
+        """Refuse, with a MemoryError, what would not fit into memory: results of so many bytes, and scratch memory."""
+        used = self._threads(worlds, threads)
+        room.check(worlds, results, self.scratch * used, used)
+
     def run(self, ready: Ready) -> None:
         """Compute from and to what stands in the tables."""
-        tiles = -(-ready.count // self.lanes)
-        threads = min(torch.get_num_threads(), tiles) if tiles > 1 else 1
-        _driver()(self.tile, *ready.tables, ready.count, self.lanes, self.scratch, threads)
+        threads = self._threads(ready.count, ready.threads)
+        if not _driver()(self.tile, *ready.tables, ready.count, self.lanes, self.scratch, threads):
+            raise MemoryError(
+                f"{self.scratch:,} bytes of scratch memory, which each of {threads} threads needs for {self.lanes} "
+                "worlds side by side, were refused; a smaller contact_capacity takes less"
+            )
+
+    def _threads(self, worlds: int, threads: int | None) -> int:
+        tiles = -(-worlds // self.lanes)
+        return min(threads or torch.get_num_threads(), tiles) if tiles > 1 else 1

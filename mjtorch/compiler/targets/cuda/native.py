@@ -69,6 +69,9 @@ class CudaNative(Native):
         """A copy of a constant result on the device."""
         return x.to(self.device, copy=True)
 
+    def check_room(self, worlds: int, results: int, threads: int | None) -> None:
+        """Nothing: PyTorch's allocator says what does not fit."""
+
     def run(self, ready: Ready) -> None:
         """Compute from and to what stands in the tables, on the current stream of the device."""
         source, shape = self.source, self.shape
