@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import functools
+import os
 import pathlib
 from collections.abc import Sequence
 from typing import Any
