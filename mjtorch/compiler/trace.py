@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sysconfig
 import traceback
@@ -10,6 +11,7 @@ from types import FunctionType
 from typing import Any
 
 import torch
+import torch.fx.traceback
 from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
 from torch.fx import GraphModule, Node
@@ -18,6 +20,7 @@ from torch.fx.node import map_arg
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from mjtorch.compiler.ir.source import Places, Source
 from mjtorch.control_flow.context import recording_scans
 
 Flat = Callable[..., Sequence[Tensor]]
@@ -27,6 +30,8 @@ OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))
 # What torch says in its own words when a number is made from a traced tensor.
 VALUE_ERRORS = (".item()", "value out of a tracing tensor", "data-dependent control flow", ".numpy()", ".tolist()")
+# One of the fields that PyTorch gives to each node it makes, if told to; Dynamo's, which is not at work here.
+SOURCE = "source_fn_stack"
 BRANCH = (
     "a Python branch or number made from a tensor's value; use mjtorch.control_flow.cond or while_loop, torch.where, "
     "or keep the number a tensor"
@@ -51,6 +56,8 @@ def trace(
     flat: Flat, examples: Sequence[Tensor], name: str, known: Callable[[str], bool] = lambda op: True
 ) -> GraphModule:
     """The ATen graph of `flat`, which takes and returns sequences of tensors, at the shapes of `examples`.
+
+    Each call in it has the line it comes from as `meta["source"]`, a `Source`.
 
     known: whether an op, by its name, can be lowered; where not, PyTorch's own decomposition stands in if there is one.
 
@@ -121,7 +128,8 @@ def _functionalized(graph: GraphModule) -> Flat:
             n.replace_all_uses_with(graph.graph.placeholder(n.name))
         graph.graph.erase_node(n)
     graph.recompile()
-    pure = torch.func.functionalize(graph, remove="mutations")
+    # An interpreter hands on where nodes come from.
+    pure = torch.func.functionalize(torch.fx.Interpreter(graph).run, remove="mutations")
     return lambda *xs: pure(*xs, *constants)
 
 
@@ -213,8 +221,12 @@ def _decompositions(
 
 def _make_fx(flat: Flat, examples: Sequence[Tensor], name: str, table: dict[Any, Callable[..., Any]]) -> GraphModule:
     try:
-        with recording_scans(), _TensorIndices():
-            return make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True, decomposition_table=table)(*examples)
+        with recording_scans(), _TensorIndices(), _noting_sources():
+            record = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True, decomposition_table=table)
+            graph = record(*examples)
+        for n in _calls(graph):
+            n.meta["source"] = n.meta.get(SOURCE)
+        return graph
     except DynamicOutputShapeException as e:
         raise TraceError(f"jit({name}): {_user_line(e)}: {SHAPE}") from e
     except DataDependentOutputException as e:
@@ -225,6 +237,24 @@ def _make_fx(flat: Flat, examples: Sequence[Tensor], name: str, table: dict[Any,
         if not isinstance(e, GuardOnDataDependentSymNode) and not any(hint in str(e) for hint in VALUE_ERRORS):
             raise
         raise TraceError(f"jit({name}): {_user_line(e)}: {BRANCH}") from e
+
+
+@contextlib.contextmanager
+def _noting_sources() -> Iterator[None]:
+    """Nodes made inside know under `SOURCE` which line they come from; those made of other nodes take theirs over."""
+    with torch.fx.traceback.preserve_node_meta():
+        torch.fx.traceback.get_current_meta()[SOURCE] = _Here()
+        yield
+
+
+class _Here:
+    """What PyTorch copies for each node that it makes: the copy is the line that is at work at that moment."""
+
+    def __init__(self) -> None:
+        self.places = Places(_make_fx.__code__)
+
+    def __copy__(self) -> Source | None:
+        return self.places.here()
 
 
 class _TensorIndices(TorchFunctionMode):
