@@ -141,6 +141,11 @@ class Jitted:
         """The backend that calls ran on, or will: "native", "inductor" or "eager"."""
         return "eager" if self.fallen or self.refused else "native" if self.backend == "auto" else self.backend
 
+    @property
+    def why_cold(self) -> list[str]:
+        """Why programs of this function are traced anew in each process, as far as there are such."""
+        return [c.where.why for known in self.programs.values() for c in known if c.where.key is None]
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         form, given = self._form(len(args), tuple(kwargs)), (*args, *kwargs.values())
         transformed = _is_transforming()
