@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import optree
@@ -25,7 +25,7 @@ class Compiled:
     spec: of the arguments
     make: traces and lowers; returns the program and the structure of its result
     constants: the leaves of the arguments that are baked in
-    where: the address on disk, if it has one
+    where: the address on disk
     device: of all arguments; target: what to compile for, if not for that
     captured: the tensors from around the function that are baked in, with the number of writes to them so far
     """
@@ -35,7 +35,7 @@ class Compiled:
         spec: optree.PyTreeSpec,
         make: Callable[[], warm.Made],
         constants: dict[int, Tensor],
-        where: str | None,
+        where: warm.Address,
         device: torch.device,
         target: Target | None = None,
     ) -> None:
@@ -59,9 +59,12 @@ class Compiled:
     def lowered(self) -> Lowered:
         """The loop program."""
         lowered, self.out_spec = self.make()
-        if self.where is None:  # else it is a function without a closure
-            self.captured = [(x, x._version) for x in captured(lowered.graph) if not x.is_inference()]
+        self._watch(captured(lowered.graph))
         return lowered
+
+    def _watch(self, tensors: Iterable[Tensor]) -> None:
+        """Take note of captured tensors, which may be written to one day."""
+        self.captured = [(x, x._version) for x in tensors if not x.is_inference()]
 
     def is_stale(self) -> bool:
         """Whether a captured tensor was written to since."""
@@ -78,5 +81,8 @@ class Compiled:
         if few not in self.builds and target is not None:
             self.builds[few] = target.compile(self.lowered)
         elif few not in self.builds:
-            self.builds[few], self.out_spec = warm.native(self.where, few, lambda: (self.lowered, self.out_spec))
+            known = warm.native(self.where, few, lambda: (self.lowered, self.out_spec))
+            self.builds[few], self.out_spec = known.native, known.out_spec
+            if "lowered" not in vars(self):
+                self._watch(known.captured)
         return self.builds[few]

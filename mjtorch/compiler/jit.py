@@ -150,6 +150,11 @@ class Jitted:
     def __repr__(self) -> str:
         return f"jit({self.name})"
 
+    @property
+    def why_cold(self) -> list[str]:
+        """Why programs of this function are traced anew in each process, as far as there are such."""
+        return [c.where.why for known in self.programs.values() for c in known if c.where.key is None]
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         form, given = self.parameters.form(len(args), tuple(kwargs)), (*args, *kwargs.values())
         transformed = _is_transforming()

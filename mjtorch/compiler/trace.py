@@ -134,9 +134,10 @@ def _functionalized(graph: GraphModule) -> Flat:
 
 
 def captured(graph: GraphModule) -> list[Tensor]:
-    """The tensors that a graph holds."""
+    """The tensors from around the function that a graph holds, and not those that it makes by `torch.tensor`."""
     held = ((m, n) for m in graph.modules() if isinstance(m, GraphModule) for n in m.graph.nodes if n.op == "get_attr")
-    return [x for m, n in held if isinstance(x := getattr(m, n.target), Tensor)]
+    mine = ((m, n) for m, n in held if any(u.target is not torch.ops.aten.lift_fresh_copy.default for u in n.users))
+    return list({id(x): x for m, n in mine if isinstance(x := getattr(m, n.target), Tensor)}.values())
 
 
 def same_in_all_worlds(graph: GraphModule, in_dims: Sequence[int | None]) -> list[bool]:

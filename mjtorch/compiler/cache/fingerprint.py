@@ -13,6 +13,8 @@ import hashlib
 import re
 import sys
 import types
+from _collections import _tuplegetter  # type: ignore[import-not-found]
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -33,9 +35,17 @@ NAMED = (
     types.MemberDescriptorType,
     types.ClassMethodDescriptorType,
 )
-# Of a class: what says nothing about what it does.
+# Of a class: what says nothing about what it does, or is filled in as it is used.
 SILENT = {"__dict__", "__weakref__", "__doc__", "__annotations__", "__annotate_func__", "__annotations_cache__"}
-SILENT |= {"__firstlineno__", "__static_attributes__", "_abc_impl", "__parameters__", "__orig_bases__"}
+SILENT |= {
+    "_value2member_map_",
+    "__firstlineno__",
+    "__static_attributes__",
+    "__slotnames__",
+    "_abc_impl",
+    "__parameters__",
+    "__orig_bases__",
+}
 
 
 class UnfamiliarError(Exception):
@@ -48,10 +58,10 @@ def fingerprint() -> str:
     Raises:
         UnfamiliarError: something in there was put in by somebody else, and may do anything.
     """
-    walk = _Walk()
+    walk = Walk()
     for name in sorted(sys.modules):
         module = sys.modules[name]
-        if isinstance(module, types.ModuleType) and _root(name) == PACKAGE and not name.startswith(ASIDE):
+        if isinstance(module, types.ModuleType) and root_of(name) == PACKAGE and not name.startswith(ASIDE):
             walk.say("module", name)
             for attribute, value in sorted(vars(module).items()):
                 if not attribute.startswith("__"):
@@ -60,29 +70,32 @@ def fingerprint() -> str:
     return hashlib.sha256("\n".join(walk.words).encode()).hexdigest()
 
 
-class _Walk:
+class Walk:
     """Describes objects in words, each object once."""
 
     def __init__(self) -> None:
         self.words: list[str] = []
-        self.seen: dict[int, int] = {}
+        self.seen: dict[Any, tuple[int, Any]] = {}  # holds the objects, so that their ids stay theirs
 
     def say(self, *words: object) -> None:
+        """Add words that are no others in any other place."""
         self.words.append(repr(words))
 
     def describe(self, x: Any) -> None:
+        """Add what `x` is."""
         if type(x) in ATOMS:
             self.words.append(repr(x))
-        elif isinstance(x, enum.Enum):
-            self.say("member", type(x).__qualname__, x.name)
         elif id(x) in self.seen:
-            self.say("seen", self.seen[id(x)])
+            self.say("seen", self.seen[id(x)][0])
         else:
-            self.seen[id(x)] = len(self.seen)
+            self.seen[id(x)] = len(self.seen), x
             self.describe_new(x)
 
     def describe_new(self, x: Any) -> None:
-        if isinstance(x, (list, tuple)):
+        """Add what `x` is, which was not met before."""
+        if isinstance(x, enum.Enum):
+            self.say("member", type(x).__qualname__, x.name)
+        elif isinstance(x, (list, tuple)):
             self.each(type(x).__name__, x)
         elif isinstance(x, (set, frozenset)):
             self.each("set", sorted(x, key=repr))
@@ -95,27 +108,30 @@ class _Walk:
         elif isinstance(x, types.FunctionType):
             self.function(x)
         elif isinstance(x, type):
-            self.type(x)
+            self.one_class(x)
         elif isinstance(x, NAMED):
             self.say("named", getattr(x, "__module__", ""), x.__qualname__)
         else:
             self.instance(x)
 
     def each(self, what: str, xs: Any) -> None:
+        """Add what each of `xs` is."""
         self.say(what, len(xs))
         for x in xs:
             self.describe(x)
 
     def code(self, x: types.CodeType) -> None:
+        """Add what a piece of code does, wherever it stands."""
         counts = (x.co_argcount, x.co_posonlyargcount, x.co_kwonlyargcount, x.co_flags)
         variables = (x.co_names, x.co_varnames, x.co_freevars, x.co_cellvars)
         self.say("code", counts, variables, x.co_code, x.co_exceptiontable)
         self.each("constants", x.co_consts)
 
     def function(self, x: types.FunctionType) -> None:
+        """Add what a function does: of a library, by its name."""
         home = x.__globals__.get("__name__", "")
-        if _root(home) != PACKAGE:
-            if _root(home) not in VERSIONED and not home.startswith("namedtuple_"):
+        if root_of(home) != PACKAGE:
+            if root_of(home) not in VERSIONED and not home.startswith("namedtuple_"):
                 raise UnfamiliarError(f"{x.__module__}.{x.__qualname__}")
             self.say("function", x.__module__, x.__qualname__)
             return
@@ -127,52 +143,62 @@ class _Walk:
             except ValueError:
                 self.say("empty")
 
-    def type(self, x: type) -> None:
+    def one_class(self, x: type) -> None:
+        """Add what a class does: of a library, by its name."""
         self.say("type", x.__module__, x.__qualname__)
-        if _root(x.__module__) == PACKAGE:
+        if root_of(x.__module__) == PACKAGE:
             self.each("bases", x.__bases__)
             for name, value in sorted(vars(x).items()):
                 if name not in SILENT:
                     self.say(name)
                     self.describe(value)
-        elif _root(x.__module__) not in VERSIONED:
+        elif root_of(x.__module__) not in VERSIONED:
             raise UnfamiliarError(f"{x.__module__}.{x.__qualname__}")
 
     def instance(self, x: Any) -> None:
         """Instances of the few classes that modules hold instances of."""
         self.say("instance", type(x).__module__, type(x).__qualname__)
-        if x is dataclasses.MISSING:
-            return
-        if isinstance(x, (classmethod, staticmethod, functools._lru_cache_wrapper)):
-            self.describe(x.__wrapped__)
-        elif isinstance(x, property):
-            self.each("property", [x.fget, x.fset, x.fdel])
-        elif isinstance(x, functools.cached_property):
-            self.describe(x.func)
-        elif isinstance(x, functools.partial):
-            self.each("partial", [x.func, x.args, x.keywords])
-        elif isinstance(x, types.MethodType):
-            self.each("method", [x.__func__, x.__self__])
-        elif isinstance(x, re.Pattern):
-            self.say(x.pattern, x.flags)
-        elif isinstance(x, contextvars.ContextVar):
-            self.say(x.name)
-            self.describe(x.get(None))
-        elif isinstance(x, CustomOpDef):
-            self.say(x._qualname)
+        parts = self.parts(x)
+        if parts is not None:
+            self.each("parts", parts)
         elif isinstance(x, torch.Tensor):
             self.say(x.dtype, tuple(x.shape), x.tolist())
         elif isinstance(x, (np.ndarray, np.generic)):
             self.say(x.dtype, x.shape, x.tolist())
-        elif isinstance(x, dataclasses.Field):
-            self.each("field", [x.name, str(x.type), x.default, x.default_factory, x.metadata, x.init, x.kw_only])
         elif dataclasses.is_dataclass(x):
             self.each("fields", [getattr(x, f.name) for f in dataclasses.fields(x)])
-        elif _root(type(x).__module__) in VERSIONED and " at 0x" not in repr(x):
+        elif root_of(type(x).__module__) in VERSIONED and " at 0x" not in repr(x):
             self.say(repr(x))
         else:
             raise UnfamiliarError(f"an instance of {type(x).__module__}.{type(x).__qualname__}")
 
+    @staticmethod
+    def parts(x: Any) -> Sequence[Any] | None:
+        """What tells all about an object of one of Python's own classes; None for any other."""
+        match x:
+            case classmethod() | staticmethod() | functools._lru_cache_wrapper():
+                return (x.__wrapped__,)
+            case property():
+                return x.fget, x.fset, x.fdel
+            case functools.cached_property():
+                return (x.func,)
+            case functools.partial():
+                return x.func, x.args, x.keywords
+            case types.MethodType():
+                return x.__func__, x.__self__
+            case re.Pattern():
+                return x.pattern, x.flags
+            case contextvars.ContextVar():
+                return x.name, x.get(None)
+            case CustomOpDef():
+                return (x._qualname,)
+            case _tuplegetter():  # a field of a named tuple
+                return x.__reduce__()[1]
+            case dataclasses.Field():
+                return x.name, str(x.type), x.default, x.default_factory, x.metadata, x.init, x.kw_only
+        return () if x is dataclasses.MISSING else None
 
-def _root(name: str) -> str:
+
+def root_of(name: str) -> str:
+    """The package that a module is in."""
     return name.partition(".")[0]

@@ -11,8 +11,10 @@ import enum
 import importlib
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
+import optree
 import torch
 from torch import Tensor
 
@@ -24,39 +26,41 @@ class NotPlainError(TypeError):
     """A value that cannot be written as JSON and read back as it was."""
 
 
-def dumps(x: Any) -> str:
-    """`x` as JSON; it is made of plain values, tuples, lists, dicts, tensors and mjtorch's enums and dataclasses.
+def dumps(x: Any, classes: Sequence[type] = ()) -> str:
+    """`x` as JSON; it is made of plain values, tuples, lists, dicts, tensors and enums and dataclasses.
+
+    classes: of the user; dataclasses, named tuples and enums of these are written too, by the number of their class.
 
     Raises:
         NotPlainError: there is something else in it.
     """
-    return json.dumps(_encode(x), separators=(",", ":"))
+    return json.dumps(_encode(x, classes), separators=(",", ":"))
 
 
-def loads(text: str | bytes) -> Any:
-    """The inverse of `dumps`.
+def loads(text: str | bytes, classes: Sequence[type] = ()) -> Any:
+    """The inverse of `dumps`, for the same `classes`.
 
     Raises:
         ValueError, KeyError, TypeError: it is not what `dumps` writes.
     """
     try:
-        return _decode(json.loads(text))
-    except (AttributeError, ImportError, RuntimeError) as e:
+        return _decode(json.loads(text), classes)
+    except (AttributeError, ImportError, IndexError, RuntimeError) as e:
         raise ValueError(f"not written by this version: {e}") from e
 
 
-def _encode(x: Any) -> Any:
+def _encode(x: Any, classes: Sequence[type]) -> Any:
     kind = type(x)
     if x is None or kind in (bool, int, str):
         return x
     if kind is float:
         return {"float": x.hex()}
     if kind is list:
-        return [_encode(y) for y in x]
+        return [_encode(y, classes) for y in x]
     if kind is tuple:
-        return {"tuple": [_encode(y) for y in x]}
+        return {"tuple": [_encode(y, classes) for y in x]}
     if kind is dict:
-        return {"dict": [[_encode(k), _encode(v)] for k, v in x.items()]}
+        return {"dict": [[_encode(k, classes), _encode(v, classes)] for k, v in x.items()]}
     if kind is torch.dtype:
         return {"dtype": str(x).removeprefix("torch.")}
     if kind is torch.Size:
@@ -65,24 +69,27 @@ def _encode(x: Any) -> Any:
         text = base64.b64encode(content(x)).decode()
         return {"tensor": text, "dtype": str(x.dtype).removeprefix("torch."), "shape": list(x.shape)}
     if isinstance(x, enum.Enum):
-        return {"member": x.name, "of": _address(kind)}
+        return {"member": x.name, "of": _address(kind, classes)}
     if dataclasses.is_dataclass(x):
-        return {"class": _address(kind), "fields": [_encode(getattr(x, f.name)) for f in dataclasses.fields(x)]}
+        values = [_encode(getattr(x, f.name), classes) for f in dataclasses.fields(x)]
+        return {"class": _address(kind, classes), "fields": values}
+    if optree.is_namedtuple(x):
+        return {"named": _address(kind, classes), "items": [_encode(y, classes) for y in x]}
     raise NotPlainError(f"{kind.__module__}.{kind.__qualname__}")
 
 
-def _decode(x: Any) -> Any:
+def _decode(x: Any, classes: Sequence[type]) -> Any:
     if isinstance(x, list):
-        return [_decode(y) for y in x]
+        return [_decode(y, classes) for y in x]
     if not isinstance(x, dict):
         return x
     match x:
         case {"float": text}:
             return float.fromhex(text)
         case {"tuple": items}:
-            return tuple(_decode(y) for y in items)
+            return tuple(_decode(y, classes) for y in items)
         case {"dict": items}:
-            return {_decode(k): _decode(v) for k, v in items}
+            return {_decode(k, classes): _decode(v, classes) for k, v in items}
         case {"size": sizes}:
             return torch.Size(sizes)
         case {"tensor": text, "dtype": dtype, "shape": shape}:
@@ -93,12 +100,15 @@ def _decode(x: Any) -> Any:
         case {"dtype": name} if isinstance(getattr(torch, name), torch.dtype):
             return getattr(torch, name)
         case {"member": name, "of": address}:
-            return _find(address, enum.Enum)[name]
+            return _find(address, enum.Enum, classes)[name]
+        case {"named": address, "items": items}:
+            cls = _find(address, tuple, classes)
+            return tuple.__new__(cls, [_decode(y, classes) for y in items])
         case {"class": address, "fields": values}:
-            cls = _find(address, object)
+            cls = _find(address, object, classes)
             made = object.__new__(cls)
-            names = [f.name for f in dataclasses.fields(cls)]
-            made.__dict__.update(zip(names, map(_decode, values), strict=True))
+            for f, value in zip(dataclasses.fields(cls), values, strict=True):
+                object.__setattr__(made, f.name, _decode(value, classes))
             return made
     raise ValueError(f"unknown entry {x}")
 
@@ -114,19 +124,25 @@ def content(x: Tensor) -> bytes:
     return x.detach().contiguous().numpy().tobytes()
 
 
-def _address(cls: type) -> str:
-    """Where a class of ours can be imported from."""
+def _address(cls: type, classes: Sequence[type]) -> str | int:
+    """Where a class of ours can be imported from, or the number of one of `classes`."""
     module, name = cls.__module__, cls.__qualname__
-    if not module.startswith(f"{PACKAGE}.") or getattr(importlib.import_module(module), name, None) is not cls:
+    if module.startswith(f"{PACKAGE}.") and getattr(importlib.import_module(module), name, None) is cls:
+        return f"{module}:{name}"
+    if cls not in classes:
         raise NotPlainError(f"{module}.{name}")
-    return f"{module}:{name}"
+    return classes.index(cls)
 
 
-def _find(address: str, base: type) -> Any:
-    module, _, name = address.partition(":")
-    if not module.startswith(f"{PACKAGE}."):
-        raise ValueError(f"{address} is not ours")
-    cls = getattr(importlib.import_module(module), name, None)
-    if not isinstance(cls, type) or not issubclass(cls, base) or _address(cls) != address:
+def _find(address: str | int, base: type, classes: Sequence[type]) -> Any:
+    cls: Any
+    if isinstance(address, int):
+        cls = classes[address]
+    else:
+        module, _, name = address.partition(":")
+        if not module.startswith(f"{PACKAGE}."):
+            raise ValueError(f"{address} is not ours")
+        cls = getattr(importlib.import_module(module), name, None)
+    if not isinstance(cls, type) or not issubclass(cls, base) or _address(cls, classes) != address:
         raise ValueError(f"there is no {address}")
     return cls

@@ -1,22 +1,21 @@
-"""A warm start: what jit found out about one of mjtorch's own functions, kept on disk so that nothing is traced again.
+"""A warm start: what jit found out about a function, kept on disk so that no later process traces it again.
 
 What a program returns and how it is called is an entry of the cache beside the libraries. Its key is made of all that
-the program follows from: the function, the code of mjtorch as it is in memory, versions, compiler and CPU, the
-structure of the arguments with all static values, shapes, dtypes, and the values of constants. In doubt there is no
-key, and the function is traced as any other.
+the program follows from: the function and all that it reaches, the code of mjtorch as it is in memory, versions,
+compiler and CPU, the structure of the arguments with all static values, shapes, dtypes, and the values of constants. In
+doubt there is no key, and the function is traced anew.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import logging
 import pathlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import mujoco
-import numpy as np
 import optree
 import torch
 from torch import Tensor
@@ -24,21 +23,54 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.compiler import targets
 from mjtorch.compiler.cache import plain, store as cache
-from mjtorch.compiler.cache.fingerprint import UnfamiliarError, fingerprint
+from mjtorch.compiler.cache.fingerprint import VERSIONED, UnfamiliarError, fingerprint
+from mjtorch.compiler.cache.reach import Reach
 from mjtorch.compiler.lowered import Lowered
 from mjtorch.compiler.targets.cpu.build import BuildError, compiler, flags, open_library, vector_bytes
 from mjtorch.compiler.targets.cpu.native import Build, Native
 from mjtorch.compiler.targets.cpu.target import CpuTarget
+from mjtorch.compiler.trace import captured
 
 Made = tuple[Lowered, Any]
+
+LOG = logging.getLogger(__name__)
+DISTRIBUTIONS = VERSIONED - set(sys.stdlib_module_names)
+
+
+@dataclasses.dataclass(frozen=True)
+class Address:
+    """Where a program is kept.
+
+    key: None where the program cannot be known without tracing, and `why` not
+    tensors: those that the function may capture, in the order in which they are met
+    classes: those of the user that it may return instances of, likewise
+    """
+
+    key: str | None = None
+    why: str = ""
+    tensors: tuple[Tensor, ...] = ()
+    classes: tuple[type, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """What a later process needs: how to call the library, and a result whose leaves are numbered from 0."""
+    """What a later process needs: how to call the library, and a result whose leaves are numbered from 0.
+
+    captured: the numbers of those tensors of the address that are baked in
+    """
 
     build: Build
     result: Any
+    captured: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """A build, the structure of its result, and the tensors from around the function that are baked in."""
+
+    native: Native
+    out_spec: Any
+    captured: tuple[Tensor, ...]
 
 
 def address(
@@ -49,8 +81,8 @@ def address(
     shared: Sequence[bool],
     constants: Mapping[int, Tensor],
     static: Any,
-) -> str | None:
-    """The key of a program; None where the program cannot be known without tracing.
+) -> Address:
+    """Where the program is kept.
 
     Args:
         f: the function of one world, and `static` the values of its static arguments.
@@ -59,28 +91,27 @@ def address(
         shared: for each leaf whether all worlds share it.
         constants: the leaves that are baked in.
     """
-    if not _is_ours(f) or any(x.device.type != "cpu" for x in leaves):
-        return None
     try:
-        structure = plain.dumps((optree.tree_unflatten(spec, range(len(leaves))), shapes, tuple(shared), static))
-        values = hashlib.sha256()
+        if any(x.device.type != "cpu" for x in leaves):
+            raise UnfamiliarError("is for a GPU")
+        if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
+            raise UnfamiliarError("runs under a mode of torch")
+        reach = Reach()
+        what = reach.digest(f, optree.tree_unflatten(spec, range(len(leaves))), static)
+        values = hashlib.sha256(plain.dumps((shapes, tuple(shared))).encode())
         for k, x in constants.items():
             values.update(f"{k} {x.dtype} {tuple(x.shape)} ".encode() + plain.content(x))
-        code, surroundings = fingerprint(), _surroundings()
-    except (plain.NotPlainError, UnfamiliarError, BuildError):
-        return None
-    return cache.key(f"{f.__module__}:{f.__qualname__}", code, structure, values.digest(), *surroundings)
-
-
-def _is_ours(f: Callable[..., Any]) -> bool:
-    """Whether `f` is what stands under its name in a module of mjtorch, and so a function without a closure."""
-    module, name = getattr(f, "__module__", None) or "", getattr(f, "__qualname__", "")
-    return module.startswith(f"{plain.PACKAGE}.") and getattr(sys.modules.get(module), name, None) is f
+        key = cache.key(what, fingerprint(), values.digest(), *_surroundings())
+    except (plain.NotPlainError, UnfamiliarError, BuildError, RecursionError) as e:
+        LOG.debug("jit(%s): no key: %s", getattr(f, "__name__", f), e)
+        return Address(why=str(e))
+    return Address(key, "", tuple(reach.tensors), tuple(reach.classes))
 
 
 def _surroundings() -> list[str]:
     """All else that a program may depend on."""
-    versions = (sys.version, torch.__version__, torch.version.git_version, np.__version__, optree.__version__)
+    versions = [sys.version, torch.version.git_version]
+    versions += [getattr(sys.modules[name], "__version__", "") for name in sorted(DISTRIBUTIONS & sys.modules.keys())]
     settings = (
         torch.get_default_dtype(),
         torch.get_default_device(),
@@ -90,11 +121,11 @@ def _surroundings() -> list[str]:
     folder = pathlib.Path(targets.__file__).parent
     sources = sorted([*folder.rglob("*.h"), *folder.rglob("*.cpp")])
     target = (*flags(), str(vector_bytes()), compiler().identity)
-    return [*map(str, (*versions, mujoco.__version__, *settings)), *target, *(s.read_text() for s in sources)]
+    return [*map(str, (*versions, *settings)), *target, *(s.read_text() for s in sources)]
 
 
-def native(where: str | None, few: bool, make: Callable[[], Made]) -> tuple[Native, Any]:
-    """The build of a program for a few worlds or for many, and the structure of its result.
+def native(where: Address, few: bool, make: Callable[[], Made]) -> Known:
+    """The build of a program for a few worlds or for many.
 
     From disk, if it is at `where`; else from `make()`, and kept. Of several processes one makes it, the others wait.
 
@@ -102,48 +133,57 @@ def native(where: str | None, few: bool, make: Callable[[], Made]) -> tuple[Nati
         BuildError: there is no compiler, or it fails.
     """
     compiler()  # before anything is traced in vain
-    if where is None:
-        lowered, out_spec = make()
-        return CpuTarget(few).compile(lowered), out_spec
-    name = cache.key(where, str(few)) + ".program"
-    found = _recall(name)
+    if where.key is None:
+        return _built(few, *make())
+    name = cache.key(where.key, str(few)) + ".program"
+    found = _recall(name, where)
     if found is not None:
         return found
     with cache.alone(name):
-        found = _recall(name, mend=True)
+        found = _recall(name, where, mend=True)
         if found is not None:
             return found
-        lowered, out_spec = make()
-        built = CpuTarget(few).compile(lowered)
-        _remember(name, built.build, out_spec)
-    return built, out_spec
+        built = _built(few, *make())
+        _remember(name, built, where)
+    return built
 
 
-def _remember(name: str, build: Build, out_spec: Any) -> None:
+def _built(few: bool, lowered: Lowered, out_spec: Any) -> Known:
+    return Known(CpuTarget(few).compile(lowered), out_spec, tuple(captured(lowered.graph)))
+
+
+def _remember(name: str, known: Known, where: Address) -> None:
     """Keep a record, if it can be read back as it is."""
-    record = Record(build, optree.tree_unflatten(out_spec, range(out_spec.num_leaves)))
-    try:
-        text = plain.dumps(record)
-        if _read(text)[1] == out_spec:
-            cache.save(name, text.encode())
-    except (plain.NotPlainError, ValueError, KeyError, TypeError):
+    spec, numbers = known.out_spec, {id(x): k for k, x in enumerate(where.tensors)}
+    if any(id(x) not in numbers for x in known.captured):
+        LOG.debug("no record: a tensor is captured that was not found in the function")
         return
+    inside = tuple(sorted({numbers[id(x)] for x in known.captured}))
+    record = Record(known.native.build, optree.tree_unflatten(spec, range(spec.num_leaves)), inside)
+    try:
+        text = plain.dumps(record, where.classes)
+        if _read(text, where)[1] == spec:
+            cache.save(name, text.encode())
+    except (plain.NotPlainError, ValueError, KeyError, TypeError) as e:
+        LOG.debug("no record: it returns %s", e)
 
 
-def _recall(name: str, mend: bool = False) -> tuple[Native, Any] | None:
-    found = cache.load(name, lambda path: _read(path.read_text()), mend)
+def _recall(name: str, where: Address, mend: bool = False) -> Known | None:
+    found = cache.load(name, lambda path: _read(path.read_text(), where), mend)
     if found is None:
         return None
-    build, out_spec = found
-    code = cache.load(build.name, open_library)
-    return None if code is None else (Native(build, code), out_spec)
+    record, out_spec = found
+    code = cache.load(record.build.name, open_library)
+    if code is None:
+        return None
+    return Known(Native(record.build, code), out_spec, tuple(where.tensors[k] for k in record.captured))
 
 
-def _read(text: str) -> tuple[Build, Any]:
-    record = plain.loads(text)
+def _read(text: str, where: Address) -> tuple[Record, Any]:
+    record = plain.loads(text, where.classes)
     if not isinstance(record, Record):
         raise ValueError("not a record")
     numbers, out_spec = optree.tree_flatten(record.result, namespace=tree.NAMESPACE)
-    if numbers != list(range(len(record.build.outputs))):
+    if numbers != list(range(len(record.build.outputs))) or any(k >= len(where.tensors) for k in record.captured):
         raise ValueError("the leaves of the result are not the outputs")
-    return record.build, out_spec
+    return record, out_spec
