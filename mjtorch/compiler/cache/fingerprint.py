@@ -167,6 +167,8 @@ class Walk:
             self.say(x.dtype, x.shape, x.tolist())
         elif dataclasses.is_dataclass(x):
             self.each("fields", [getattr(x, f.name) for f in dataclasses.fields(x)])
+        elif root_of(type(x).__module__) in VERSIONED and _is_named(x):
+            self.say("named", x.__module__, x.__qualname__)
         elif root_of(type(x).__module__) in VERSIONED and " at 0x" not in repr(x):
             self.say(repr(x))
         else:
@@ -197,6 +199,12 @@ class Walk:
             case dataclasses.Field():
                 return x.name, str(x.type), x.default, x.default_factory, x.metadata, x.init, x.kw_only
         return () if x is dataclasses.MISSING else None
+
+
+def _is_named(x: Any) -> bool:
+    """Whether a function of a library, of a class of its own, is what the library has under that name."""
+    home = sys.modules.get(getattr(x, "__module__", None) or "")
+    return home is not None and getattr(home, getattr(x, "__qualname__", ""), None) is x
 
 
 def root_of(name: str) -> str:
