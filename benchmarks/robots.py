@@ -5,7 +5,7 @@ is a line with its reason. The states come from rollouts of C MuJoCo with random
 both sides get the same controls and take turns, and a ratio is the median of those of one repeat each. "put_model" and
 "first call", which compiles a step, with an empty cache and with a full one, are in seconds of the processor. "Differs"
 is the median over worlds of the largest difference of qpos from C's after ten steps in float64. Both sides return the
-state only.
+state only. Of meshes those count that collide, with the vertices of the largest hull.
 
 Models come from packages, which `--list` names with what to install; `--assets` is a folder of unpacked wheels instead.
 Linux and macOS.
@@ -76,7 +76,7 @@ def work(name: str, task: Task, args: argparse.Namespace) -> None:
     mujoco.set_mju_user_warning(lambda message: None)
     try:
         mj_model = load(name, args.assets)
-        say(nq=mj_model.nq, nv=mj_model.nv, geoms=mj_model.ngeom, meshes=mj_model.nmesh)
+        say(nq=mj_model.nq, nv=mj_model.nv, geoms=mj_model.ngeom, **hulls(mj_model))
         start = spent()
         ours = Ours(mj_model, "state", getattr(torch, task.dtype), "cpu")
         say(put_model=spent() - start)
@@ -100,6 +100,14 @@ def say(**found: Any) -> None:
     scale = 1 if sys.platform == "darwin" else 1024
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale / GIB
     print(json.dumps(found | {"memory": memory}), flush=True)
+
+
+def hulls(mj_model: mujoco.MjModel) -> dict[str, int]:
+    """How many geoms that collide are meshes, and how many vertices the largest of their hulls has."""
+    collide = (mj_model.geom_contype | mj_model.geom_conaffinity) != 0
+    meshes = mj_model.geom_dataid[collide & (mj_model.geom_type == mujoco.mjtGeom.mjGEOM_MESH)]
+    vertices = mj_model.mesh_graph[mj_model.mesh_graphadr[meshes]]  # the first number of a hull
+    return {"meshes": len(meshes), "vertices": int(vertices.max(initial=0))}
 
 
 def at_rest(mj_model: mujoco.MjModel, worlds: int) -> Starts:
@@ -241,7 +249,7 @@ def passed_on(args: argparse.Namespace) -> list[str]:
 
 
 def header(args: argparse.Namespace) -> list[str]:
-    cells = ["model", "nq/nv", "meshes", "contacts", "put_model s"]
+    cells = ["model", "nq/nv", "meshes (vertices)", "contacts", "put_model s"]
     for dtype in args.dtype:
         cells.append(f"first call s, cold / warm, {dtype}")
         cells += [f"ours / C, steps/s, {dtype}, {n} threads | times C" for n in args.threads]
@@ -254,10 +262,11 @@ def line(result: dict[str, Any], args: argparse.Namespace) -> list[str]:
     def number(key: str, form: str) -> str:
         return format(result[key], form) if key in result else ""
 
-    cells = [result["model"], f"{result['nq']}/{result['nv']}" if "nq" in result else "", number("meshes", "d")]
+    meshes = f"{result['meshes']} ({result['vertices']})" if result.get("meshes") else ""
+    cells = [result["model"], f"{result['nq']}/{result['nv']}" if "nq" in result else "", meshes]
     cells += [number("contacts", ".1f"), number("put_model", ".2f")]
     for dtype in args.dtype:
-        cells.append(f"{number(f'cold_{dtype}', '.1f')} / {number(f'warm_{dtype}', '.2f')}")
+        cells.append(" / ".join(filter(None, (number(f"cold_{dtype}", ".1f"), number(f"warm_{dtype}", ".2f")))))
         for threads in args.threads:
             found = [x for x in result["speed"] if (x["dtype"], x["threads"]) == (dtype, threads)]
             cells += [f"{x['ours']:,.0f} / {x['c']:,.0f} | {x['times_c']:.2f}" for x in found] or [" | "]

@@ -6,6 +6,33 @@ import mujoco
 import pytest
 import torch
 
+# What `pytest -m quick` runs: the ground floor, the compiler where little is built, and the stages of a few models.
+# Each entry is the beginning of the names of tests. Those of `torch.compile` are slow, and have that in their names.
+QUICK = (
+    "tests/test_house.py",
+    "tests/tree/",
+    "tests/math/",
+    "tests/control_flow/",
+    "tests/compiler/test_jit_errors.py::test_what_cannot_be_traced",
+    "tests/compiler/test_jit_errors.py::test_arguments_that_do_not_fit",
+    "tests/compiler/test_jit_errors.py::test_options_that_do_not_exist",
+    "tests/compiler/test_lanes.py::test_loops_that_write_at_own_places_run_world_by_world",
+    "tests/compiler/test_lanes.py::test_dense_loops_stay_side_by_side",
+    "tests/compiler/test_once.py::test_what_all_worlds_share_is_computed_once",
+    "tests/compiler/test_once.py::test_choices_that_no_world_makes_are_skipped",
+    "tests/compiler/test_rules.py::test_every_rule_is_exercised",
+    "tests/compiler/test_rules.py::test_what_has_no_rule_is_named",
+    "tests/engine/test_stages.py",
+)
+QUICK_MODELS = (
+    "feature/joints",
+    "feature/tendon_spatial",
+    "feature/contacts",
+    "feature/sensors",
+    "gym/hopper",
+    "collection/quadruped",
+)
+
 
 def pytest_configure() -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -19,3 +46,18 @@ def pytest_configure() -> None:
 def seed() -> None:
     """Whichever tests run before, a test draws the same numbers."""
     torch.manual_seed(0)
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if is_quick(item):
+            item.add_marker("quick")
+
+
+def is_quick(item: pytest.Item) -> bool:
+    """Whether the table has it, and it is of one of the few models if it is of any."""
+    if not item.nodeid.startswith(QUICK) or "compile" in item.name or item.get_closest_marker("slow"):
+        return False
+    model = item.callspec.params.get("model") if hasattr(item, "callspec") else None
+    return model is None or model in QUICK_MODELS
