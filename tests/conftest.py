@@ -20,8 +20,10 @@ QUICK = (
     "tests/compiler/test_lanes.py::test_dense_loops_stay_side_by_side",
     "tests/compiler/test_once.py::test_what_all_worlds_share_is_computed_once",
     "tests/compiler/test_once.py::test_choices_that_no_world_makes_are_skipped",
+    "tests/compiler/test_passes.py",
     "tests/compiler/test_rules.py::test_every_rule_is_exercised",
     "tests/compiler/test_rules.py::test_what_has_no_rule_is_named",
+    "tests/compiler/test_verify.py",
     "tests/engine/test_stages.py",
 )
 QUICK_MODELS = (
