@@ -167,8 +167,13 @@ class Jitted:
 
     def _ready(self, native: Runnable, call: Call) -> Ready:
         """The program made ready for a call, if that fits into memory."""
+        make = functools.partial(Ready, native, call.leaves, call.signature.dims, call.worlds, threads=self.threads)
         try:
-            return Ready(native, call.leaves, call.signature.dims, call.worlds, threads=self.threads)
+            return make()
+        except MemoryError:
+            self.calls.clear()  # with all memory that they hold
+        try:
+            return make()
         except MemoryError as e:
             raise MemoryError(f"jit({self.name}): {e}") from None
 
