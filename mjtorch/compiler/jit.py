@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, overload
@@ -132,6 +134,28 @@ class Jitted:
 
     def __repr__(self) -> str:
         return f"jit({self.name})"
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Uncompiled: by name, if a decorated function stands there, else the function and the options."""
+        name = getattr(self, "__qualname__", "")
+        if getattr(sys.modules.get(getattr(self, "__module__", "")), name, None) is self:
+            return name
+        return _again, (self.f, self._settings())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Jitted:
+        """A function of its own, uncompiled."""
+        return _again(*copy.deepcopy((self.f, self._settings()), memo))
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "in_dims": self.mapped.in_dims,
+            "out_dims": self.mapped.out_dims,
+            "static_argnames": self.parameters.static_argnames,
+            "backend": self.backend,
+            "strict": self.strict,
+            "threads": self.threads,
+            **self.options,
+        }
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         form, given = self.parameters.form(len(args), tuple(kwargs)), (*args, *kwargs.values())
@@ -266,6 +290,10 @@ class Jitted:
 
     def _warn(self, message: str) -> None:
         warnings.warn(f"jit({self.name}): {message}", RuntimeWarning, stacklevel=4)
+
+
+def _again(f: Callable[..., Any], settings: dict[str, Any]) -> Jitted:
+    return jit(f, **settings)
 
 
 def _is_transforming() -> bool:
