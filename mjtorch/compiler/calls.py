@@ -103,7 +103,7 @@ class Prepared:
     @staticmethod
     def fits(form: Form, leaves: Sequence[Any]) -> bool:
         """Whether calls that look like this one can be recognized."""
-        return form.is_plain and all(type(x) in (Tensor, torch.nn.Parameter) for x in leaves)
+        return form.is_plain and all(type(x) in (Tensor, torch.nn.Parameter) and not x.is_neg() for x in leaves)
 
     def matched(self, form: Form, given: Sequence[Any]) -> list[Tensor] | None:
         """The leaves seen by the program; None if a call does not look like this one, or the program is out of date."""

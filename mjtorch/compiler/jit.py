@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, overload
@@ -155,6 +157,29 @@ class Jitted:
         """Why programs of this function are traced anew in each process, as far as there are such."""
         return [c.where.why for known in self.programs.values() for c in known if c.where.key is None]
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Uncompiled: by name, if a decorated function stands there, else the function and the options."""
+        name = getattr(self, "__qualname__", "")
+        if getattr(sys.modules.get(getattr(self, "__module__", "")), name, None) is self:
+            return name
+        return _again, (self.f, self._settings())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Jitted:
+        """A function of its own, uncompiled."""
+        return _again(*copy.deepcopy((self.f, self._settings()), memo))
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "in_dims": self.mapped.in_dims,
+            "out_dims": self.mapped.out_dims,
+            "static_argnames": self.parameters.static_argnames,
+            "backend": self.backend if self.target is None else self.target,
+            "strict": self.strict,
+            "skip_zeros": self.skip_zeros,
+            "threads": self.threads,
+            **self.options,
+        }
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         form, given = self.parameters.form(len(args), tuple(kwargs)), (*args, *kwargs.values())
         transformed = _is_transforming()
@@ -189,8 +214,13 @@ class Jitted:
 
     def _ready(self, native: Runnable, call: Call) -> Ready:
         """The program made ready for a call, if that fits into memory."""
+        make = functools.partial(Ready, native, call.leaves, call.signature.dims, call.worlds, threads=self.threads)
         try:
-            return Ready(native, call.leaves, call.signature.dims, call.worlds, threads=self.threads)
+            return make()
+        except MemoryError:
+            self.calls.clear()  # with all memory that they hold
+        try:
+            return make()
         except MemoryError as e:
             raise MemoryError(f"jit({self.name}): {e}") from None
 
@@ -297,6 +327,10 @@ class Jitted:
 
     def _warn(self, message: str) -> None:
         warnings.warn(f"jit({self.name}): {message}", RuntimeWarning, stacklevel=4)
+
+
+def _again(f: Callable[..., Any], settings: dict[str, Any]) -> Jitted:
+    return jit(f, **settings)
 
 
 def _is_transforming() -> bool:

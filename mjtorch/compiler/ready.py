@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mjtorch.compiler.lower.values import DTYPES
 from mjtorch.compiler.lowered import Output
+from mjtorch.compiler.pool import LARGE, source
 from mjtorch.tree.structure import chooser
 
 TORCH_DTYPES = {"f32": torch.float32, "f64": torch.float64, "i64": torch.int64, "bool": torch.bool}
@@ -95,17 +96,19 @@ class Ready:
         """Note what to allocate, and where each result stands in `(*args, *made(args))`."""
         native, outputs = self.native, self.native.outputs
         self.outputs = _table(len(outputs))
-        self.examples: list[Tensor] = []
+        examples: list[Tensor] = []
+        sizes: list[int] = []
         self.written: list[int] = []
         self.others: list[Output] = []
         self.places: list[int] = []
         computed = sum(map(_is_computed, outputs))
         for k, o in enumerate(outputs):
             if _is_computed(o):
-                self.places.append(len(self.place) + len(self.examples))
+                self.places.append(len(self.place) + len(examples))
                 x = native.empty(o.shape, _dtype(o), self.count)
                 self.outputs[3 * k + 1 : 3 * k + 3] = array("q", readable(x, 0) or (1, 0))
-                self.examples.append(_without_memory(x if self.worlds is not None else x[0]))
+                examples.append(_without_memory(x if self.worlds is not None else x[0]))
+                sizes.append(x.nbytes)
                 self.written.append(3 * k)
             elif o.constant is None and self._is_as_given(args[o.source], self.dims[o.source], o):
                 self.places.append(self.place[o.source])
@@ -113,6 +116,11 @@ class Ready:
                 self.places.append(len(self.place) + computed + len(self.others))
                 self.others.append(o)
         self.results = chooser(self.places)
+        # Where all are small, this is the fastest way to allocate them.
+        self.allocate: Callable[[], list[Tensor]] = lambda: list(map(torch.empty_like, examples))
+        if any(size >= LARGE for size in sizes):
+            sources = [source(x, size) for x, size in zip(examples, sizes, strict=True)]
+            self.allocate = lambda: [make() for make in sources]
         # The code knows integers of 64 bits only.
         self.narrow = [j for j, o in enumerate(filter(_is_computed, outputs)) if o.dtype == torch.int32]
 
@@ -129,7 +137,7 @@ class Ready:
         for row, address in zip(self.rows, map(Tensor.data_ptr, self.direct(args)), strict=True):
             inputs[row] = address
         copies = [self._copy(k, args[self.place[k]]) for k in self.copied]
-        made = list(map(torch.empty_like, self.examples))  # which is the fastest way to allocate
+        made = self.allocate()
         for row, address in zip(self.written, map(Tensor.data_ptr, made), strict=True):
             outputs[row] = address
         if self.count:

@@ -223,7 +223,10 @@ class Parameters:
         return found
 
     def _tensors(self, leaves: Sequence[Any], args: tuple, static: Static) -> list[Tensor]:
-        """The leaves as tensors that need no gradient; Python numbers have the precision of the others."""
+        """The leaves as tensors that need no gradient and whose memory holds their values.
+
+        Python numbers have the precision of the others.
+        """
         found = []
         for k, x in enumerate(leaves):
             if not isinstance(x, Tensor):
@@ -236,7 +239,7 @@ class Parameters:
                 x = torch.as_tensor(x, dtype=torch.float64 if double and isinstance(x, float) else None)
             elif x.requires_grad and torch.is_grad_enabled():
                 raise RuntimeError(f"jit({self.name}): {self._path(k, args, static)} requires grad, {NO_GRADIENT}")
-            found.append(x)
+            found.append(x.resolve_neg())  # the code reads what lies in memory
         return self._on_one_device(found, args, static)
 
     def _on_one_device(self, leaves: list[Tensor], args: tuple, static: Static) -> list[Tensor]:
