@@ -176,9 +176,13 @@ def _recall(name: str, where: Address, mend: bool = False) -> Known | None:
     if found is None:
         return None
     record, out_spec = found
-    code = cache.load(
-        record.build.name, lambda path: open_library(path) if cache.digest(path) == record.digest else None
-    )
+
+    def open_same(path: pathlib.Path) -> Any:
+        if cache.digest(path) != record.digest:
+            raise OSError("it is not what was compiled")
+        return open_library(path)
+
+    code = cache.load(record.build.name, open_same, mend)
     if code is None:
         return None
     return Known(Native(record.build, code), out_spec, tuple(where.tensors[k] for k in record.captured))
