@@ -63,6 +63,7 @@ def test_a_compiler_may_have_arguments(real: str, asked_anew: None, monkeypatch:
     [
         ("/nonexistent/g++", "CXX is '/nonexistent/g++', which is not a program"),
         (" ", "CXX is ' ', which is not a program"),
+        ("g++ 'x", "(No closing quotation); install g++"),
         ("false", "false failed: exit status 1"),
         ("true", "true is not a C++ compiler; install g++"),
     ],

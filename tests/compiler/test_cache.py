@@ -5,6 +5,7 @@ import errno
 import importlib.util
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -258,6 +259,30 @@ def test_a_full_disk(directory: pathlib.Path) -> None:
     assert not cache.entries()
 
 
+def test_a_home_directory_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cache.DIRECTORY, "~nobody-of-this-name/cache")
+    with pytest.raises(ValueError, match=f"{cache.DIRECTORY} is '~nobody-of-this-name/cache'"):
+        cache.fetch(NAMES[0], Maker(), read)
+
+
+def test_a_parent_that_others_can_write_to_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cache.DIRECTORY, str(tmp_path / "open" / "inner" / "cache"))
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(cache.UnsafeDirectoryError, match=f"chmod o-w {tmp_path / 'open'}"):
+        cache.fetch(NAMES[0], Maker(), read)
+    (tmp_path / "open").chmod(0o1777)  # as /tmp, where nobody can replace what is another's
+    assert cache.fetch(NAMES[0], Maker(), read) == b"content"
+
+
+def test_an_entry_under_the_name_of_another_is_none(directory: pathlib.Path) -> None:
+    add(NAMES[0])
+    for end in ("", ".json"):
+        shutil.copy(directory / f"{NAMES[0]}{end}", directory / f"{NAMES[1]}{end}")
+    assert cache.load(NAMES[0], read) == b"content"
+    assert cache.load(NAMES[1], read) is None
+
+
 # --- several processes ------------------------------------------------------------------------------------------------
 
 ONE_OF_MANY = """
@@ -288,6 +313,23 @@ def test_of_several_processes_one_makes_the_entry(directory: pathlib.Path, tmp_p
     assert counter.read_text() == "made\n"
 
 
+def test_a_process_that_is_killed_leaves_nothing_that_harms(directory: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    started = tmp_path / "started"
+    spec = importlib.util.find_spec("mjtorch.compiler.cache.store")
+    assert spec is not None
+    program = ONE_OF_MANY.replace("time.sleep(0.5)", "path.write_bytes(b'half'); time.sleep(60)")
+    process = subprocess.Popen([sys.executable, "-c", program, str(spec.origin), str(started), NAMES[0]])
+    while not started.exists() or not list(directory.glob(f"{cache.WORKSHOP}*/{NAMES[0]}")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    maker = Maker()
+    assert cache.fetch(NAMES[0], maker, read) == b"content"  # at once: nobody holds the lock
+    assert maker.made == 1
+    assert [e.path.name for e in cache.entries()] == [NAMES[0]]
+
+
 def test_a_lock_left_behind_is_no_lock(directory: pathlib.Path) -> None:
     (cache.directory() / f"{NAMES[0]}.lock").touch(mode=0o600)
     assert cache.fetch(NAMES[0], Maker(), read) == b"content"
@@ -312,7 +354,7 @@ def test_the_limit_can_be_set(monkeypatch: pytest.MonkeyPatch, text: str, size: 
     assert cache.limit() == size
 
 
-@pytest.mark.parametrize("text", ["much", "-1", "1X", "1e9"])
+@pytest.mark.parametrize("text", ["much", "-1", "1X", "1e9", "9" * 400 + "T"])
 def test_a_limit_that_is_none(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv(cache.SIZE, text)
     with pytest.raises(ValueError, match=f"{cache.SIZE}.*500M"):

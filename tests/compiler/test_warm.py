@@ -280,6 +280,18 @@ def test_a_record_without_its_library_is_of_no_use(expected: mjtorch.Data) -> No
     assert again.traces == 1
 
 
+def test_a_library_that_is_another_is_not_used(expected: mjtorch.Data) -> None:
+    m, d = pendulum()
+    name = json.loads(record().read_text())["fields"][0]["fields"][3]
+    cache.save(name, (record().parent / name).read_bytes() + b"\0")
+    again = jitted()
+    with pytest.warns(RuntimeWarning, match="not what was compiled"):
+        assert_same(again(m, d), expected)
+    third = jitted()
+    third(m, d)
+    assert (again.traces, third.traces) == (1, 0)
+
+
 def test_without_a_directory_it_is_traced(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv(cache.DIRECTORY, str(tmp_path / "file"))

@@ -3,8 +3,8 @@
 `MJTORCH_CACHE_DIR` names the directory (default: `mjtorch` in the user's cache directory), `MJTORCH_CACHE_SIZE` how
 large it may grow, in bytes or as `500M`, `2G` (default 2G; 0 keeps nothing). The entries unused for longest go first.
 
-An entry is a file `<key>.so` or `<key>.program`, with its size and digest beside it in `<key>.<kind>.json`. Entries are
-never changed: they are made in a folder of their own and moved into place, the seal first.
+An entry is a file `<key>.so` or `<key>.program`, with its name, size and digest beside it in `<key>.<kind>.json`.
+Entries are never changed: they are made in a folder of their own and moved into place, the seal first.
 """
 
 from __future__ import annotations
@@ -63,11 +63,15 @@ def directory() -> pathlib.Path:
     It holds shared libraries that will be loaded, so it must belong to the user and be closed to everybody else.
 
     Raises:
-        UnsafeDirectoryError: it belongs to somebody else, or others may look or write into it.
+        UnsafeDirectoryError: it belongs to somebody else, or others may look or write into it, or replace it.
         OSError: it cannot be made.
+        ValueError: `MJTORCH_CACHE_DIR` names the home directory of nobody.
     """
     given = os.environ.get(DIRECTORY)
-    path = pathlib.Path(given).expanduser().absolute() if given else platformdirs.user_cache_path("mjtorch")
+    try:
+        path = pathlib.Path(given).expanduser().absolute() if given else platformdirs.user_cache_path("mjtorch")
+    except RuntimeError as e:
+        raise ValueError(f"{DIRECTORY} is {given!r}, and there is no such home directory; name another one") from e
     _make(path)
     if not hasattr(os, "getuid"):
         return path
@@ -84,6 +88,13 @@ def directory() -> pathlib.Path:
             f"the cache directory {path} is open to other users (mode {mode:04o}), who could put code into it; "
             f"{close}{other}"
         )
+    for parent in path.resolve().parents:
+        mode = stat.S_IMODE(parent.stat().st_mode)
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise UnsafeDirectoryError(
+                f"the cache directory {path} lies in {parent}, which others can write to (mode {mode:04o}), and could "
+                f"be replaced by theirs; run `chmod o-w {parent}`, or {other}"
+            )
     return path
 
 
@@ -104,9 +115,9 @@ def _make(path: pathlib.Path) -> None:
 def limit() -> int:
     """How many bytes the entries may take: `MJTORCH_CACHE_SIZE`."""
     text = os.environ.get(SIZE) or DEFAULT_SIZE
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if match is None:
-        raise ValueError(f"{SIZE} must be a number of bytes, or one with K, M, G or T, such as 500M; got {text!r}")
+        raise ValueError(f"{SIZE} must be a number of bytes, or one with K, M, G or T, such as 500M; got {text[:40]!r}")
     return int(float(match[1]) * UNITS[match[2].upper()])
 
 
@@ -201,7 +212,7 @@ def alone(name: str) -> Iterator[None]:
 
 
 def _load(path: pathlib.Path, load: Callable[[pathlib.Path], T], mend: bool = False) -> T | None:
-    problem = "its size or digest is wrong"
+    problem = "its name, size or digest is wrong"
     if _whole(path):
         with contextlib.suppress(OSError):
             os.utime(path)
@@ -222,7 +233,7 @@ def _add(path: pathlib.Path, make: Callable[[pathlib.Path], object], load: Calla
         make(fresh)
         loaded = load(fresh)
         seal = folder / _seal(path).name
-        seal.write_text(json.dumps({"size": fresh.stat().st_size, "sha256": _digest(fresh)}))
+        seal.write_text(json.dumps({"name": path.name, "size": fresh.stat().st_size, "sha256": digest(fresh)}))
         seal.replace(_seal(path))
         fresh.replace(path)
     shrink(limit())
@@ -239,16 +250,18 @@ def _seal(path: pathlib.Path) -> pathlib.Path:
     return path.with_name(path.name + ".json")
 
 
-def _digest(path: pathlib.Path) -> str:
+def digest(path: pathlib.Path) -> str:
+    """Of what a file holds."""
     with path.open("rb") as f:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
 
 def _whole(path: pathlib.Path) -> bool:
-    """Whether the entry is there and has the size and digest that were written down: a truncated one may crash."""
+    """Whether the entry is there and is what was written down: a truncated one, or another, may crash."""
     try:
         seal = json.loads(_seal(path).read_text())
-        return path.stat().st_size == seal["size"] and _digest(path) == seal["sha256"]
+        same = seal["name"] == path.name and seal["size"] == path.stat().st_size
+        return same and digest(path) == seal["sha256"]
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

@@ -57,11 +57,13 @@ class Record:
     """What a later process needs: how to call the library, and a result whose leaves are numbered from 0.
 
     captured: the numbers of those tensors of the address that are baked in
+    digest: of the library, as it was compiled
     """
 
     build: Build
     result: Any
     captured: tuple[int, ...]
+    digest: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,13 +161,15 @@ def _remember(name: str, known: Known, where: Address) -> None:
         LOG.debug("no record: a tensor is captured that was not found in the function")
         return
     inside = tuple(sorted({numbers[id(x)] for x in known.captured}))
-    record = Record(known.native.build, optree.tree_unflatten(spec, range(spec.num_leaves)), inside)
+    build = known.native.build
     try:
+        digest = cache.digest(cache.directory() / build.name)
+        record = Record(build, optree.tree_unflatten(spec, range(spec.num_leaves)), inside, digest)
         text = plain.dumps(record, where.classes)
         if _read(text, where)[1] == spec:
             cache.save(name, text.encode())
-    except (plain.NotPlainError, ValueError, KeyError, TypeError) as e:
-        LOG.debug("no record: it returns %s", e)
+    except (plain.NotPlainError, OSError, ValueError, KeyError, TypeError) as e:
+        LOG.debug("no record: %s", e)
 
 
 def _recall(name: str, where: Address, mend: bool = False) -> Known | None:
@@ -173,7 +177,13 @@ def _recall(name: str, where: Address, mend: bool = False) -> Known | None:
     if found is None:
         return None
     record, out_spec = found
-    code = cache.load(record.build.name, open_library)
+
+    def open_same(path: pathlib.Path) -> Any:
+        if cache.digest(path) != record.digest:
+            raise OSError("it is not what was compiled")
+        return open_library(path)
+
+    code = cache.load(record.build.name, open_same, mend)
     if code is None:
         return None
     return Known(Native(record.build, code), out_spec, tuple(where.tensors[k] for k in record.captured))

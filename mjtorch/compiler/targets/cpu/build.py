@@ -66,7 +66,10 @@ def compiler() -> Compiler:
 def _find() -> tuple[str, ...]:
     given = os.environ.get("CXX")
     for candidate in [given] if given else CANDIDATES:
-        program, *arguments = shlex.split(candidate) or [""]
+        try:
+            program, *arguments = shlex.split(candidate) or [""]
+        except ValueError as e:
+            raise BuildError(f"CXX is {given!r}, which cannot be taken apart ({e}); {ADVICE}") from e
         path = shutil.which(program)
         if path is not None:
             return path, *arguments
