@@ -208,7 +208,7 @@ def test_what_is_traced_differently_differs(one: str, other: str) -> None:
         (lambda module: run("f = lambda x: m.g(x)", m=module)["f"], module(g=torch.sin), module(g=torch.cos)),
         (lambda module: run("f = lambda x: (lambda n: n.g)(m)", m=module)["f"], module(g=1), module(g=2)),
     ],
-    ids=repr,
+    ids=lambda x: type(x).__name__,
 )
 def test_other_values_differ(make: Callable[[Any], Any], one: Any, other: Any) -> None:
     assert digest(make(one)) == digest(make(one))
@@ -297,7 +297,7 @@ def test_tensors_and_classes_are_found_in_order() -> None:
         random.random,
         torch.load,
     ],
-    ids=repr,
+    ids=lambda x: type(x).__name__,
 )
 def test_what_cannot_be_described_has_no_digest(value: Any) -> None:
     with pytest.raises(UnfamiliarError, match="at value"):

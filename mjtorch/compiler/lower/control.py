@@ -31,7 +31,7 @@ def _while_loop(
         go = low.array(low.graph(cond, [*state, *fixed])[0])
         low.store(go, flag)
 
-    def turn() -> None:
+    def iteration() -> None:
         low.in_place |= {n: (state[k], flag) for k, n in updates(body, len(state)).items()}
         new = [low.stored(x) for x in low.graph(body, [*state, *fixed])]
         # A carry that is exchanged with another must be read before it is overwritten.
@@ -41,7 +41,7 @@ def _while_loop(
                 masked_store(low, x, s, flag)
 
     head_block, _ = low.inside(head)
-    body_block, _ = low.inside(turn)
+    body_block, _ = low.inside(iteration)
     low.emit(While(head_block, Load(flag.buffer, Index()), body_block))
     return state
 
@@ -121,7 +121,7 @@ def _scan(
     values = node.meta["val"]
     outputs = [low.alloc(v.shape, DTYPES[v.dtype]) for v in values[len(state) :]]
 
-    def turn(k: Index) -> None:
+    def iteration(k: Index) -> None:
         here = [View(x.buffer, x.base + lookup(x.axes[0], k), x.axes[1:]) for x in inputs]
         results = low.graph(body, [*state, *here, *fixed])
         new = [low.stored(x) for x in results[: len(state)]]
@@ -131,5 +131,5 @@ def _scan(
         for x, s in zip(new, state, strict=True):
             low.store(x, s)
 
-    low.loop(length, turn, scope=True)
+    low.loop(length, iteration, scope=True)
     return [*state, *outputs]

@@ -188,14 +188,14 @@ def _arg(low: Lowering, x: Value, dim: int, keepdim: bool, name: str) -> tuple[A
             low.emit(Assign(best, Call("where", (flag, e, best), a.dtype)))
             low.emit(Assign(place, Call("where", (flag, FromIndex(k), place), INT)))
 
-        def turn(k: Index) -> None:
+        def iteration(k: Index) -> None:
             counts = _counts(given.at(_merge(index, [dim], [k])), least(a.dtype, name))
             if counts is None or a.shape[dim] < MANY or low.elements:
                 compare(k)
             else:
                 low.choose(counts, lambda: compare(k), lambda: None)
 
-        low.loop(a.shape[dim], turn, start=1)
+        low.loop(a.shape[dim], iteration, start=1)
         low.emit(Store(values.buffer, values.address(index), best))
         low.emit(Store(places.buffer, places.address(index), place))
 
