@@ -13,7 +13,7 @@ from mjtorch.model import Data, DisableBit, Integrator, Model
 from mjtorch.sensor import remembered
 from mjtorch.smooth.actuation import disabled_actuators, next_activation
 from mjtorch.smooth.derivative import damping_derivative, free_bias_vel, smooth_vel
-from mjtorch.smooth.inertia import factorised, full_m, solve_m
+from mjtorch.smooth.inertia import factored_solve, factorised, full_m, solve_m
 from mjtorch.smooth.plastic import yielded
 from mjtorch.smooth.servo import anchored, wrapped
 
@@ -98,8 +98,8 @@ def euler(m: Model, d: Data) -> Data:
     """
     if is_explicit(m):
         return advance(m, d, d.qacc)
-    d, factor = factorised(d, euler_mhat(m, d))
-    return advance(m, d, linalg.ltl_solve(factor, d.qfrc_smooth + d.qfrc_constraint))
+    d, factor = factorised(m, d, euler_mhat(m, d))
+    return advance(m, d, factored_solve(m, factor, d.qfrc_smooth + d.qfrc_constraint))
 
 
 def is_explicit(m: Model) -> bool:
@@ -126,12 +126,12 @@ def implicit(m: Model, d: Data) -> Data:
     p, h = m.plan.integration, m.opt.timestep
     inertia, derivative = full_m(m, d), h * smooth_vel(m, d, include_bias=False)
     if not p.free_body.shape[0]:
-        d, factor = factorised(d, inertia - derivative)
-        return advance(m, d, linalg.ltl_solve(factor, qfrc))
+        d, factor = factorised(m, d, inertia - derivative)
+        return advance(m, d, factored_solve(m, factor, qfrc))
     # Their own derivative need not be symmetric: the common factor sees the plain inertia of such bodies.
-    d, factor = factorised(d, inertia - p.bound * derivative)
+    d, factor = factorised(m, d, inertia - p.bound * derivative)
     floating = linalg.solve(floating_mhat(m, d, inertia - derivative), qfrc[p.free_dof])
-    return advance(m, d, torch.cat([linalg.ltl_solve(factor, qfrc), floating.flatten()])[p.free_source])
+    return advance(m, d, torch.cat([factored_solve(m, factor, qfrc), floating.flatten()])[p.free_source])
 
 
 def implicit_mhat(m: Model, d: Data, include_bias: bool) -> Tensor:

@@ -31,14 +31,37 @@ def crb(m: Model, d: Data) -> Data:
 
 def factor_m(m: Model, d: Data) -> Data:
     """Dense lower factor qLD of `M = qLD^T qLD` (mj_factorM). Counts a warning where M is too close to singular."""
-    d, factor = factorised(d, full_m(m, d))
+    d, factor = factorised(m, d, full_m(m, d))
     return d.replace(qLD=factor)
 
 
-def factorised(d: Data, inertia: Tensor) -> tuple[Data, Tensor]:
-    """Lower factor (nv, nv) of an `inertia` (nv, nv), and `d` with a warning more if that was too close to singular."""
-    factor, clamped = linalg.ltl(inertia)
+def factorised(m: Model, d: Data, inertia: Tensor) -> tuple[Data, Tensor]:
+    """`d`, with a warning more if `inertia` (nv, nv) is too close to singular, and the lower factor (nv, nv) of that.
+
+    What is not zero must couple dofs of one kinematic tree only: trees are factored one by one.
+    """
+    p = m.plan.kinematics
+    if p.trees:
+        blocks, flags = zip(*(linalg.ltl(x) for x in tree_blocks(m, inertia)), strict=True)
+        factor = torch.cat([*(x.flatten() for x in blocks), inertia.new_zeros(1)])[p.tree_source]
+        clamped = torch.cat(flags).any()
+    else:
+        factor, clamped = linalg.ltl(inertia)
     return d.replace(warning=d.warning + F.pad(clamped[None], (INERTIA, len(d.warning) - INERTIA - 1))), factor
+
+
+def tree_blocks(m: Model, matrix: Tensor) -> list[Tensor]:
+    """The blocks (ntree, n, n) of a `matrix` (nv, nv) that belong to kinematic trees, by their size n."""
+    return [matrix[t.dof[:, :, None], t.dof[:, None, :]] for t in m.plan.kinematics.trees]
+
+
+def factored_solve(m: Model, factor: Tensor, x: Tensor) -> Tensor:
+    """`A^-1 x` for x (nv,) or columns (nv, k), by the `factor` (nv, nv) that `factorised` has found of `A`."""
+    p = m.plan.kinematics
+    if not p.trees:
+        return linalg.ltl_solve(factor, x)
+    blocks = zip(p.trees, tree_blocks(m, factor), strict=True)
+    return torch.cat([linalg.ltl_solve(block, x[t.dof]).flatten(0, 1) for t, block in blocks])[p.tree_dof]
 
 
 def full_m(m: Model, d: Data) -> Tensor:
@@ -48,7 +71,7 @@ def full_m(m: Model, d: Data) -> Tensor:
 
 def solve_m(m: Model, d: Data, x: Tensor) -> Tensor:
     """`M^-1 x` for x (nv,) or columns (nv, k), by the factor in `d.qLD` (mj_solveM)."""
-    return linalg.ltl_solve(d.qLD, x)
+    return factored_solve(m, d.qLD, x)
 
 
 def mul_m(m: Model, d: Data, x: Tensor) -> Tensor:

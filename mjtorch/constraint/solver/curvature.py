@@ -3,9 +3,14 @@
 import torch
 from torch import Tensor
 
-from mjtorch.constraint.solver.problem import Problem, Residuals, merge
-from mjtorch.control_flow import if_any
+from mjtorch.constraint.solver.problem import Problem, Residuals, Trees, merge
+from mjtorch.control_flow import if_any, scan
 from mjtorch.math import linalg
+
+
+def curvature(p: Problem, at: Residuals) -> Tensor:
+    """Second derivative (nterm,) of the cost of each term by its residual."""
+    return torch.where((p.low < at.terms) & (at.terms < p.high), p.D, 0.0)
 
 
 def hessian(p: Problem, at: Residuals) -> Tensor:
@@ -14,7 +19,7 @@ def hessian(p: Problem, at: Residuals) -> Tensor:
     A cone adds dyads of the slopes of r and q where these are negative, and the bending of T, which is `1 - t t'` with
     t the tangential direction.
     """
-    weight = torch.where((p.low < at.terms) & (at.terms < p.high), p.D, 0.0)
+    weight = curvature(p, at)
     weighted = weight[: p.nefc, None] * p.J
     for c, s in zip(p.cones, at.slips, strict=True):
         bend = c.Dm * s.bending
@@ -29,6 +34,34 @@ def hessian(p: Problem, at: Residuals) -> Tensor:
 
 def hessian_solve(p: Problem, at: Residuals, x: Tensor) -> Tensor:
     """`H^-1 x (nv,)`, `H` the second derivative at `at`; never without a solution, where M has a factor.
+
+    Where no row touches two kinematic trees, each is solved by itself: most scenes are such, most of the time.
+    """
+    if not p.trees:
+        return dense_solve(p, at, x)
+    found, weak = zip(*(tree_solve(t, curvature(p, at), x[t.dof]) for t in p.trees), strict=True)
+    together = p.coupled | torch.cat(weak).any()
+    apart = torch.cat([y.flatten() for y in found])[p.tree_dof]
+    return if_any(together, lambda: dense_solve(p, at, x), apart)
+
+
+def tree_solve(t: Trees, weight: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """`hessian_solve` for `x (ntree, n)`, and whether rounding has left too little of the Hessian (ntree,).
+
+    weight: (nefc,) second derivatives of the cost of the rows
+    """
+
+    def one(_: Tensor, part: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        M, J, touches, x = part
+        weighted = torch.where(touches, weight, 0.0)[:, None] * J
+        factor, weak = linalg.checked_cholesky(M + J.mT @ weighted)
+        return _, (linalg.cholesky_solve(factor, x), weak)
+
+    return scan(one, torch.zeros_like(weight[0]), (t.M, t.J, t.touches, x), unroll=False)[1]
+
+
+def dense_solve(p: Problem, at: Residuals, x: Tensor) -> Tensor:
+    """`hessian_solve` without regard to trees.
 
     Long chains, and light things that touch heavy ones, have a Hessian that single precision cannot factor. In the
     coordinates where M is the identity most of that is gone: what is left are the stiffnesses of the constraints, which

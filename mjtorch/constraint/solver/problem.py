@@ -22,6 +22,7 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.math.vector import MIN_VALUE
 from mjtorch.model import Data, Model
+from mjtorch.model.plan.kinematics import TreesPlan
 from mjtorch.smooth.inertia import full_m
 
 # mjtConstraintState
@@ -55,6 +56,20 @@ class Cones(tree.Tree):
 
 
 @tree.dataclass(kw_only=True)
+class Trees(tree.Tree):
+    """The kinematic trees of n dofs each, as far as the problem falls apart into them.
+
+    dof: (ntree, n), M: (ntree, n, n)
+    J: (ntree, nefc, n), touches: (ntree, nefc) bool, whether J has a row that is not zero
+    """
+
+    dof: Tensor
+    M: Tensor
+    J: Tensor
+    touches: Tensor
+
+
+@tree.dataclass(kw_only=True)
 class Problem(tree.Tree):
     """One world's minimisation; `nterm = nefc + 2 ncone`.
 
@@ -66,6 +81,8 @@ class Problem(tree.Tree):
     low, high: (nterm,) the interval where a term is quadratic
     row_source: (nefc,) where each row is found in [rows, flattened cones]
     cones: one `Cones` if there are elliptic contacts, else none
+    trees: by size, if there are several and no elliptic contacts, tree_dof: (nv,) where each dof lies in theirs
+    coupled: () bool, an active row touches two of them
     scale: () one over the trace of M, which makes costs and gradients comparable with tolerances
     tolerance, ls_tolerance: ()
     """
@@ -83,6 +100,9 @@ class Problem(tree.Tree):
     high: Tensor
     row_source: Tensor
     cones: tuple[Cones, ...]
+    trees: tuple[Trees, ...]
+    tree_dof: Tensor
+    coupled: Tensor
     scale: Tensor
     tolerance: Tensor
     ls_tolerance: Tensor
@@ -128,6 +148,8 @@ def build(m: Model, d: Data) -> Problem:
         D = torch.cat([D, c.Dm, c.Dm])
         low, high = torch.cat([low, zero - torch.inf, zero - torch.inf]), torch.cat([high, zero, zero])
     M = full_m(m, d)
+    parts = () if cones else tuple(_tree(t, M, d.efc_J) for t in m.plan.kinematics.trees)
+    touched = torch.cat([t.touches for t in parts]).sum(0) if parts else torch.zeros_like(p.row_source)
     return Problem(
         M=M,
         qLD=d.qLD,
@@ -142,11 +164,20 @@ def build(m: Model, d: Data) -> Problem:
         high=high,
         row_source=p.row_source,
         cones=cones,
+        trees=parts,
+        tree_dof=m.plan.kinematics.tree_dof,
+        coupled=(touched > 1).any(),
         scale=1 / M.diagonal().sum(),
         # Single precision does not get closer.
         tolerance=torch.clamp(m.opt.tolerance, min=MIN_TOLERANCE[m.opt.tolerance.dtype]),
         ls_tolerance=m.opt.ls_tolerance,
     )
+
+
+def _tree(t: TreesPlan, M: Tensor, J: Tensor) -> Trees:
+    """The trees `t` of the inertia M (nv, nv) and the rows J (nefc, nv)."""
+    rows = J[:, t.dof].movedim(1, 0)
+    return Trees(dof=t.dof, M=M[t.dof[:, :, None], t.dof[:, None, :]], J=rows, touches=(rows != 0).any(-1))
 
 
 def _cones(m: Model, d: Data) -> Cones:

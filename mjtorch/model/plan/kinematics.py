@@ -31,6 +31,18 @@ class TrackingPlan(tree.Tree):
 
 
 @tree.dataclass(kw_only=True)
+class TreesPlan(tree.Tree):
+    """The kinematic trees that have n dofs each.
+
+    dof: (ntree, n) their dofs
+    M: (ntree, n, n) where each element of their blocks of the inertia lies in [M, 0]
+    """
+
+    dof: Tensor
+    M: Tensor
+
+
+@tree.dataclass(kw_only=True)
 class KinematicsPlan(tree.Tree):
     """How poses compose and what sums over what.
 
@@ -59,6 +71,9 @@ class KinematicsPlan(tree.Tree):
     body_slides: (nbody, 1) 1 for a body on nothing but sliders, aligned with its axes (body_simple is 2)
     M_row, M_col: (nC,) dofs of each stored element of M, M_diagonal: (nC,) 1 on the diagonal
     M_dense: (nv, nv) where each element of the dense matrix lies in [M, 0]
+    trees: the kinematic trees, by size; none if there is one, or if to treat them one by one would not save half
+    tree_dof: (nv,) where each dof lies in those of `trees`; (0,) without any
+    tree_source: (nv, nv) where each element of a dense matrix lies in [blocks of trees, 0]; (0, 0) without `trees`
     cam, light: how cameras and lights follow bodies
     """
 
@@ -95,6 +110,9 @@ class KinematicsPlan(tree.Tree):
     M_col: Tensor
     M_diagonal: Tensor
     M_dense: Tensor
+    trees: tuple[TreesPlan, ...]
+    tree_dof: Tensor
+    tree_source: Tensor
 
 
 def build(mj_model: mujoco.MjModel, make: Tensors) -> KinematicsPlan:
@@ -103,13 +121,38 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> KinematicsPlan:
     arrays = {**_links(mj_model), **_dofs(mj_model), **_inertia(mj_model)}
     masks = {name: make.floats(x) for name, x in _masks(mj_model).items()}
     hops = tuple(make.ints(hop) for hop in arrays.pop("hops"))
+    trees, tree_dof, tree_source = _trees(mj_model, make, arrays["M_dense"])
     return KinematicsPlan(
         hops=hops,
         cam=_tracking(mj_model.cam_mode, mj_model.cam_bodyid, mj_model.cam_targetbodyid, make),
         light=_tracking(mj_model.light_mode, mj_model.light_bodyid, mj_model.light_targetbodyid, make),
         **{k: make.ints(v) for k, v in arrays.items()},
         **masks,
+        trees=trees,
+        tree_dof=make.ints(tree_dof),
+        tree_source=make.ints(tree_source),
     )
+
+
+# More sizes of trees than this, and code for each of them costs more than it saves.
+MOST_SIZES = 3
+
+
+def _trees(m: mujoco.MjModel, make: Tensors, dense: np.ndarray) -> tuple[tuple[TreesPlan, ...], np.ndarray, np.ndarray]:
+    """`trees`, `tree_dof` and `tree_source`."""
+    dofs = [np.flatnonzero(m.dof_treeid == k) for k in range(m.ntree)]
+    sizes = sorted({len(x) for x in dofs})
+    if len(dofs) < 2 or len(sizes) > MOST_SIZES or 2 * sum(len(x) ** 2 for x in dofs) > m.nv**2:
+        return (), np.zeros(0, dtype=int), np.zeros((0, 0), dtype=int)
+    groups = [np.array([x for x in dofs if len(x) == n]) for n in sizes]
+    source, start = np.full((m.nv, m.nv), sum(x.size * x.shape[1] for x in groups)), 0
+    for x in groups:
+        shape = (*x.shape, x.shape[1])
+        source[x[:, :, None], x[:, None, :]] = start + np.arange(np.prod(shape)).reshape(shape)
+        start += int(np.prod(shape))
+    trees = tuple(TreesPlan(dof=make.ints(x), M=make.ints(dense[x[:, :, None], x[:, None, :]])) for x in groups)
+    order = np.argsort(np.concatenate([x.ravel() for x in groups]))
+    return trees, order, source
 
 
 def _tracking(mode: np.ndarray, body: np.ndarray, target: np.ndarray, make: Tensors) -> TrackingPlan:

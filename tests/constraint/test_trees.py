@@ -1,0 +1,85 @@
+"""Scenes of several kinematic trees, which are solved one by one unless something joins them."""
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+from reference import assert_fields_close, converged, load
+
+import mjtorch
+from mjtorch import tree
+
+LEG = """<body pos="{at} 0 0"><joint axis="0 1 0" damping=".1" {limits}/>
+<geom type="capsule" size=".04" fromto="0 0 0 {foot} 0 -.15"/></body>"""
+ROBOT = (
+    '<body pos="{x} 0 .17"><freejoint/><geom type="box" size=".1 .08 .05"/>'
+    + LEG.format(at=0.15, foot=0.2, limits='range="-40 40"')
+    + LEG.format(at=-0.15, foot=-0.2, limits="")
+    + "</body>"
+)
+BOX = """<body pos="{x} 1 .1"><freejoint/><geom type="box" size=".1 .1 .1"/></body>"""
+WORLD = """<mujoco><option integrator="{integrator}" cone="{cone}"/><worldbody><geom type="plane" size="5 5 .1"/>
+{bodies}</worldbody></mujoco>"""
+FIELDS = ("qLD", "qacc_smooth", "qacc", "qfrc_constraint", "efc_force")
+# The robots' distance: alone, and one leaning on the other.
+APART, JOINED = 1.0, 0.68
+
+
+def scene(distance: float, *, integrator: str = "Euler", cone: str = "pyramidal") -> mujoco.MjModel:
+    bodies = "".join(ROBOT.format(x=distance * k) + BOX.format(x=distance * k) for k in range(3))
+    xml = WORLD.format(bodies=bodies, integrator=integrator, cone=cone)
+    return converged(load(xml))
+
+
+def state(mj_model: mujoco.MjModel) -> mujoco.MjData:
+    d = mujoco.MjData(mj_model)
+    d.qvel[:] = 0.3 * np.random.default_rng(0).standard_normal(mj_model.nv)
+    for _ in range(20):
+        mujoco.mj_step(mj_model, d)
+    mujoco.mj_forward(mj_model, d)
+    return d
+
+
+@pytest.mark.parametrize("distance", [APART, JOINED])
+@pytest.mark.parametrize("integrator", ["Euler", "implicitfast"])
+@pytest.mark.parametrize("cone", ["pyramidal", "elliptic"])
+def test_as_c(distance: float, integrator: str, cone: str) -> None:
+    mj_model = scene(distance, integrator=integrator, cone=cone)
+    m, d = mjtorch.put_model(mj_model, dtype=torch.float64), state(mj_model)
+    assert [tuple(t.dof.shape) for t in m.plan.kinematics.trees] == [(3, 6), (3, 8)]
+    bodies = mj_model.body_treeid[mj_model.geom_bodyid[d.contact.geom]]
+    assert ((bodies >= 0).all(1) & (bodies[:, 0] != bodies[:, 1])).any() == (distance == JOINED)
+    theirs = mjtorch.put_data(mj_model, d, model=m)
+    assert_fields_close(mjtorch.forward(m, theirs), theirs, FIELDS, 1e-6)
+    mine = mjtorch.step(m, theirs)
+    mujoco.mj_step(mj_model, d)
+    assert_fields_close(mine, mjtorch.put_data(mj_model, d, model=m), ("qpos", "qvel"), 1e-8)
+
+
+def test_worlds() -> None:
+    """Side by side, one with trees joined and one without; compiled; and what derivatives there are."""
+    mj_model = scene(APART)
+    m = mjtorch.put_model(mj_model, dtype=torch.float64)
+    d = mjtorch.put_data(mj_model, state(mj_model), model=m)
+    near = d.qpos.clone()
+    near[13::13][:2] -= torch.tensor([APART - JOINED, 2 * (APART - JOINED)])
+    worlds = tree.map(lambda x: x.expand(2, *x.shape), d).replace(qpos=torch.stack([d.qpos, near]))
+    alone = [mjtorch.forward(m, tree.map(lambda x, k=k: x[k], worlds)).qacc for k in range(2)]
+
+    def acceleration(m: mjtorch.Model, d: mjtorch.Data) -> torch.Tensor:
+        return mjtorch.forward(m, d).qacc
+
+    for run in (torch.vmap(acceleration, in_dims=(None, 0)), mjtorch.jit(acceleration, in_dims=(None, 0))):
+        torch.testing.assert_close(run(m, worlds), torch.stack(alone), rtol=1e-7, atol=1e-7)
+
+    whole = m.replace(plan=m.plan.replace(kinematics=m.plan.kinematics.replace(trees=())))
+    for d in (tree.map(lambda x, k=k: x[k], worlds) for k in range(2)):
+        grads = [
+            torch.func.grad(lambda v, m=m, d=d: acceleration(m, d.replace(qvel=v)).sum())(d.qvel) for m in (m, whole)
+        ]
+        torch.testing.assert_close(*grads, rtol=1e-6, atol=1e-6)
+
+
+def test_one_tree_is_dense() -> None:
+    m = mjtorch.put_model(load("gym/humanoid"))
+    assert not m.plan.kinematics.trees
