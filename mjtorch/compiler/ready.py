@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -75,6 +76,7 @@ class Ready:
         self._take_inputs(args)
         self._take_outputs(args)
         self.tables = self.inputs.buffer_info()[0], self.outputs.buffer_info()[0]
+        self.columns = _first_column(self.inputs), _first_column(self.outputs)
 
     @staticmethod
     def sources(native: Runnable) -> set[int]:
@@ -90,7 +92,7 @@ class Ready:
         direct = [k for k in reads if strides[k] is not None]
         for k in direct:
             self.inputs[3 * k + 1 : 3 * k + 3] = array("q", strides[k] or ())
-        self.direct, self.rows = chooser([self.place[k] for k in direct]), [3 * k for k in direct]
+        self.direct, self.rows = chooser([self.place[k] for k in direct]), np.array(direct, dtype=np.int64)
 
     def _take_outputs(self, args: Sequence[Tensor]) -> None:
         """Note what to allocate, and where each result stands in `(*args, *made(args))`."""
@@ -98,7 +100,7 @@ class Ready:
         self.outputs = _table(len(outputs))
         examples: list[Tensor] = []
         sizes: list[int] = []
-        self.written: list[int] = []
+        written: list[int] = []
         self.others: list[Output] = []
         self.places: list[int] = []
         computed = sum(map(_is_computed, outputs))
@@ -109,13 +111,13 @@ class Ready:
                 self.outputs[3 * k + 1 : 3 * k + 3] = array("q", readable(x, 0) or (1, 0))
                 examples.append(_without_memory(x if self.worlds is not None else x[0]))
                 sizes.append(x.nbytes)
-                self.written.append(3 * k)
+                written.append(k)
             elif o.constant is None and self._is_as_given(args[o.source], self.dims[o.source], o):
                 self.places.append(self.place[o.source])
             else:
                 self.places.append(len(self.place) + computed + len(self.others))
                 self.others.append(o)
-        self.results = chooser(self.places)
+        self.results, self.written = chooser(self.places), np.array(written, dtype=np.int64)
         # Where all are small, this is the fastest way to allocate them.
         self.allocate: Callable[[], list[Tensor]] = lambda: list(map(torch.empty_like, examples))
         if any(size >= LARGE for size in sizes):
@@ -133,13 +135,11 @@ class Ready:
 
     def made(self, args: Sequence[Tensor]) -> list[Tensor]:
         """What the results have that is not just passed through."""
-        inputs, outputs = self.inputs, self.outputs
-        for row, address in zip(self.rows, map(Tensor.data_ptr, self.direct(args)), strict=True):
-            inputs[row] = address
+        inputs, outputs = self.columns
+        inputs[self.rows] = _addresses(self.direct(args))
         copies = [self._copy(k, args[self.place[k]]) for k in self.copied]
         made = self.allocate()
-        for row, address in zip(self.written, map(Tensor.data_ptr, made), strict=True):
-            outputs[row] = address
+        outputs[self.written] = _addresses(made)
         if self.count:
             self.native.run(self)
         del copies  # which had to live until here
@@ -190,6 +190,15 @@ def _table(rows: int) -> array[int]:
     Since the code takes the address, there is at least one.
     """
     return array("q", [0]) * (3 * max(1, rows))
+
+
+def _first_column(table: array[int]) -> np.ndarray:
+    """The addresses in a table, to write to: all at once, which takes two thirds of the time."""
+    return np.frombuffer(table, dtype=np.int64)[::3]
+
+
+def _addresses(xs: Sequence[Tensor]) -> np.ndarray:
+    return np.fromiter(map(Tensor.data_ptr, xs), np.int64, len(xs))
 
 
 def readable(x: Tensor, dim: int | None) -> tuple[int, int] | None:

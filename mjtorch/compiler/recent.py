@@ -38,10 +38,11 @@ class Recent(Generic[K, V]):
 
     def get(self, key: K) -> V | None:
         """What stands there, if anything does."""
-        found = self.entries.get(key)
-        with contextlib.suppress(KeyError):  # not there, or no longer, as another thread may add to it
+        try:
             self.entries.move_to_end(key)
-        return found
+            return self.entries[key]
+        except KeyError:  # not there, or no longer, as another thread may add to it
+            return None
 
     def __setitem__(self, key: K, value: V) -> None:
         self.entries[key] = value
