@@ -37,6 +37,8 @@ UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 ENTRY = re.compile(r"[0-9a-f]{40}\.(so|program)")
 BESIDE = re.compile(r"[0-9a-f]{40}\.(so|program)\.(json|lock)")
 WORKSHOP = "mjtorch-build-"
+# Changes with what is written beside entries, so that versions of mjtorch may share a directory.
+FORMAT = b"2"
 # Seconds after which a folder that a killed process left behind is cleared away, and a lock is no longer waited for.
 ABANDONED, PATIENCE = 3600.0, 600.0
 
@@ -126,7 +128,7 @@ def limit() -> int:
 
 def key(*parts: str | bytes) -> str:
     """The address of what is made from `parts`."""
-    h = hashlib.sha256()
+    h = hashlib.sha256(FORMAT)
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
         h.update(len(data).to_bytes(8, "little"))
