@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sysconfig
 import traceback
@@ -15,12 +16,12 @@ import torch.fx.traceback
 from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
 from torch.fx import GraphModule, Node
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.node import map_arg
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mjtorch.compiler.ir.source import Places, Source
+from mjtorch.compiler.ir.source import Places
 from mjtorch.control_flow.context import recording_scans
 
 Flat = Callable[..., Sequence[Tensor]]
@@ -67,7 +68,7 @@ def trace(
     table: dict[Any, Callable[..., Any]] = {}
     program, pure = flat, -1
     while True:
-        graph = _make_fx(program, examples, name, table)
+        graph = _make_fx(program, examples, name, table, retraced=program is not flat)
         graph.graph.eliminate_dead_code()
         _settle(graph)
         calls = list(_calls(graph))
@@ -90,12 +91,15 @@ def _settle(graph: GraphModule) -> None:
 
     Derivatives are full of them, that of a clamp for one; without writes there is no second trace.
     """
+    changed = set()
     for n in _calls(graph):
         pure = _without_write(n) if mutates(n.target) else None
         if pure is not None:
             n.target = pure
-            assert n.graph.owning_module is not None
-            n.graph.owning_module.recompile()
+            changed.add(n.graph.owning_module)
+    for module in changed:
+        assert module is not None
+        module.recompile()
 
 
 def _without_write(n: Node) -> Any:
@@ -128,7 +132,8 @@ def _functionalized(graph: GraphModule) -> Flat:
             n.replace_all_uses_with(graph.graph.placeholder(n.name))
         graph.graph.erase_node(n)
     graph.recompile()
-    # An interpreter hands on where nodes come from.
+    for n in _calls(graph):  # which an interpreter hands on
+        n.meta[SOURCE] = n.meta["source"]
     pure = torch.func.functionalize(torch.fx.Interpreter(graph).run, remove="mutations")
     return lambda *xs: pure(*xs, *constants)
 
@@ -220,13 +225,28 @@ def _decompositions(
     return {target: decomposition_table[target] for target in missing if target in decomposition_table}
 
 
-def _make_fx(flat: Flat, examples: Sequence[Tensor], name: str, table: dict[Any, Callable[..., Any]]) -> GraphModule:
+def _make_fx(
+    flat: Flat,
+    examples: Sequence[Tensor],
+    name: str,
+    table: dict[Any, Callable[..., Any]],
+    retraced: bool = False,
+) -> GraphModule:
     try:
-        with recording_scans(), _TensorIndices(), _noting_sources():
-            record = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True, decomposition_table=table)
+        keeping = torch.fx.traceback.preserve_node_meta() if retraced else contextlib.nullcontext()
+        with recording_scans(), keeping, _without_collections():
+            record = make_fx(
+                _with_tensor_indices(
+                    flat, Places(_make_fx.__code__)
+                ),  # and not around it: PyTorch's own code asks tensors for much
+                tracing_mode="fake",
+                _allow_non_fake_inputs=True,
+                decomposition_table=table,
+                _disable_torch_fn_metadata_mode=True,
+            )
             graph = record(*examples)
         for n in _calls(graph):
-            n.meta["source"] = n.meta.get(SOURCE)
+            n.meta["source"] = n.meta.pop(SOURCE, n.meta.get("source"))
         return graph
     except DynamicOutputShapeException as e:
         raise TraceError(f"jit({name}): {_user_line(e)}: {SHAPE}") from e
@@ -241,39 +261,58 @@ def _make_fx(flat: Flat, examples: Sequence[Tensor], name: str, table: dict[Any,
 
 
 @contextlib.contextmanager
-def _noting_sources() -> Iterator[None]:
-    """Nodes made inside know under `SOURCE` which line they come from; those made of other nodes take theirs over."""
-    with torch.fx.traceback.preserve_node_meta():
-        torch.fx.traceback.get_current_meta()[SOURCE] = _Here()
+def _without_collections() -> Iterator[None]:
+    """A trace makes millions of objects, nearly all of which live until its end: to look for others takes long."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
         yield
-
-
-class _Here:
-    """What PyTorch copies for each node that it makes: the copy is the line that is at work at that moment."""
-
-    def __init__(self) -> None:
-        self.places = Places(_make_fx.__code__)
-
-    def __copy__(self) -> Source | None:
-        return self.places.here()
+    finally:
+        if was:
+            gc.enable()
 
 
 class _TensorIndices(TorchFunctionMode):
-    """Lets `x[i]` and `x[i] = y` take a tensor `i` of shape (), which torch would turn into a Python number."""
+    """Lets `x[i]` and `x[i] = y` take a tensor `i` of shape (), which torch would turn into a Python number.
+
+    Since it sees all calls, it also notes which lines the nodes come from.
+    """
+
+    def __init__(self, places: Places) -> None:
+        super().__init__()
+        self.places = places
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        proxies = get_proxy_mode()
+        if proxies is None:
+            return self._call(func, args, kwargs or {})
+        root = proxies.tracer.graph._root
+        last = root._prev
+        out = self._call(func, args, kwargs or {})
+        if root._prev is not last:
+            self._note(root._prev, last)
+        return out
+
+    def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
         if func is Tensor.__getitem__:
             return _get_item(*args)
         if func is Tensor.__setitem__:
             return _set_item(*args)
         if isinstance(func, torch._ops.HigherOrderOperator):  # its bodies are traced while this mode is off
-            args = [_with_tensor_indices(a) if isinstance(a, FunctionType) else a for a in args]
-        return func(*args, **(kwargs or {}))
+            args = [_with_tensor_indices(a, self.places) if isinstance(a, FunctionType) else a for a in args]
+        return func(*args, **kwargs)
+
+    def _note(self, node: Node, last: Node) -> None:
+        """Tell the nodes after `last` where they come from, as far as no call inside of this one did."""
+        source = self.places.here()
+        while node is not last:
+            node.meta.setdefault("source", source)
+            node = node._prev
 
 
-def _with_tensor_indices(body: Callable[..., Any]) -> Callable[..., Any]:
+def _with_tensor_indices(body: Callable[..., Any], places: Places) -> Callable[..., Any]:
     def run(*args: Any) -> Any:
-        with _TensorIndices():
+        with _TensorIndices(places):
             return body(*args)
 
     return run
