@@ -162,13 +162,14 @@ class Jitted:
         name = getattr(self, "__qualname__", "")
         if getattr(sys.modules.get(getattr(self, "__module__", "")), name, None) is self:
             return name
-        return _again, (self.f, self._settings())
+        return _again, (self.f, self.settings())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Jitted:
         """A function of its own, uncompiled."""
-        return _again(*copy.deepcopy((self.f, self._settings()), memo))
+        return _again(*copy.deepcopy((self.f, self.settings()), memo))
 
-    def _settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
+        """The options that it was made with."""
         return {
             "in_dims": self.mapped.in_dims,
             "out_dims": self.mapped.out_dims,

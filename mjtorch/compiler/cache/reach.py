@@ -32,6 +32,7 @@ from torch import Tensor
 
 from mjtorch.compiler.cache.fingerprint import ASIDE, ATOMS, NAMED, PACKAGE, SILENT, UnfamiliarError, Walk, root_of
 from mjtorch.tree.dataclass import NAMESPACE
+from mjtorch.tree.static import Name
 
 INSTALLED = tuple(
     os.path.abspath(p) + os.sep
@@ -89,7 +90,7 @@ EXACT = (
 )
 OPERATORS = {"aten", "prim", "prims", "higher_order", PACKAGE}
 # Objects of the package that hold more than what they compute.
-SETTINGS = {"mjtorch.compiler.jit.Jitted": ("f", "in_dims", "out_dims", "static_argnames", "backend", "options")}
+JITTED = "mjtorch.compiler.jit.Jitted"
 
 
 class Reach(Walk):
@@ -309,6 +310,8 @@ class Reach(Walk):
         elif isinstance(x, enum.Enum):
             self._class(kind)
             self.each("member", [x.name, x.value])
+        elif isinstance(x, Name):
+            self.each("static", x.values)
         elif isinstance(x, (Tensor, np.ndarray, np.generic)):
             self._array(x)
         elif isinstance(x, EXACT):
@@ -349,8 +352,8 @@ class Reach(Walk):
         parts = self.parts(x)
         if parts is not None:
             self.each(address, parts)
-        elif address in SETTINGS:
-            self.each(address, [getattr(x, name) for name in SETTINGS[address]])
+        elif address == JITTED:
+            self.each(address, [x.f, x.settings()])
         elif isinstance(x, (list, tuple, dict, set, frozenset)):
             self._class(kind)
             self._container(x)

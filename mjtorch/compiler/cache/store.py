@@ -262,10 +262,9 @@ def _whole(path: pathlib.Path) -> bool:
     """Whether the entry is there and is what was written down: a truncated one, or another, may crash."""
     try:
         seal = json.loads(_seal(path).read_text())
-        name = seal.get("name", path.name)  # which earlier versions did not write down
-        same = name == path.name and seal["size"] == path.stat().st_size
+        same = seal["name"] == path.name and seal["size"] == path.stat().st_size
         return same and digest(path) == seal["sha256"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
