@@ -38,12 +38,19 @@ def cholesky_solve(factor: Tensor, b: Tensor) -> Tensor:
     return x if b.dim() == factor.dim() else x.squeeze(-1)
 
 
-def ltl(a: Tensor) -> tuple[Tensor, Tensor]:
-    """Lower factors `L` of positive definite `a = L^T L (..., n, n)`, and where pivots were clamped (...) (mj_factorI).
+def ltl(a: Tensor) -> Tensor:
+    """Lower factors `L` of positive definite `a = L^T L (..., n, n)`. NaN in, NaN out; never raises.
 
-    The last row is eliminated first, so that L has the zeros that `a` has by the branches of a tree. Pivots that are
-    less than `MIN_VALUE` are replaced by it as in C: what is singular then has a solution, if a large one. In single
-    precision they are no less than the rounding of what they are a difference of.
+    The last row is eliminated first, so that L has the zeros that `a` has by the branches of a tree.
+    """
+    return cholesky(a.flip((-2, -1))).mT.flip((-2, -1))
+
+
+def clamped_ltl(a: Tensor) -> tuple[Tensor, Tensor]:
+    """`ltl(a)`, and where pivots were clamped (...) (mj_factorI).
+
+    Pivots that are less than `MIN_VALUE` are replaced by it as in C: what is singular then has a solution, if a large
+    one. In single precision they are no less than the rounding of what they are a difference of.
     """
     reverse = a.flip((-2, -1))
     factor, info = torch.linalg.cholesky_ex(reverse.detach())

@@ -41,13 +41,16 @@ def factorised(m: Model, d: Data, inertia: Tensor) -> tuple[Data, Tensor]:
     What is not zero must couple dofs of one kinematic tree only: trees are factored one by one.
     """
     p = m.plan.kinematics
-    if p.trees:
-        blocks, flags = zip(*(linalg.ltl(x) for x in tree_blocks(m, inertia)), strict=True)
-        factor = torch.cat([*(x.flatten() for x in blocks), inertia.new_zeros(1)])[p.tree_source]
-        clamped = torch.cat(flags).any()
+    blocks = tree_blocks(m, inertia) if p.trees else [inertia[None]]
+    if p.is_sound:
+        factors = [linalg.ltl(x) for x in blocks]
     else:
-        factor, clamped = linalg.ltl(inertia)
-    return d.replace(warning=d.warning + F.pad(clamped[None], (INERTIA, len(d.warning) - INERTIA - 1))), factor
+        factors, flags = map(list, zip(*(linalg.clamped_ltl(x) for x in blocks), strict=True))
+        clamped = torch.cat(flags).any()
+        d = d.replace(warning=d.warning + F.pad(clamped[None], (INERTIA, len(d.warning) - INERTIA - 1)))
+    if not p.trees:
+        return d, factors[0][0]
+    return d, torch.cat([*(x.flatten() for x in factors), inertia.new_zeros(1)])[p.tree_source]
 
 
 def tree_blocks(m: Model, matrix: Tensor) -> list[Tensor]:

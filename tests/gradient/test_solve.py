@@ -41,7 +41,7 @@ def solution(m: Model, d: Data, values: Values) -> Tensor:
     M = mjtorch.full_m(m, d)
     # A change of D changes R, its inverse; the unconstrained acceleration says what the smooth force is.
     R = torch.where(d.efc_D != 0, 1 / torch.where(d.efc_D != 0, d.efc_D, 1.0), d.efc_R)
-    d = solve(m, d.replace(qfrc_smooth=M @ d.qacc_smooth, qLD=linalg.ltl(M)[0], efc_R=R))
+    d = solve(m, d.replace(qfrc_smooth=M @ d.qacc_smooth, qLD=linalg.ltl(M), efc_R=R))
     return torch.cat([d.qacc, 0.01 * d.efc_force, 0.01 * d.qfrc_constraint])
 
 

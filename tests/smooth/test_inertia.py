@@ -1,10 +1,12 @@
 """The factor of the inertia, also where that is singular, as C has it."""
 
+from collections.abc import Callable
+
 import mujoco
 import numpy as np
 import pytest
 import torch
-from reference import SINCE_4
+from reference import SINCE_4, load
 
 import mjtorch
 from mjtorch.math import linalg
@@ -85,14 +87,28 @@ def test_worlds(slides: mujoco.MjModel) -> None:
     torch.testing.assert_close(mjtorch.jit(acceleration, in_dims=(0,))(armature), alone)
 
 
+@pytest.mark.parametrize("which", [linalg.ltl, lambda a: linalg.clamped_ltl(a)[0]])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_derivatives(dtype: torch.dtype) -> None:
+def test_derivatives(which: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype) -> None:
     """Of a factor, in both modes; of worlds side by side."""
     x = torch.randn(2, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
 
     def factor(x: torch.Tensor) -> torch.Tensor:
-        return linalg.ltl(x @ x.mT + torch.eye(4, dtype=x.dtype))[0]
+        return which(x @ x.mT + torch.eye(4, dtype=x.dtype))
 
     L = factor(x.detach().to(dtype))
     torch.testing.assert_close(L.mT @ L, (x @ x.mT + torch.eye(4)).detach().to(dtype))
     assert torch.autograd.gradcheck(factor, x, check_forward_ad=True, check_batched_grad=True)
+
+
+# Three hinges, of which two may become parallel.
+GIMBAL = """<mujoco><worldbody><body><joint axis="1 0 0"/><joint axis="0 1 0"/><joint axis="0 0 1"/>
+<geom type="box" size=".1 .2 .3"/></body></worldbody></mujoco>"""
+SOUND = [("gym/humanoid", True), ("gym/ant", True), ("gym/hopper", True), ("collection/humanoid", True)]
+SOUND += [(SLIDES, False), (GIMBAL, False)]
+
+
+@pytest.mark.parametrize("name, sound", SOUND)
+def test_sound(name: str, sound: bool) -> None:
+    """Models that cannot be singular do without clamping."""
+    assert mjtorch.put_model(load(name)).plan.kinematics.is_sound == sound

@@ -71,12 +71,14 @@ class KinematicsPlan(tree.Tree):
     body_slides: (nbody, 1) 1 for a body on nothing but sliders, aligned with its axes (body_simple is 2)
     M_row, M_col: (nC,) dofs of each stored element of M, M_diagonal: (nC,) 1 on the diagonal
     M_dense: (nv, nv) where each element of the dense matrix lies in [M, 0]
+    is_sound: static, whether the inertia cannot become singular, whatever the position
     trees: the kinematic trees, by size; none if there is one, or if to treat them one by one would not save half
     tree_dof: (nv,) where each dof lies in those of `trees`; (0,) without any
     tree_source: (nv, nv) where each element of a dense matrix lies in [blocks of trees, 0]; (0, 0) without `trees`
     cam, light: how cameras and lights follow bodies
     """
 
+    is_sound: bool = tree.field(static=True)
     link_order: Tensor
     hops: tuple[Tensor, ...]
     free_qpos: Tensor
@@ -123,6 +125,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> KinematicsPlan:
     hops = tuple(make.ints(hop) for hop in arrays.pop("hops"))
     trees, tree_dof, tree_source = _trees(mj_model, make, arrays["M_dense"])
     return KinematicsPlan(
+        is_sound=_is_sound(mj_model),
         hops=hops,
         cam=_tracking(mj_model.cam_mode, mj_model.cam_bodyid, mj_model.cam_targetbodyid, make),
         light=_tracking(mj_model.light_mode, mj_model.light_bodyid, mj_model.light_targetbodyid, make),
@@ -132,6 +135,46 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> KinematicsPlan:
         tree_dof=make.ints(tree_dof),
         tree_source=make.ints(tree_source),
     )
+
+
+# An inertia that keeps this share of itself when all else moves freely is far from singular.
+SOUND = 1e-4
+
+
+def _is_sound(m: mujoco.MjModel) -> bool:
+    """Whether the pivots of the inertia have a lower bound that no position takes away.
+
+    A pivot is what is left of a dof's inertia when the dofs behind it yield: at least its armature, and what the body
+    that it moves has by itself.
+    """
+    least = np.array(m.dof_armature)
+    for body in range(m.nbody):
+        dofs = slice(m.body_dofadr[body], m.body_dofadr[body] + m.body_dofnum[body])
+        least[dofs] += _own_pivots(m, body)
+    return bool((least >= SOUND * m.dof_M0).all())
+
+
+def _own_pivots(m: mujoco.MjModel, body: int) -> np.ndarray:
+    """Lower bounds (n,) of the pivots of the dofs of `body`, if nothing else had a mass."""
+    joints = np.arange(m.body_jntadr[body], m.body_jntadr[body] + m.body_jntnum[body])
+    kind = m.jnt_type[joints]
+    turns, slides = joints[kind != SLIDE], joints[kind == SLIDE]
+    if len(turns) > 1:  # which may become parallel: only the last one is sure of something
+        last = m.dof_jntid[m.body_dofadr[body] :][: m.body_dofnum[body]] == joints[-1]
+        return last * (kind[-1] != SLIDE) * m.body_inertia[body].min()
+    mass, inertia = m.body_mass[body], m.body_inertia[body].min()
+    # A body that turns about a point beside its centre of mass feels lighter there.
+    reach = np.square(m.body_ipos[body] - m.jnt_pos[turns]).sum()
+    mass = mass * inertia / max(inertia + mass * reach, mujoco.mjMINVAL)
+    axes = m.jnt_axis[slides][::-1]
+    independent = np.square(np.diagonal(np.linalg.qr(axes.T)[1]))[::-1] if len(slides) <= 3 else np.zeros(len(slides))
+    shares = dict(zip(slides.tolist(), mass * independent, strict=True))
+    own: list[float] = []
+    for joint, type_ in zip(joints.tolist(), kind, strict=True):
+        own += {FREE: [mass] * 3 + [inertia] * 3, BALL: [inertia] * 3, HINGE: [inertia]}.get(
+            type_, [shares.get(joint, 0)]
+        )
+    return np.array(own)
 
 
 # More sizes of trees than this, and code for each of them costs more than it saves.
