@@ -54,8 +54,8 @@ class Source:
 
 FLOAT_UNARY = (
     "sin cos tan asin acos atan asinh acosh atanh sinh cosh tanh exp expm1 log log1p log2 log10 exp2 sqrt rsqrt "
-    "reciprocal sigmoid erf erfc floor ceil round trunc neg abs sign sgn signbit relu isnan isinf isfinite isposinf "
-    "isneginf square frac logit deg2rad rad2deg nan_to_num sinc logical_not positive"
+    "reciprocal sigmoid erf erfc lgamma floor ceil round trunc neg abs sign sgn signbit relu isnan isinf isfinite "
+    "isposinf isneginf square frac logit deg2rad rad2deg nan_to_num sinc logical_not positive"
 ).split()
 ACTIVATIONS = (
     "silu softplus elu leaky_relu relu6 hardtanh selu celu mish softsign hardswish hardsigmoid logsigmoid tanhshrink "

@@ -1,7 +1,7 @@
 """The elementary functions of the intermediate representation: what each takes, means, costs, and is called in C.
 
 To add one, add a row. With `aten`, calls of that operation are lowered to it; with `c`, the C function of that name is
-called for each world. What needs more than that has a definition of its own in `targets/cpu/vector.h`, or a rule of its
+called for each world. What needs more than that has a definition of its own in `targets/c/vector.h`, or a rule of its
 own in `lower/elementwise.py`.
 """
 
@@ -121,6 +121,7 @@ OPS: dict[str, Op] = {
     "log2": _function("log2", np.log2),
     "erf": _function("erf", _torch(torch.erf)),
     "erfc": _function("erfc", _torch(torch.erfc)),
+    "lgamma": _function("lgamma", _torch(torch.lgamma)),
     "atan2": Op(FLOATS, np.arctan2, c=("atan2f", "atan2")),
     "hypot": Op(FLOATS, np.hypot, c=("hypotf", "hypot")),
     # to integers, as floats

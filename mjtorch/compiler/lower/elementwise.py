@@ -9,13 +9,12 @@ import torch
 from torch.fx import Node
 
 from mjtorch.compiler.ir.nodes import BOOL, INT, Call
+from mjtorch.compiler.ir.ops import OPS
 from mjtorch.compiler.lower.lowering import Lowering, cast, rule
 from mjtorch.compiler.lower.values import DTYPES, Array, Lazy, NoRule, Value, View, broadcast
 
-FLOAT_UNARY = (
-    "sin cos tan asin acos atan asinh acosh atanh sinh cosh tanh exp expm1 log log1p log2 sqrt rsqrt reciprocal "
-    "sigmoid erf erfc"
-).split()
+# Those that are one elementary function: what PyTorch calls it, and we.
+FLOAT_UNARY = {op.aten: name for name, op in OPS.items() if op.aten}
 ROUNDING = ("floor", "ceil", "round", "trunc")
 # Powers up to this are products.
 MAX_POWER = 8
@@ -42,7 +41,7 @@ def common_dtype(node: Node, *values: Value) -> str:
 
 @rule(*FLOAT_UNARY)
 def _float_unary(low: Lowering, node: Node, x: Value) -> Lazy:
-    return low.elementwise(op_name(node), x, dtype=result_dtype(node))
+    return low.elementwise(FLOAT_UNARY[op_name(node)], x, dtype=result_dtype(node))
 
 
 @rule(*ROUNDING)
