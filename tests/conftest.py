@@ -6,6 +6,8 @@ import mujoco
 import pytest
 import torch
 
+from mjtorch.compiler.cache import warm
+
 # What `pytest -m quick` runs: the ground floor, the compiler where little is built, and the stages of a few models.
 # Each entry is the beginning of the names of tests. Those of `torch.compile` are slow, and have that in their names.
 QUICK = (
@@ -63,3 +65,9 @@ def is_quick(item: pytest.Item) -> bool:
         return False
     model = item.callspec.params.get("model") if hasattr(item, "callspec") else None
     return model is None or model in QUICK_MODELS
+
+
+@pytest.fixture
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions are traced in this test, also where an earlier one, or an earlier run, has left their programs."""
+    monkeypatch.setattr(warm, "address", lambda *_: warm.Address(why="a test counts its traces"))
