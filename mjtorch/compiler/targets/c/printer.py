@@ -5,22 +5,28 @@ from __future__ import annotations
 import math
 import pathlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 
 import numpy as np
 
 from mjtorch.compiler.ir.nodes import (
     BOOL,
+    COMMON,
+    CONSTANT,
     FLOAT32,
     FLOAT64,
     INT,
+    UNIFORM,
+    Assign,
     Body,
     Buffer,
+    Declare,
     Entry,
     Expr,
     For,
     FromIndex,
     Gather,
+    Group,
+    If,
     Index,
     Item,
     Length,
@@ -59,6 +65,8 @@ class Printer(ABC):
     functions: heads and bodies of those printed so far, and what namespace they are in
     loops: variables of the loops around the statement that is printed
     running: flags of the `While` loops around it
+    names: of constant arrays
+    space: the namespace of what is printed: "uniform" for what all worlds have in common, a target may have others
     """
 
     def __init__(self, program: Program) -> None:
@@ -68,6 +76,8 @@ class Printer(ABC):
         self.functions: list[tuple[str, str, str]] = []
         self.loops: list[str] = []
         self.running: list[Expr] = []
+        self.names = {b: f"K{k}" for k, b in enumerate(program.constants)}
+        self.space = ""
 
     # --- indices ---
 
@@ -137,11 +147,38 @@ class Printer(ABC):
     def gather(self, e: Gather) -> str:
         """An element at a place of each world's own."""
 
+    # --- what all worlds have in common ---
+
+    def is_elsewhere(self, b: Buffer) -> bool:
+        """Whether a buffer is not in the memory of what is printed, but all worlds have it in common."""
+        return b.kind in COMMON and not (b.kind == UNIFORM and self.space == "uniform")
+
+    def common(self, b: Buffer) -> str:
+        """An array that all worlds have in common."""
+        if b.kind == UNIFORM:
+            return f"(u.{LETTER[b.dtype]}+{self.layout.offsets[b]})"
+        return self.names[b] if b.kind == CONSTANT else f"(({SCALARS[b.dtype]} const*)in[{self.row(b)}].data)"
+
+    def row(self, b: Buffer) -> int:
+        """Which of the arrays that are given a shared input is."""
+        return b.position
+
     # --- statements ---
 
     @abstractmethod
     def statement(self, s: Statement) -> str:
         """A statement."""
+
+    def plain(self, s: Statement) -> str:
+        """A statement that is the same in all of these languages."""
+        if isinstance(s, Declare):
+            return f"{TYPES[s.local.dtype]} {s.local.name}={self.expr(s.value)};"
+        if isinstance(s, Assign):
+            return f"{self.expr(s.local)}={self.expr(s.value)};"
+        if isinstance(s, If):
+            return f"if(any({self.expr(s.flag)})){{{self.body(s.body)}}}else{{{self.body(s.otherwise)}}}\n"
+        assert isinstance(s, Group), f"{type(self).__name__} cannot print {type(s).__name__}"
+        return f"{{{self.body(s.body)}}}\n"
 
     def body(self, statements: Body) -> str:
         """Statements; a comment says where those of another operation begin."""
@@ -192,8 +229,3 @@ def power_of_two(e: Expr) -> int | None:
 def array(x: np.ndarray, dtype: str) -> str:
     """The entries of a constant array."""
     return ",".join(literal(Number(v.item(), dtype)) if dtype != BOOL else str(int(v)) for v in x)
-
-
-def names_of(constants: Sequence[Buffer]) -> dict[Buffer, str]:
-    """What constant arrays are called."""
-    return {b: f"K{k}" for k, b in enumerate(constants)}

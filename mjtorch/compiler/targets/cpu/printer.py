@@ -7,22 +7,17 @@ import dataclasses
 from mjtorch.compiler.ir.nodes import (
     BOOL,
     COMMON,
-    CONSTANT,
     INPUT,
     OUTPUT,
     SCRATCH,
     UNIFORM,
-    Assign,
     Body,
     Buffer,
     Compact,
-    Declare,
     Expr,
     For,
     Function,
     Gather,
-    Group,
-    If,
     Index,
     Load,
     Program,
@@ -34,7 +29,7 @@ from mjtorch.compiler.ir.nodes import (
     Variable,
     While,
 )
-from mjtorch.compiler.targets.c.printer import LETTER, SCALARS, TYPES, Printer, array, names_of, vector_header
+from mjtorch.compiler.targets.c.printer import LETTER, SCALARS, TYPES, Printer, array, vector_header
 
 ONE = {**SCALARS, BOOL: "MASK"}  # of a vector
 # The same for one lane of the vectors, and how to call what runs on one.
@@ -82,14 +77,11 @@ class Source:
 class CpuPrinter(Printer):
     """State of one printing.
 
-    space: the namespace of what is printed: "lane" for one world after the other, "uniform" for what all have in common
     own: variables that hold buffers meanwhile
     """
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self.names = names_of(program.constants)
-        self.space = ""
         self.own: dict[Buffer, str] = {}
 
     # --- memory ---
@@ -103,16 +95,6 @@ class CpuPrinter(Printer):
     def moving(self, b: Buffer, i: Index, offset: Expr) -> str:
         """Arguments that mean an address at an offset."""
         return f"{LETTER[b.dtype]},{self.index(i + self.layout.offsets[b])},{self.expr(offset)}"
-
-    def is_elsewhere(self, b: Buffer) -> bool:
-        """Whether a buffer is not in the memory of what is printed, but all worlds have it in common."""
-        return b.kind in COMMON and not (b.kind == UNIFORM and self.space == "uniform")
-
-    def common(self, b: Buffer) -> str:
-        """An array that all worlds have in common."""
-        if b.kind == UNIFORM:
-            return f"(u.{LETTER[b.dtype]}+{self.layout.offsets[b]})"
-        return self.names[b] if b.kind == CONSTANT else f"(({SCALARS[b.dtype]} const*)in[{b.position}].data)"
 
     def load(self, e: Load) -> str:
         """C++ for a load."""
@@ -150,28 +132,19 @@ class CpuPrinter(Printer):
             if s.buffer in self.own:
                 return f"{self.own[s.buffer]}[{self.index(s.index)}+{self.expr(s.offset)}]={self.expr(s.value)};"
             return f"scatter{LETTER[s.buffer.dtype]}({self.moving(s.buffer, s.index, s.offset)},{self.expr(s.value)});"
-        if isinstance(s, Declare):
-            return f"{TYPES[s.local.dtype]} {s.local.name}={self.expr(s.value)};"
-        if isinstance(s, Assign):
-            return f"{s.local.name}={self.expr(s.value)};"
         if isinstance(s, For):
             test = "" if s.guard is None or self.space == "lane" else f"if(!any({self.expr(s.guard)}))continue;"
             return f"{self.head(s)}{{{test}{self.loop_body(s)}}}\n"
         if isinstance(s, While):
             return self.loop(s)
-        if isinstance(s, If):
-            return f"if(any({self.expr(s.flag)})){{{self.body(s.body)}}}else{{{self.body(s.otherwise)}}}\n"
         if isinstance(s, Compact):
             return self.compact(s)
-        if isinstance(s, Group):
-            return f"{{{self.body(s.body)}}}\n"
         if isinstance(s, Function):
             name, more = self.function(s.body, self.body(s.body), self.space)
             return f"{name}(PASS{more});"
         if isinstance(s, Scalarized):
             return self.scalarized(s)
-        assert isinstance(s, ScalarizedCopy), f"no CPU executes {type(s).__name__}"
-        return self.copies(s.body)
+        return self.copies(s.body) if isinstance(s, ScalarizedCopy) else self.plain(s)
 
     def loop(self, s: While) -> str:
         """C++ for a loop."""

@@ -9,7 +9,6 @@ import numpy as np
 
 from mjtorch.compiler.ir.nodes import (
     BOOL,
-    COMMON,
     CONSTANT,
     FLOAT32,
     FLOAT64,
@@ -17,20 +16,16 @@ from mjtorch.compiler.ir.nodes import (
     OUTPUT,
     SHARED,
     UNIFORM,
-    Assign,
     Barrier,
     Body,
     Buffer,
     Call,
     Compact,
-    Declare,
     Expr,
     FirstLane,
     For,
     Function,
     Gather,
-    Group,
-    If,
     Index,
     Load,
     Local,
@@ -44,7 +39,7 @@ from mjtorch.compiler.ir.nodes import (
 )
 from mjtorch.compiler.passes.parallelize import identity, lane_work
 from mjtorch.compiler.passes.warp_memory import BYTES, FAR, NEAR, space_bytes
-from mjtorch.compiler.targets.c.printer import LETTER, SCALARS, TYPES, Printer, array, names_of, vector_header
+from mjtorch.compiler.targets.c.printer import LETTER, SCALARS, TYPES, Printer, array, vector_header
 
 WARP_HEADER = pathlib.Path(__file__).with_name("warp.h")
 
@@ -77,11 +72,9 @@ class WarpPrinter(Printer):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self.names = names_of(program.constants)
         self.slots = {b: k for buffers in (program.inputs, program.outputs) for k, b in enumerate(buffers)}
         self.registers: dict[Buffer, str] = {}
         self.partial: dict[Local, str] = {}
-        self.space = ""
         self.lists = self.most_lists = 0
         self.barriers = 0
 
@@ -97,16 +90,6 @@ class WarpPrinter(Printer):
     def at_offset(self, b: Buffer, i: Index, offset: Expr) -> str:
         """The element of an array at an offset."""
         return f"{self.address(b, i)[:-1]}+{self.expr(offset)}]"
-
-    def is_elsewhere(self, b: Buffer) -> bool:
-        """Whether a buffer is not in the memory of what is printed, but all worlds have it in common."""
-        return b.kind in COMMON and not (b.kind == UNIFORM and self.space == "uniform")
-
-    def common(self, b: Buffer) -> str:
-        """An array that all worlds have in common."""
-        if b.kind == UNIFORM:
-            return f"(u.{LETTER[b.dtype]}+{self.layout.offsets[b]})"
-        return self.names[b] if b.kind == CONSTANT else f"(({SCALARS[b.dtype]} const*)in[{self.slots[b]}].data)"
 
     def given(self, e: Load | Gather, offset: str) -> str:
         """An element of what is given, which is read where it is."""
@@ -156,10 +139,6 @@ class WarpPrinter(Printer):
             return f"{self.address(s.buffer, s.index)}={self.expr(s.value)};"
         if isinstance(s, Scatter):
             return f"{self.at_offset(s.buffer, s.index, s.offset)}={self.expr(s.value)};"
-        if isinstance(s, Declare):
-            return f"{TYPES[s.local.dtype]} {s.local.name}={self.expr(s.value)};"
-        if isinstance(s, Assign):
-            return f"{self.expr(s.local)}={self.expr(s.value)};"
         if isinstance(s, Barrier):
             self.barriers += 1
             return "SYNC;"
@@ -170,16 +149,15 @@ class WarpPrinter(Printer):
             return f"{'UNROLL ' if s.unroll else ''}{self.head(s)}{{{test}{self.loop_body(s)}}}\n"
         if isinstance(s, While):
             return self.loop(s)
-        if isinstance(s, If):
-            return f"if(any({self.expr(s.flag)})){{{self.body(s.body)}}}else{{{self.body(s.otherwise)}}}\n"
         if isinstance(s, Compact):
             return self.compact(s)
-        if isinstance(s, Group):
-            return f"{{{self.body(s.body)}}}\n"
         if isinstance(s, Function):
             return self.call(s)
-        assert isinstance(s, ParallelFor), f"no warp executes {type(s).__name__}"
-        return self.parallel(s)
+        return self.parallel(s) if isinstance(s, ParallelFor) else self.plain(s)
+
+    def row(self, b: Buffer) -> int:
+        """Which of the arrays that are given a shared input is: in the order of the program."""
+        return self.slots[b]
 
     def loop(self, s: While) -> str:
         """A loop that all lanes leave at once."""
