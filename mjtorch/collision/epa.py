@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mjtorch.collision.gjk import Support
+from mjtorch.collision.gjk import Support, difference
 from mjtorch.collision.support import is_at
 from mjtorch.control_flow.while_loop import while_loop
 from mjtorch.math.vector import MIN_VALUE, basis, cross, dot, norm, normalize
@@ -25,7 +25,7 @@ TETRAHEDRON = ((0, 2, 1), (0, 1, 3), (1, 2, 3), (0, 3, 2))
 class Polytope(NamedTuple):
     """n polytopes with triangular faces; V corners at most, and F = 2 V - 4 faces (Euler).
 
-    point1, point2: (n, V, 3) [m] corners, on shape 1 and on shape 2
+    point1, point2: (n, V, c) corners, on shape 1 and on shape 2, as in `Support`
     face: (n, F, 3) corners, plane: (n, F, 4) outward normals and distances [m] from the origin; alive: (n, F) bool
     reach: (n, 4) the normal along which the difference was found to reach least far, and how far [m] that is
     done: (n,) bool, no face can be moved further out
@@ -44,7 +44,7 @@ class Depth(NamedTuple):
     """The face of the difference nearest to the origin.
 
     normal: (n, 3) outward, depth: (n,) [m], negative if the shapes are apart (and then not their distance)
-    point1, point2: (n, 3, 3) [m] its corners, on shape 1 and on shape 2
+    point1, point2: (n, 3, c) its corners, on shape 1 and on shape 2, as in `Support`
     weight: (n, 3) of the corners in the point of the face nearest to the origin
     reach: (n, 4) as in `Polytope`: a normal and an upper bound of the depth; both agree if the iteration converged
     """
@@ -72,7 +72,7 @@ def epa(
     """
     polytope = tetrahedron(support, start, 4 + iterations)
     polytope = polytope._replace(done=~active)
-    scale = norm(polytope.point2[:, :4] - polytope.point1[:, :4]).amax(-1)
+    scale = norm(difference(polytope.point1[:, :4], polytope.point2[:, :4])).amax(-1)
     rounding = 64 * torch.finfo(scale.dtype).eps * scale
     enough = torch.maximum(2 * rounding, relative * scale).clamp(min=tolerance)
     count = torch.full((), 4, dtype=torch.long, device=start.device)
@@ -87,9 +87,9 @@ def epa(
     return nearest_face(while_loop(unfinished, body, (polytope, count))[0])
 
 
-def no_depth(like: Tensor) -> Depth:
-    """What stands for the depth of n pairs that are apart; like: (n, 3)."""
-    row, corners = torch.zeros_like(like), like.new_zeros((*like.shape, 3))
+def no_depth(like: Tensor, columns: int) -> Depth:
+    """What stands for the depth of n pairs that are apart; like: (n, 3), columns: c of `Support`."""
+    row, corners = torch.zeros_like(like), like.new_zeros((*like.shape, columns))
     return Depth(
         row, torch.zeros_like(like[:, 0]), corners, corners.clone(), row.clone(), like.new_zeros((len(like), 4))
     )
@@ -108,13 +108,14 @@ def tetrahedron(support: Support, start: Tensor, corners: int) -> Polytope:
     volume = dot(normal, _difference(points[3]) - _difference(points[0]))
 
     point = torch.stack(points, dim=1)
+    one, two = point.chunk(2, dim=-1)
     faces = torch.tensor(TETRAHEDRON, device=device).expand(n, 4, 3)
     faces = torch.where((volume > 0)[:, None, None], faces, faces.flip(-1))
     corner = _difference(point).gather(1, faces.flatten(1)[..., None].expand(n, 12, 3)).unflatten(1, (4, 3))
     spare = 2 * corners - 8
     return Polytope(
-        point1=torch.nn.functional.pad(point[..., :3], (0, 0, 0, corners - 4)),
-        point2=torch.nn.functional.pad(point[..., 3:], (0, 0, 0, corners - 4)),
+        point1=torch.nn.functional.pad(one, (0, 0, 0, corners - 4)),
+        point2=torch.nn.functional.pad(two, (0, 0, 0, corners - 4)),
         face=torch.nn.functional.pad(faces, (0, 0, 0, spare)),
         plane=torch.nn.functional.pad(plane_of(*corner.unbind(2)), (0, 0, 0, spare)),
         alive=(torch.arange(4 + spare, device=device) < 4).expand(n, 4 + spare).clone(),
@@ -124,7 +125,7 @@ def tetrahedron(support: Support, start: Tensor, corners: int) -> Polytope:
 
 
 def _difference(points: Tensor) -> Tensor:
-    return points[..., 3:] - points[..., :3]
+    return difference(*points.chunk(2, dim=-1))
 
 
 def _further(support: Support, origin: Tensor, direction: Tensor) -> Tensor:
@@ -153,7 +154,7 @@ def expanded(support: Support, p: Polytope, corner: Tensor, rounding: Tensor, en
     nearest = p.plane[..., 3].masked_fill(~p.alive, torch.inf).argmin(-1)
     plane = p.plane.gather(1, nearest[:, None, None].expand(n, 1, 4))[:, 0]
     new1, new2 = support(plane[:, :3])
-    new = new2 - new1
+    new = difference(new1, new2)
     extent = dot(plane[:, :3], new, keepdim=True)
     gain = extent[:, 0] - plane[:, 3]
     less = ~p.done[:, None] & (extent < p.reach[:, 3:])
@@ -168,7 +169,7 @@ def expanded(support: Support, p: Polytope, corner: Tensor, rounding: Tensor, en
     inner = removed + 2 - added
     done = done | (inner < 0) | (inner % 2 != 0) | (added < 3)
 
-    position = p.point2 - p.point1
+    position = difference(p.point1, p.point2)
     ahead = position.gather(1, follower[..., None].expand(n, size, 3))
     fan = torch.where(on_rim[..., None], plane_of(position, ahead, new[:, None].expand(n, size, 3)), 0.0)
 
@@ -184,7 +185,7 @@ def expanded(support: Support, p: Polytope, corner: Tensor, rounding: Tensor, en
     triangle = torch.stack([corner.expand_as(source), source, follower.gather(1, source)], dim=-1)
     write = (taken & ~done[:, None])[..., None]
     # Of a polytope that is done, no face has this corner.
-    slot = corner.expand(n, 1, 3)
+    slot = corner.expand(n, 1, new1.shape[1])
     return Polytope(
         point1=p.point1.scatter(1, slot, new1[:, None]),
         point2=p.point2.scatter(1, slot, new2[:, None]),
@@ -222,9 +223,9 @@ def nearest_face(p: Polytope) -> Depth:
     flat = torch.isinf(plane[:, 3:])
     normal = torch.where(flat, p.reach[:, :3], plane[:, :3])
     depth = plane[:, 3].masked_fill(flat[:, 0], 0.0)
-    corner = p.face.gather(1, nearest.expand(n, 1, 3))[:, 0, :, None].expand(n, 3, 3)
+    corner = p.face.gather(1, nearest.expand(n, 1, 3))[:, 0, :, None].expand(n, 3, p.point1.shape[2])
     point1, point2 = p.point1.gather(1, corner), p.point2.gather(1, corner)
-    position = point2 - point1 - (normal * depth[:, None])[:, None]
+    position = difference(point1, point2) - (normal * depth[:, None])[:, None]
     # Areas of the triangles that the nearest point makes with the edges.
     opposite = cross(position.roll(-1, 1), position.roll(1, 1))
     # Negative where a face in the same plane is the one that the point is in, which does as well.

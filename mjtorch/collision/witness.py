@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mjtorch.collision.frame import make_frame
-from mjtorch.collision.gjk import Support
+from mjtorch.collision.gjk import Support, difference
 from mjtorch.collision.support import HULLS, PRISM, Core, is_at, to_local, to_world
 from mjtorch.control_flow.fori_loop import fori_loop
 from mjtorch.math.shape import Shape
@@ -86,8 +86,8 @@ def _reshaped(shape: Core, q: Tensor, m: Tensor, corner: Tensor) -> tuple[Tensor
     corner: (n, 3, 3) [m] vertices in the world, constants, one or two of them repeated on an edge or at a vertex
     """
     local = (corner - shape.pos.detach()[:, None]) @ shape.mat.detach()
-    which = (shape.vert.detach()[:, None] - local[:, :, None]).abs().sum(-1).argmin(-1)
-    vert = is_at(which, shape.vert.shape[1]).to(q.dtype) @ shape.vert
+    which = (shape.prism.detach()[:, None] - local[:, :, None]).abs().sum(-1).argmin(-1)
+    vert = is_at(which, shape.prism.shape[1]).to(q.dtype) @ shape.prism
     fixed = vert.detach()
     weight, is_face, edge = _weights(fixed, q)
     moved = (weight[..., None] * (vert - fixed)).sum(1)
@@ -228,7 +228,7 @@ def closer(furthest: Support, shape1: Core, shape2: Core, found: Nearest, corner
 
     def gap(normal: Tensor) -> Tensor:
         point1, point2 = furthest(-normal)
-        return dot(normal, point2 - point1)
+        return dot(normal, difference(point1, point2))
 
     scale = shape1.extent + shape2.extent
 
