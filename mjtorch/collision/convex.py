@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.collision.epa import epa, no_depth
-from mjtorch.collision.gjk import Support, gjk
+from mjtorch.collision.gjk import Support, difference, gjk
 from mjtorch.collision.multicontact import Patch, features, may_touch_along_faces, multicontact, no_patch, polygon
 from mjtorch.collision.support import (
     CURVED,
@@ -30,6 +30,8 @@ from mjtorch.model.plan.mesh import Hulls
 
 # How far, relative to the size of a face, its points may be from the furthest along its normal.
 LAG = 0.02
+# How far, relative to the size of the smaller shape, points may be from where the normal says that they are.
+TOUCH = 1e-4
 # How closely, relative to their size, a polytope is fitted to shapes with a normal everywhere, before Newton's method.
 CLOSELY = 2e-3
 
@@ -211,9 +213,14 @@ def searched(
     columns = apart.point1.shape[2]
     within = active & ~apart.beyond
     distance = norm(apart.nearest, keepdim=True)
-    touch = distance <= tolerance[:, None]
+    # A search that stalls does not say that shapes are apart; planes of a polytope have signs.
+    touch = ~apart.apart[:, None] | (distance <= tolerance[:, None])
     deeper = touch[:, 0] & within
-    deep = if_any(deeper, lambda: epa(furthest, start, deeper, iterations, tolerance, rough), no_depth(start, columns))
+    deep = if_any(
+        deeper,
+        lambda: epa(furthest, start, apart.reach, deeper, iterations, tolerance, rough, columns),
+        no_depth(start, columns),
+    )
 
     # At most three corners of shapes that are apart have a weight; one that has none is left out.
     weight, used = apart.weight.topk(3, -1)
@@ -231,13 +238,12 @@ def searched(
         vertices(corner2),
         within,
     )
-    if not (shape1.has(CURVED) or shape2.has(CURVED)):
-        return found
     curved = (shape1.among(CURVED) | shape2.among(CURVED)) & within
-    # Not converged: what is known best is a direction, not a face.
-    coarse = touch & (deep.reach[:, 3:] > (deep.depth + tolerance)[:, None])
-    normal = torch.where(coarse, -deep.reach[:, :3], normal)
-    return if_any(curved, lambda: rounded(furthest, shape1, shape2, found, normal, weight, curved), found)
+    # Of a polytope that did not converge, or that rounding spoilt, what is known best is a direction, not a face.
+    bound = torch.where(touch, -deep.reach[:, :3], normal)
+    enough = torch.where(curved, 0.0, deep.enough)
+    doubtful = deeper | curved
+    return if_any(doubtful, lambda: settled(shape1, shape2, found, bound, weight, deeper, curved, enough, hulls), found)
 
 
 def vertices(corner: Tensor) -> Tensor:
@@ -245,18 +251,78 @@ def vertices(corner: Tensor) -> Tensor:
     return corner[..., 3].long() if corner.shape[-1] > 3 else torch.zeros_like(corner[..., 0], dtype=torch.long)
 
 
-def rounded(
-    furthest: Support, shape1: Core, shape2: Core, found: Closest, normal: Tensor, weight: Tensor, curved: Tensor
+def settled(
+    shape1: Core,
+    shape2: Core,
+    found: Closest,
+    bound: Tensor,
+    weight: Tensor,
+    touch: Tensor,
+    curved: Tensor,
+    enough: Tensor,
+    hulls: Hulls | None,
 ) -> Closest:
-    """What was found, met more closely where it is `curved (n,)` bool; weight: (n, 3) of the corners."""
+    """What was found, or what is found from the normals `bound (n, 3)` if that is better by more than `enough (n,)`.
+
+    The depth is at most what shapes overlap by along any direction: so the better of two normals is the one along which
+    they overlap less. weight: (n, 3) of the corners; touch, curved: (n,) bool, as for `tested`
+    """
+
+    def twice(x: Tensor) -> Tensor:
+        return torch.cat([x, x])
+
+    one, two = tree.map(twice, shape1), tree.map(twice, shape2)
+    furthest, normal = opposite(one, two, hulls), torch.cat([found.nearest.normal, bound])
+    met, gap = tested(furthest, one, two, tree.map(twice, found), normal, *map(twice, (weight, touch, curved)))
+    by_face, by_bound = gap.chunk(2)
+    better = by_bound > by_face + enough
+
+    def chosen(x: Tensor) -> Tensor:
+        first, second = x.chunk(2)
+        return torch.where(better.view(-1, *(1,) * (x.dim() - 1)), second, first)
+
+    return tree.map(chosen, met)
+
+
+def tested(
+    furthest: Support,
+    shape1: Core,
+    shape2: Core,
+    found: Closest,
+    normal: Tensor,
+    weight: Tensor,
+    touch: Tensor,
+    curved: Tensor,
+) -> tuple[Closest, Tensor]:
+    """What was found with some `normal (n, 3)`, met more closely where shapes are `curved`, and the gap (n,) [m].
+
+    The depth is the overlap along the normal. Where two points that `touch` do not say so, the furthest one of the
+    smaller shape and what is opposite to it do. weight: (n, 3) of the corners; touch, curved: (n,) bool
+    """
     far1, far2 = furthest(-normal)
     corner1, vertex1 = spanned(found.corner1, found.vertex1, found.nearest.point1, far1, normal, curved)
     corner2, vertex2 = spanned(found.corner2, found.vertex2, found.nearest.point2, far2, -normal, curved)
     point1, point2 = (weight[..., None] * corner1).sum(1), (weight[..., None] * corner2).sum(1)
-    met = closer(furthest, shape1, shape2, Nearest(normal, found.nearest.dist, point1, point2), corner1, corner2)
-    pairs = zip(met, found.nearest, strict=True)
-    cores = Nearest(*(torch.where(curved.view(-1, *(1,) * (x.dim() - 1)), x, y) for x, y in pairs))
-    return Closest(cores, corner1, corner2, vertex1, vertex2, found.within)
+    gap = dot(normal, difference(far1, far2), keepdim=True)
+    small, sizes = torch.minimum(shape1.extent, shape2.extent), shape1.extent + shape2.extent
+    limit = torch.where(curved, LAG, TOUCH) * small + 64 * torch.finfo(small.dtype).eps * sizes
+    off = (touch & ~(norm(point2 - point1 - gap * normal) <= limit))[:, None]
+    first = (shape1.extent < shape2.extent)[:, None]
+    anchor1 = torch.where(first, far1[:, :3], far2[:, :3] - gap * normal)
+    anchor2 = torch.where(first, far1[:, :3] + gap * normal, far2[:, :3])
+    point1, point2 = torch.where(off, anchor1, point1), torch.where(off, anchor2, point2)
+    corner1 = torch.where(off[..., None], anchor1[:, None], corner1)
+    corner2 = torch.where(off[..., None], anchor2[:, None], corner2)
+    vertex1 = torch.where(off, vertices(far1[:, None]), vertex1)
+    vertex2 = torch.where(off, vertices(far2[:, None]), vertex2)
+    dist = torch.where(off[:, 0], gap[:, 0], dot(normal, point2 - point1))
+    near = Nearest(normal, dist, point1, point2)
+    if shape1.has(CURVED) or shape2.has(CURVED):
+        met = closer(furthest, shape1, shape2, near, corner1, corner2)
+        pairs = zip(met, near, strict=True)
+        near = Nearest(*(torch.where(curved.view(-1, *(1,) * (x.dim() - 1)), x, y) for x, y in pairs))
+    measured = torch.where(curved, near.dist, gap[:, 0])
+    return Closest(near, corner1, corner2, vertex1, vertex2, found.within), measured
 
 
 def opposite(shape1: Core, shape2: Core, hulls: Hulls | None) -> Support:

@@ -95,7 +95,7 @@ def features(shape: Core, normal: Tensor, corner: Tensor, vertex: Tensor, hulls:
 def polygon(shape: Core, face: Tensor, hulls: Hulls | None) -> Tensor:
     """The corners (n, k, 3) [m] of faces of cores, in the world, counterclockwise; the last one repeated.
 
-    face: (n,) number of the face, as `features` has it
+    face: (n,) number of the face, as `features` has it; of shapes of other types it may be out of range
     """
     found: list[tuple[tuple[int, ...], Tensor]] = []
     if shape.has(ROUND):
@@ -114,7 +114,7 @@ def polygon(shape: Core, face: Tensor, hulls: Hulls | None) -> Tensor:
 
 def polygon_corners(hulls: Hulls, face: Tensor) -> tuple[Tensor, Tensor]:
     """The corners (n, k, 3) [m] of polygons `face (n,)` of hulls, the last one repeated, and how many they are (n,)."""
-    first, count = hulls.corner[face].unbind(-1)
+    first, count = hulls.corner[face.clamp(max=len(hulls.corner) - 1)].unbind(-1)
     place = torch.minimum(torch.arange(hulls.corners, device=face.device), count[:, None] - 1)
     return hulls.vert[hulls.outline[first[:, None] + place]], count
 
@@ -187,7 +187,8 @@ def _box(shape: Core, corner: Tensor) -> Features:
 
 def _box_face(shape: Core, face: Tensor) -> Tensor:
     """The corners (n, 4, 3) [m] of faces of boxes, in their frames."""
-    return _signs(shape.half)[torch.tensor(BOX_FACES, device=face.device)[face]] * shape.half[:, None]
+    corner = torch.tensor(BOX_FACES, device=face.device)[face.clamp(max=len(BOX_FACES) - 1)]
+    return _signs(shape.half)[corner] * shape.half[:, None]
 
 
 def _signs(like: Tensor) -> Tensor:

@@ -21,8 +21,10 @@ from mjtorch.control_flow.fori_loop import fori_loop
 from mjtorch.math.shape import Shape
 from mjtorch.math.vector import cross, dot, norm
 
-# Steps of Newton's method by which curved surfaces are met more closely than by polytopes.
-STEPS = 4
+# Steps by which curved surfaces are met more closely than by polytopes: Newton's, but for two that try whether flat
+# sides of the first shape, and then of the second, are just across the normal.
+STEPS = 6
+FLAT1, FLAT2 = 1, 3
 # The cosine of the angle between a normal and a flat side under which it is taken as perpendicular.
 ALIGNED = 2e-2
 # How much of a size a point may be short of a corner and still be the corner.
@@ -219,6 +221,16 @@ def witness(shape1: Core, shape2: Core, found: Nearest, corner1: Tensor, corner2
     )
 
 
+def squared(shape: Core, normal: Tensor) -> Tensor:
+    """Normals (n, 3) like these but just across, or along, the flat sides that they are nearly across, or along."""
+    m = to_local(shape, normal)
+    side = (shape.half > 0) & (m.abs() < ALIGNED)
+    is_end = shape.among((Shape.CYLINDER,))[:, None] & (norm(m[:, :2], keepdim=True) < ALIGNED)
+    end = is_end & (torch.arange(3, device=m.device) < 2)
+    turned = to_world(shape, torch.where(side | end, 0.0, m))
+    return turned / norm(turned, keepdim=True)
+
+
 def closer(furthest: Support, shape1: Core, shape2: Core, found: Nearest, corner1: Tensor, corner2: Tensor) -> Nearest:
     """Nearest points of shapes of which one is curved, all constants, refined by Newton's method.
 
@@ -232,12 +244,15 @@ def closer(furthest: Support, shape1: Core, shape2: Core, found: Nearest, corner
 
     scale = shape1.extent + shape2.extent
 
-    def step(_: Tensor, now: Nearest) -> Nearest:
+    def step(number: Tensor, now: Nearest) -> Nearest:
         surface1 = surface(shape1, now.point1, now.normal, corner1)
         surface2 = surface(shape2, now.point2, -now.normal, corner2)
         change, _ = turn(surface1, surface2, now.normal)
+        is_first, is_second = number == FLAT1, number == FLAT2
+        change = torch.where(is_first | is_second, 0.0, change)
         normal = now.normal + change
         normal = normal / norm(normal, keepdim=True)
+        normal = torch.where(is_first, squared(shape1, normal), torch.where(is_second, squared(shape2, normal), normal))
         dist = gap(normal)
         # A point on a flat side may have to move where the normal cannot get better.
         better = (dist >= now.dist - 16 * torch.finfo(dist.dtype).eps * scale)[:, None]
