@@ -32,7 +32,7 @@ def bounds(m: Model, d: Data) -> Tensor:
     """
     p = m.plan.collision
     half, round, radius = parts(p.geom_type, m.geom_size.detach())
-    return reach(d.geom_xmat.detach(), half + p.hull, round, radius)
+    return reach(d.geom_xmat.detach(), half + p.hull_reach, round, radius)
 
 
 def everything(family: Family) -> Chosen:

@@ -5,30 +5,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-
-class Hull(NamedTuple):
-    """Convex hulls of n meshes, in the frames of their geoms; what is missing is repeated.
-
-    vert: (n, nvert, 3) [m]; face: (n, nface, k) vertices of the polygons, counterclockwise from outside
-    normal: (n, nface, 3) unit, outward; degree: the most polygons at any vertex
-    """
-
-    vert: Tensor
-    face: Tensor
-    normal: Tensor
-    degree: int
+from mjtorch.model.plan.mesh import Hulls
 
 
 class Solid(NamedTuple):
     """One geom of each of n pairs: pos (n, 3) [m], mat (n, 3, 3) its axes in the columns, size (n, 3) [m].
 
-    hull: of meshes; rounding: () [m] of boxes in derivatives, see `Gradient`; None for none
+    hull: (n,) which of the `hulls` each is; rounding: () [m] of boxes in derivatives, see `Gradient`; None for none
     """
 
     pos: Tensor
     mat: Tensor
     size: Tensor
-    hull: Hull | None = None
+    hull: Tensor | None = None
+    hulls: Hulls | None = None
     rounding: Tensor | None = None
 
     @property

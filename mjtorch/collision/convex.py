@@ -7,17 +7,31 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.collision.epa import epa, no_depth
-from mjtorch.collision.gjk import Support, gjk
-from mjtorch.collision.multicontact import Patch, features, may_touch_along_faces, multicontact, no_patch
-from mjtorch.collision.support import CURVED, SMOOTH, Convex, Core, core, detach, from_first, support
+from mjtorch.collision.gjk import Support, difference, gjk
+from mjtorch.collision.multicontact import Patch, features, may_touch_along_faces, multicontact, no_patch, polygon
+from mjtorch.collision.support import (
+    CURVED,
+    MESH,
+    PRISM,
+    SMOOTH,
+    Convex,
+    Core,
+    core,
+    detach,
+    from_first,
+    numbered_support,
+)
 from mjtorch.collision.witness import Nearest, closer, witness
 from mjtorch.control_flow.cond import cond
 from mjtorch.control_flow.if_any import if_any
 from mjtorch.control_flow.map import each
 from mjtorch.math.vector import basis, dot, norm
+from mjtorch.model.plan.mesh import Hulls
 
 # How far, relative to the size of a face, its points may be from the furthest along its normal.
 LAG = 0.02
+# How far, relative to the size of the smaller shape, points may be from where the normal says that they are.
+TOUCH = 1e-4
 # How closely, relative to their size, a polytope is fitted to shapes with a normal everywhere, before Newton's method.
 CLOSELY = 2e-3
 
@@ -38,12 +52,15 @@ class Contacts(NamedTuple):
 class Closest(NamedTuple):
     """Where n pairs of shapes are nearest, and the corners (n, 3, 3) [m] on either core that this was found from.
 
+    vertex1, vertex2: (n, 3) the numbers of these corners if they are vertices of hulls, else zero
     within: (n,) bool, they may be as near as was asked about; else the rest means nothing
     """
 
     nearest: Nearest
     corner1: Tensor
     corner2: Tensor
+    vertex1: Tensor
+    vertex2: Tensor
     within: Tensor
 
 
@@ -55,17 +72,19 @@ def convex(
     multiccd: bool = True,
     iterations: int = 35,
     tolerance: float | Tensor = 1e-6,
+    hulls: Hulls | None = None,
 ) -> Contacts:
     """The contacts of n pairs of shapes: one for each or, of shapes with faces or edges, up to four (mjc_Convex).
 
     margin: (n,) [m] the distance up to which there are several; one further apart there always is
     multiccd: whether more than one is looked for, static; iterations, tolerance [m]: mjOption.ccd_iterations,
         ccd_tolerance
+    hulls: those that meshes refer to
     """
     one, two, origin = from_first(core(shape1), core(shape2))
-    found = nearest(one, two, *everywhere(margin), iterations, tolerance)
-    flat = multiccd and may_touch_along_faces(one, two)
-    contacts = several(one, two, found, margin) if flat else single(found)
+    found = nearest(one, two, *everywhere(margin), iterations, tolerance, hulls)
+    flat = multiccd and may_touch_along_faces(one, two, hulls)
+    contacts = several(one, two, found, margin, hulls) if flat else single(found)
     return contacts._replace(pos=contacts.pos + origin[:, None])
 
 
@@ -76,14 +95,17 @@ def single(found: Closest) -> Contacts:
     return Contacts(dist, pos, near.normal, torch.ones_like(dist, dtype=torch.bool))
 
 
-def several(shape1: Core, shape2: Core, found: Closest, margin: Tensor) -> Contacts:
+def several(shape1: Core, shape2: Core, found: Closest, margin: Tensor, hulls: Hulls | None) -> Contacts:
     """The contacts of shapes that may touch along faces or edges, four at most; margin: (n,) [m] as in `convex`."""
     one = single(found)
     near = found.within & (one.dist[:, 0] <= margin)
 
+    def patch_of(one: Core, two: Core, found: Closest, margin: Tensor) -> Patch:
+        return touching(one, two, found, margin, hulls)
+
     def patches(pairs: tuple[Core, Core, Closest, Tensor, Tensor]) -> Patch:
         *touched, near = pairs
-        return cond(near.any(), touching, lambda *given: no_patch(given[-1]), *touched)
+        return cond(near.any(), patch_of, lambda *given: no_patch(given[-1]), *touched)
 
     patch: Patch = each(patches, (shape1, shape2, found, margin, near))
     is_patch = patch.exists[:, :1] & near[:, None]
@@ -96,21 +118,25 @@ def several(shape1: Core, shape2: Core, found: Closest, margin: Tensor) -> Conta
     )
 
 
-def touching(shape1: Core, shape2: Core, found: Closest, margin: Tensor) -> Patch:
+def touching(shape1: Core, shape2: Core, found: Closest, margin: Tensor, hulls: Hulls | None) -> Patch:
     """Where shapes touch in more than a point; margin: (n,) [m] as in `convex`."""
     normal = found.nearest.normal
-    around1, around2 = features(shape1, normal, found.corner1), features(shape2, -normal, found.corner2)
-    return multicontact(around1, around2, margin)
+    around1 = features(shape1, normal, found.corner1, found.vertex1, hulls)
+    around2 = features(shape2, -normal, found.corner2, found.vertex2, hulls)
+    polygons = (lambda face: polygon(shape1, face, hulls)), (lambda face: polygon(shape2, face, hulls))
+    return multicontact(around1, around2, *polygons, margin)
 
 
-def closest(shape1: Convex, shape2: Convex, iterations: int, tolerance: float | Tensor) -> Closest:
+def closest(
+    shape1: Convex, shape2: Convex, iterations: int, tolerance: float | Tensor, hulls: Hulls | None = None
+) -> Closest:
     """The points of n pairs of shapes that are nearest to each other, or deepest in each other.
 
     Curved shapes whose centres nearly coincide may need more than the 35 iterations of mjOption's default, or the depth
     is off by up to 1e-3 of their size: another direction is nearly as good. C's depth is then off further, and oftener.
     """
     one, two, origin = from_first(core(shape1), core(shape2))
-    found = nearest(one, two, *everywhere(origin[:, 0]), iterations, tolerance)
+    found = nearest(one, two, *everywhere(origin[:, 0]), iterations, tolerance, hulls)
     near = found.nearest._replace(point1=found.nearest.point1 + origin, point2=found.nearest.point2 + origin)
     return found._replace(
         nearest=near, corner1=found.corner1 + origin[:, None], corner2=found.corner2 + origin[:, None]
@@ -123,12 +149,19 @@ def everywhere(like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def nearest(
-    shape1: Core, shape2: Core, active: Tensor, reach: Tensor, iterations: int, tolerance: float | Tensor
+    shape1: Core,
+    shape2: Core,
+    active: Tensor,
+    reach: Tensor,
+    iterations: int,
+    tolerance: float | Tensor,
+    hulls: Hulls | None = None,
 ) -> Closest:
     """The points of n pairs of shapes that are nearest to each other, or deepest in each other.
 
     active: (n,) bool, pairs that are of interest; reach: (n,) [m] how near to each other they are of interest; the
         others cost little, and what is said of them means nothing
+    hulls: those that meshes refer to
     """
     # One for each pair: a derivative of a loop cannot be traced if the loop captures a number of the model.
     limit = (torch.zeros_like(shape1.pos[:, 0]) + tolerance).detach()
@@ -136,7 +169,7 @@ def nearest(
 
     def search(pairs: tuple[Core, Core, Tensor, Tensor, Tensor]) -> Closest:
         one, two, active, *_ = pairs
-        return if_any(active, lambda: searched(*pairs, iterations), unknown(one, two))
+        return if_any(active, lambda: searched(*pairs, iterations, hulls), unknown(one, two))
 
     found: Closest = each(search, (detach(shape1), detach(shape2), active, apart, limit))
     cores = witness(shape1, shape2, found.nearest, found.corner1, found.corner2)
@@ -157,64 +190,154 @@ def unknown(shape1: Core, shape2: Core) -> Closest:
         Nearest(normal, dot(normal, point2 - point1), point1, point2),
         point1[:, None].expand(-1, 3, 3),
         point2[:, None].expand(-1, 3, 3),
+        torch.zeros_like(shape1.type)[:, None].expand(-1, 3),
+        torch.zeros_like(shape2.type)[:, None].expand(-1, 3),
         torch.zeros_like(shape1.type, dtype=torch.bool),
     )
     return tree.map(Tensor.contiguous, found)
 
 
-def searched(shape1: Core, shape2: Core, active: Tensor, reach: Tensor, tolerance: Tensor, iterations: int) -> Closest:
+def searched(
+    shape1: Core,
+    shape2: Core,
+    active: Tensor,
+    reach: Tensor,
+    tolerance: Tensor,
+    iterations: int,
+    hulls: Hulls | None,
+) -> Closest:
     """The nearest points of the cores of shapes that are constants; reach: (n,) [m] of cores, tolerance: (n,) [m]."""
-    furthest = opposite(shape1, shape2)
+    furthest = opposite(shape1, shape2, hulls)
     start, rough = shape2.pos - shape1.pos, roughness(shape1, shape2)
     apart = gjk(furthest, start, active, reach, iterations, tolerance)
+    columns = apart.point1.shape[2]
     within = active & ~apart.beyond
     distance = norm(apart.nearest, keepdim=True)
-    touch = distance <= tolerance[:, None]
+    # A search that stalls does not say that shapes are apart; planes of a polytope have signs.
+    touch = ~apart.apart[:, None] | (distance <= tolerance[:, None])
     deeper = touch[:, 0] & within
-    deep = if_any(deeper, lambda: epa(furthest, start, deeper, iterations, tolerance, rough), no_depth(start))
+    deep = if_any(
+        deeper,
+        lambda: epa(furthest, start, apart.reach, deeper, iterations, tolerance, rough, columns),
+        no_depth(start, columns),
+    )
 
     # At most three corners of shapes that are apart have a weight; one that has none is left out.
     weight, used = apart.weight.topk(3, -1)
-    used = torch.where(weight > 0, used, used[:, :1])[..., None].expand(-1, -1, 3)
+    used = torch.where(weight > 0, used, used[:, :1])[..., None].expand(-1, -1, columns)
     weight = torch.where(touch, deep.weight, weight)
     corner1 = torch.where(touch[..., None], deep.point1, apart.point1.gather(1, used))
     corner2 = torch.where(touch[..., None], deep.point2, apart.point2.gather(1, used))
-    point1, point2 = (weight[..., None] * corner1).sum(1), (weight[..., None] * corner2).sum(1)
+    point1, point2 = (weight[..., None] * corner1[..., :3]).sum(1), (weight[..., None] * corner2[..., :3]).sum(1)
     normal = torch.where(touch, -deep.normal, apart.nearest / torch.where(touch, 1.0, distance))
-    found = Closest(Nearest(normal, dot(normal, point2 - point1), point1, point2), corner1, corner2, within)
-    if not (shape1.has(CURVED) or shape2.has(CURVED)):
-        return found
+    found = Closest(
+        Nearest(normal, dot(normal, point2 - point1), point1, point2),
+        corner1[..., :3],
+        corner2[..., :3],
+        vertices(corner1),
+        vertices(corner2),
+        within,
+    )
     curved = (shape1.among(CURVED) | shape2.among(CURVED)) & within
-    # Not converged: what is known best is a direction, not a face.
-    coarse = touch & (deep.reach[:, 3:] > (deep.depth + tolerance)[:, None])
-    normal = torch.where(coarse, -deep.reach[:, :3], normal)
-    return if_any(curved, lambda: rounded(furthest, shape1, shape2, found, normal, weight, curved), found)
+    # Of a polytope that did not converge, or that rounding spoilt, what is known best is a direction, not a face.
+    bound = torch.where(touch, -deep.reach[:, :3], normal)
+    enough = torch.where(curved, 0.0, deep.enough)
+    doubtful = deeper | curved
+    return if_any(doubtful, lambda: settled(shape1, shape2, found, bound, weight, deeper, curved, enough, hulls), found)
 
 
-def rounded(
-    furthest: Support, shape1: Core, shape2: Core, found: Closest, normal: Tensor, weight: Tensor, curved: Tensor
+def vertices(corner: Tensor) -> Tensor:
+    """The numbers (n, k) of corners (n, k, c) as in `Support`."""
+    return corner[..., 3].long() if corner.shape[-1] > 3 else torch.zeros_like(corner[..., 0], dtype=torch.long)
+
+
+def settled(
+    shape1: Core,
+    shape2: Core,
+    found: Closest,
+    bound: Tensor,
+    weight: Tensor,
+    touch: Tensor,
+    curved: Tensor,
+    enough: Tensor,
+    hulls: Hulls | None,
 ) -> Closest:
-    """What was found, met more closely where it is `curved (n,)` bool; weight: (n, 3) of the corners."""
+    """What was found, or what is found from the normals `bound (n, 3)` if that is better by more than `enough (n,)`.
+
+    The depth is at most what shapes overlap by along any direction: so the better of two normals is the one along which
+    they overlap less. weight: (n, 3) of the corners; touch, curved: (n,) bool, as for `tested`
+    """
+
+    def twice(x: Tensor) -> Tensor:
+        return torch.cat([x, x])
+
+    one, two = tree.map(twice, shape1), tree.map(twice, shape2)
+    furthest, normal = opposite(one, two, hulls), torch.cat([found.nearest.normal, bound])
+    met, gap = tested(furthest, one, two, tree.map(twice, found), normal, *map(twice, (weight, touch, curved)))
+    by_face, by_bound = gap.chunk(2)
+    better = by_bound > by_face + enough
+
+    def chosen(x: Tensor) -> Tensor:
+        first, second = x.chunk(2)
+        return torch.where(better.view(-1, *(1,) * (x.dim() - 1)), second, first)
+
+    return tree.map(chosen, met)
+
+
+def tested(
+    furthest: Support,
+    shape1: Core,
+    shape2: Core,
+    found: Closest,
+    normal: Tensor,
+    weight: Tensor,
+    touch: Tensor,
+    curved: Tensor,
+) -> tuple[Closest, Tensor]:
+    """What was found with some `normal (n, 3)`, met more closely where shapes are `curved`, and the gap (n,) [m].
+
+    The depth is the overlap along the normal. Where two points that `touch` do not say so, the furthest one of the
+    smaller shape and what is opposite to it do. weight: (n, 3) of the corners; touch, curved: (n,) bool
+    """
     far1, far2 = furthest(-normal)
-    corner1 = spanned(found.corner1, found.nearest.point1, far1, normal, curved)
-    corner2 = spanned(found.corner2, found.nearest.point2, far2, -normal, curved)
+    corner1, vertex1 = spanned(found.corner1, found.vertex1, found.nearest.point1, far1, normal, curved)
+    corner2, vertex2 = spanned(found.corner2, found.vertex2, found.nearest.point2, far2, -normal, curved)
     point1, point2 = (weight[..., None] * corner1).sum(1), (weight[..., None] * corner2).sum(1)
-    met = closer(furthest, shape1, shape2, Nearest(normal, found.nearest.dist, point1, point2), corner1, corner2)
-    pairs = zip(met, found.nearest, strict=True)
-    cores = Nearest(*(torch.where(curved.view(-1, *(1,) * (x.dim() - 1)), x, y) for x, y in pairs))
-    return Closest(cores, corner1, corner2, found.within)
+    gap = dot(normal, difference(far1, far2), keepdim=True)
+    small, sizes = torch.minimum(shape1.extent, shape2.extent), shape1.extent + shape2.extent
+    limit = torch.where(curved, LAG, TOUCH) * small + 64 * torch.finfo(small.dtype).eps * sizes
+    off = (touch & ~(norm(point2 - point1 - gap * normal) <= limit))[:, None]
+    first = (shape1.extent < shape2.extent)[:, None]
+    anchor1 = torch.where(first, far1[:, :3], far2[:, :3] - gap * normal)
+    anchor2 = torch.where(first, far1[:, :3] + gap * normal, far2[:, :3])
+    point1, point2 = torch.where(off, anchor1, point1), torch.where(off, anchor2, point2)
+    corner1 = torch.where(off[..., None], anchor1[:, None], corner1)
+    corner2 = torch.where(off[..., None], anchor2[:, None], corner2)
+    vertex1 = torch.where(off, vertices(far1[:, None]), vertex1)
+    vertex2 = torch.where(off, vertices(far2[:, None]), vertex2)
+    dist = torch.where(off[:, 0], gap[:, 0], dot(normal, point2 - point1))
+    near = Nearest(normal, dist, point1, point2)
+    if shape1.has(CURVED) or shape2.has(CURVED):
+        met = closer(furthest, shape1, shape2, near, corner1, corner2)
+        pairs = zip(met, near, strict=True)
+        near = Nearest(*(torch.where(curved.view(-1, *(1,) * (x.dim() - 1)), x, y) for x, y in pairs))
+    measured = torch.where(curved, near.dist, gap[:, 0])
+    return Closest(near, corner1, corner2, vertex1, vertex2, found.within), measured
 
 
-def opposite(shape1: Core, shape2: Core) -> Support:
-    """The furthest points of both shapes, of all in one go where their hulls have room for as many vertices."""
-    if shape1.vert.shape[1:] != shape2.vert.shape[1:]:
-        return lambda direction: (support(shape1, -direction), support(shape2, direction))
+def opposite(shape1: Core, shape2: Core, hulls: Hulls | None) -> Support:
+    """The furthest points of both shapes, of all in one go unless there are prisms."""
+    hulls = hulls if shape1.has((MESH,)) or shape2.has((MESH,)) else None
+    if shape1.has((PRISM,)):
+        return lambda direction: (
+            numbered_support(shape1, -direction, hulls),
+            numbered_support(shape2, direction, hulls),
+        )
     types = tuple(sorted({*shape1.types, *shape2.types}))
-    sides = (x.replace(types=types, face=x.face[:, :0, :0], normal=x.normal[:, :0], degree=0) for x in (shape1, shape2))
-    both = tree.map(lambda *x: torch.cat(x), *sides)
+    both = tree.map(lambda *x: torch.cat(x), shape1.replace(types=types), shape2.replace(types=types))
 
     def furthest(direction: Tensor) -> tuple[Tensor, Tensor]:
-        one, two = support(both, torch.cat([-direction, direction])).chunk(2)
+        one, two = numbered_support(both, torch.cat([-direction, direction]), hulls).chunk(2)
         return one, two
 
     return furthest
@@ -229,11 +352,15 @@ def roughness(shape1: Core, shape2: Core) -> float | Tensor:
     return CLOSELY * (shape1.among(SMOOTH) & shape2.among(SMOOTH)).to(shape1.pos.dtype)
 
 
-def spanned(corner: Tensor, point: Tensor, furthest: Tensor, normal: Tensor, curved: Tensor) -> Tensor:
-    """`corner (n, 3, 3)` [m], or `furthest (n, 3)` thrice where that is much further along the normal than `point`.
+def spanned(
+    corner: Tensor, vertex: Tensor, point: Tensor, furthest: Tensor, normal: Tensor, curved: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`corner (n, 3, 3)` [m], or `furthest` thrice where that is much further along the normal than `point (n, 3)`.
 
+    vertex: (n, 3) numbers of the corners, which are returned as well; furthest: (n, c) as in `Support`
     curved: (n,) bool, pairs for which that is done
     """
     size = norm(corner[:, 1:] - corner[:, :1]).amax(-1)
-    off = curved & (dot(normal, furthest - point) > LAG * size)
-    return torch.where(off[:, None, None], furthest[:, None], corner)
+    off = (curved & (dot(normal, furthest[:, :3] - point) > LAG * size))[:, None]
+    number = vertices(furthest[:, None])
+    return torch.where(off[..., None], furthest[:, None, :3], corner), torch.where(off, number, vertex)

@@ -9,13 +9,14 @@ from mjtorch.collision.convex import closest
 from mjtorch.collision.families import COLLIDERS
 from mjtorch.collision.plane import touching_plane
 from mjtorch.collision.sphere import core_to_core, surface
-from mjtorch.collision.support import MESH, Convex, primitive
+from mjtorch.collision.support import MESH, Convex, hull_support
 from mjtorch.collision.witness import Nearest
 from mjtorch.math.shape import Shape
 from mjtorch.math.vector import dot
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.distance import BOX_BOX, PairGroup
 from mjtorch.model.plan.geom_pairs import HFIELD, PLANE, ROUND, SUPPORTED
+from mjtorch.model.plan.mesh import Hulls
 
 
 def geom_distance(m: Model, d: Data, geom1: int, geom2: int, distmax: float | Tensor) -> tuple[Tensor, Tensor]:
@@ -35,7 +36,7 @@ def geom_distance(m: Model, d: Data, geom1: int, geom2: int, distmax: float | Te
         geoms are further apart than `distmax`.
 
     Raises:
-        NotImplementedError: one of the geoms is of another type.
+        NotImplementedError: one of the geoms is of another type, or a mesh without a hull.
     """
     most = torch.as_tensor(distmax, dtype=d.geom_xpos.dtype, device=d.geom_xpos.device)
     first, second = sorted((geom1, geom2), key=lambda geom: m.geom_type[geom])
@@ -47,10 +48,14 @@ def geom_distance(m: Model, d: Data, geom1: int, geom2: int, distmax: float | Te
         raise NotImplementedError(
             f"geom_distance: geom {other} is a height field or a signed distance field; give it a mesh or a primitive"
         )
-    geom = torch.tensor([[first], [second]], device=most.device)
-    vert = tuple(_vertices(m, g, most.device) if m.geom_type[g] == MESH else None for g in (first, second))
-    one, two = shapes(m, d, PairGroup(types=types, geom=geom, vert=vert))
-    dist, fromto = distances(one, two, most[None], iterations=m.opt.ccd_iterations, tolerance=m.opt.ccd_tolerance)
+    for geom in (first, second):
+        if m.geom_type[geom] == MESH and not any(m.geom_dataid[geom] in hulls.mesh for hulls in m.plan.collision.hulls):
+            raise NotImplementedError(
+                f"geom_distance: geom {geom} is a mesh that collides with nothing, and has no hull; let it collide"
+            )
+    one, two = shapes(m, d, PairGroup(types=types, geom=torch.tensor([[first], [second]], device=most.device)))
+    iterations, tolerance = m.opt.ccd_iterations, m.opt.ccd_tolerance
+    dist, fromto = distances(one, two, most[None], iterations=iterations, tolerance=tolerance, hulls=hulls_of(m))
     return dist[0], fromto[0] if first == geom1 else fromto[0].flip(0)
 
 
@@ -59,53 +64,60 @@ def _is_known(m: Model, geom: int) -> bool:
     return m.geom_type[geom] in (PLANE, MESH, *Shape)
 
 
-def _vertices(m: Model, geom: int, device: torch.device) -> Tensor:
-    """(1, nvert) rows of `mesh_vert`."""
-    mesh = m.geom_dataid[geom]
-    return m.mesh_vertadr[mesh] + torch.arange(m.mesh_vertnum[mesh], device=device)[None]
+def hulls_of(m: Model) -> Hulls | None:
+    """Those of all meshes, if there are any."""
+    return next(iter(m.plan.collision.hulls), None)
 
 
 def shapes(m: Model, d: Data, group: PairGroup) -> tuple[Convex, Convex]:
     """The geoms of a group: the first ones and the second ones; planes too."""
     one, two = (
-        primitive(type, d.geom_xpos[geom], d.geom_xmat[geom], m.geom_size[geom])
+        Convex(d.geom_xpos[geom], d.geom_xmat[geom], m.geom_size[geom], m.plan.collision.geom_hull[geom], type)
         for type, geom in zip(group.types, group.geom, strict=True)
     )
-    vert1, vert2 = group.vert
-    return (
-        one if vert1 is None else one.replace(vert=m.mesh_vert[vert1]),
-        two if vert2 is None else two.replace(vert=m.mesh_vert[vert2]),
-    )
+    return one, two
 
 
 def distances(
-    shape1: Convex, shape2: Convex, distmax: Tensor, *, iterations: int = 35, tolerance: float | Tensor = 1e-6
+    shape1: Convex,
+    shape2: Convex,
+    distmax: Tensor,
+    *,
+    iterations: int = 35,
+    tolerance: float | Tensor = 1e-6,
+    hulls: Hulls | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The signed distances of n pairs of geoms, and the points where they are nearest.
 
     shape1, shape2: the lower type first; planes too
     distmax: (n,) [m] distances are at most that; iterations, tolerance [m]: mjOption.ccd_iterations, ccd_tolerance
+    hulls: those that meshes refer to
 
     Returns dist (n,) [m], negative in penetration, and fromto (n, 2, 3) [m], a point on geom 1 and one on geom 2; zero
     where the geoms are further apart than `distmax`.
     """
-    found = nearest_points(shape1, shape2, iterations, tolerance)
+    found = nearest_points(shape1, shape2, iterations, tolerance, hulls)
     near = found.dist < distmax
     fromto = torch.stack([found.point1, found.point2], dim=1)
     return torch.where(near, found.dist, distmax), torch.where(near[:, None, None], fromto, 0.0)
 
 
-def nearest_points(shape1: Convex, shape2: Convex, iterations: int, tolerance: float | Tensor) -> Nearest:
+def nearest_points(
+    shape1: Convex, shape2: Convex, iterations: int, tolerance: float | Tensor, hulls: Hulls | None
+) -> Nearest:
     """Where n pairs of geoms are nearest: as their collider finds it if they have one, else as convex shapes."""
     family = SUPPORTED[shape1.type, shape2.type].family
     one, two = (Solid(shape.pos, shape.mat, shape.size) for shape in (shape1, shape2))
     if shape1.type == PLANE and shape2.type in (Shape.SPHERE, Shape.CAPSULE, MESH):
-        return _least(plane_hull(one, shape2) if shape2.type == MESH else plane_round(one, two, shape2.type))
+        if shape2.type != MESH:
+            return _least(plane_round(one, two, shape2.type))
+        assert hulls is not None, "meshes need hulls"
+        return _least(plane_hull(one, shape2, hulls))
     if family == ROUND:
         return _least(round_round(one, two, (shape1.type, shape2.type)))
     if family in COLLIDERS and family != BOX_BOX:
         return _least(COLLIDERS[family](one, two, torch.full_like(one.size[:, 0], torch.inf)))
-    return closest(shape1, shape2, iterations, tolerance).nearest
+    return closest(shape1, shape2, iterations, tolerance, hulls).nearest
 
 
 def _least(points: ContactPoints) -> Nearest:
@@ -117,11 +129,11 @@ def _least(points: ContactPoints) -> Nearest:
     return Nearest(normal, dist[:, 0], pos - half, pos + half)
 
 
-def plane_hull(plane: Solid, mesh: Convex) -> ContactPoints:
+def plane_hull(plane: Solid, mesh: Convex, hulls: Hulls) -> ContactPoints:
     """The lowest vertices of meshes."""
-    rise = (mesh.vert @ (mesh.mat.mT @ plane.axis[..., None])).detach()
-    vertex = mesh.vert.gather(1, rise.argmin(1, keepdim=True).expand(-1, 1, 3))
-    point = mesh.pos[:, None] + vertex @ mesh.mat.mT
+    down = -(mesh.mat.mT @ plane.axis[..., None])[..., 0].detach()
+    vertex = hulls.vert[hull_support(hulls, mesh.hull, down)]
+    point = mesh.pos[:, None] + vertex[:, None] @ mesh.mat.mT
     return touching_plane(plane, point, torch.ones_like(point[..., 0], dtype=torch.bool))
 
 

@@ -13,11 +13,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mjtorch.collision.gjk import Support
+from mjtorch.collision.gjk import Support, difference
 from mjtorch.collision.support import is_at
+from mjtorch.control_flow.fori_loop import fori_loop
 from mjtorch.control_flow.while_loop import while_loop
 from mjtorch.math.vector import MIN_VALUE, basis, cross, dot, norm, normalize
 
+# How many times a face away from it the nearest point may be, in the plane.
+FAR = 8.0
 # Corners of the faces of the first tetrahedron, counterclockwise from outside if its volume is positive.
 TETRAHEDRON = ((0, 2, 1), (0, 1, 3), (1, 2, 3), (0, 3, 2))
 
@@ -25,7 +28,7 @@ TETRAHEDRON = ((0, 2, 1), (0, 1, 3), (1, 2, 3), (0, 3, 2))
 class Polytope(NamedTuple):
     """n polytopes with triangular faces; V corners at most, and F = 2 V - 4 faces (Euler).
 
-    point1, point2: (n, V, 3) [m] corners, on shape 1 and on shape 2
+    point1, point2: (n, V, c) corners, on shape 1 and on shape 2, as in `Support`
     face: (n, F, 3) corners, plane: (n, F, 4) outward normals and distances [m] from the origin; alive: (n, F) bool
     reach: (n, 4) the normal along which the difference was found to reach least far, and how far [m] that is
     done: (n,) bool, no face can be moved further out
@@ -44,9 +47,10 @@ class Depth(NamedTuple):
     """The face of the difference nearest to the origin.
 
     normal: (n, 3) outward, depth: (n,) [m], negative if the shapes are apart (and then not their distance)
-    point1, point2: (n, 3, 3) [m] its corners, on shape 1 and on shape 2
+    point1, point2: (n, 3, c) its corners, on shape 1 and on shape 2, as in `Support`
     weight: (n, 3) of the corners in the point of the face nearest to the origin
-    reach: (n, 4) as in `Polytope`: a normal and an upper bound of the depth; both agree if the iteration converged
+    reach: (n, 4) as in `Polytope`: a normal and an upper bound of the depth
+    enough: (n,) [m] what bound and depth differ by if the iteration converged
     """
 
     normal: Tensor
@@ -55,24 +59,28 @@ class Depth(NamedTuple):
     point2: Tensor
     weight: Tensor
     reach: Tensor
+    enough: Tensor
 
 
 def epa(
     support: Support,
     start: Tensor,
+    reach: Tensor,
     active: Tensor,
     iterations: int,
     tolerance: float | Tensor,
     relative: float | Tensor = 0.0,
+    columns: int = 3,
 ) -> Depth:
     """The depth of n pairs of convex shapes, reached within `tolerance` [m] if it can be in so many `iterations`.
 
     relative: a tolerance, or one for each pair, as a part of the size of the difference; the larger one counts
     start: (n, 3) a direction that the first tetrahedron extends in; active: (n,) bool, pairs that are of interest
+    reach: (n, 4) what is known of them, as in `Polytope`; columns: c of `Support`
     """
-    polytope = tetrahedron(support, start, 4 + iterations)
+    polytope = tetrahedron(support, start, reach, 4 + iterations, columns)
     polytope = polytope._replace(done=~active)
-    scale = norm(polytope.point2[:, :4] - polytope.point1[:, :4]).amax(-1)
+    scale = norm(difference(polytope.point1[:, :4], polytope.point2[:, :4])).amax(-1)
     rounding = 64 * torch.finfo(scale.dtype).eps * scale
     enough = torch.maximum(2 * rounding, relative * scale).clamp(min=tolerance)
     count = torch.full((), 4, dtype=torch.long, device=start.device)
@@ -84,55 +92,62 @@ def epa(
         p, corner = carry
         return expanded(support, p, corner, rounding, enough), corner + 1
 
-    return nearest_face(while_loop(unfinished, body, (polytope, count))[0])
+    return nearest_face(while_loop(unfinished, body, (polytope, count))[0], enough)
 
 
-def no_depth(like: Tensor) -> Depth:
-    """What stands for the depth of n pairs that are apart; like: (n, 3)."""
-    row, corners = torch.zeros_like(like), like.new_zeros((*like.shape, 3))
-    return Depth(
-        row, torch.zeros_like(like[:, 0]), corners, corners.clone(), row.clone(), like.new_zeros((len(like), 4))
-    )
+def no_depth(like: Tensor, columns: int) -> Depth:
+    """What stands for the depth of n pairs that are apart; like: (n, 3), columns: c of `Support`."""
+    row, one, corners = torch.zeros_like(like), torch.zeros_like(like[:, 0]), like.new_zeros((*like.shape, columns))
+    return Depth(row, one, corners, corners.clone(), row.clone(), like.new_zeros((len(like), 4)), one.clone())
 
 
-def tetrahedron(support: Support, start: Tensor, corners: int) -> Polytope:
-    """A tetrahedron with corners on the difference, in a polytope with room for `corners`."""
-    n, dtype, device = start.shape[0], start.dtype, start.device
+def tetrahedron(support: Support, start: Tensor, reach: Tensor, corners: int, columns: int) -> Polytope:
+    """A tetrahedron with corners on the difference, in a polytope with room for `corners`; others: as in `epa`."""
+    n, device = start.shape[0], start.device
     first = normalize(start, basis(start, 1, 0, 0))[0]
-    points = [torch.cat(support(first), dim=-1), torch.cat(support(-first), dim=-1)]
-    edge = _difference(points[1]) - _difference(points[0])
-    across = cross(edge, is_at(edge.abs().argmin(-1), 3).to(dtype))
-    points.append(_further(support, points[0], across))
-    normal = cross(edge, _difference(points[2]) - _difference(points[0]))
-    points.append(_further(support, points[0], normal))
-    volume = dot(normal, _difference(points[3]) - _difference(points[0]))
+    # Both ends along the first direction, then what is furthest across these two, then across these three.
+    trip = torch.tensor([0, 0, 1, 2], device=device)
 
-    point = torch.stack(points, dim=1)
+    def further(number: Tensor, point: Tensor) -> Tensor:
+        across, normal = _edges(point)
+        unit = torch.where(number == 0, first, torch.where(number == 1, across, normal))
+        unit = unit / norm(unit, keepdim=True).clamp(min=MIN_VALUE)
+        forth, back = torch.cat(support(unit), dim=-1), torch.cat(support(-unit), dim=-1)
+        reach = dot(unit, _difference(forth) + _difference(back) - 2 * _difference(point[:, 0]), keepdim=True)
+        far = torch.where(reach >= 0, forth, back)
+        found = torch.stack([forth, back, far, far], dim=1)
+        return torch.where((trip == number)[:, None], found, point)
+
+    point: Tensor = fori_loop(0, 3, further, start.new_zeros((n, 4, 2 * columns)), unroll=False)
+    one, two = point.chunk(2, dim=-1)
+    extent = dot(first, _difference(point[:, 0]))
+    volume = dot(_edges(point)[1], _difference(point[:, 3]) - _difference(point[:, 0]))
+
     faces = torch.tensor(TETRAHEDRON, device=device).expand(n, 4, 3)
     faces = torch.where((volume > 0)[:, None, None], faces, faces.flip(-1))
     corner = _difference(point).gather(1, faces.flatten(1)[..., None].expand(n, 12, 3)).unflatten(1, (4, 3))
     spare = 2 * corners - 8
     return Polytope(
-        point1=torch.nn.functional.pad(point[..., :3], (0, 0, 0, corners - 4)),
-        point2=torch.nn.functional.pad(point[..., 3:], (0, 0, 0, corners - 4)),
+        point1=torch.nn.functional.pad(one, (0, 0, 0, corners - 4)),
+        point2=torch.nn.functional.pad(two, (0, 0, 0, corners - 4)),
         face=torch.nn.functional.pad(faces, (0, 0, 0, spare)),
         plane=torch.nn.functional.pad(plane_of(*corner.unbind(2)), (0, 0, 0, spare)),
         alive=(torch.arange(4 + spare, device=device) < 4).expand(n, 4 + spare).clone(),
-        reach=torch.nn.functional.pad(first, (0, 1), value=torch.inf),
+        reach=torch.where((extent < reach[:, 3])[:, None], torch.cat([first, extent[:, None]], dim=-1), reach),
         done=torch.zeros_like(volume, dtype=torch.bool),
     )
 
 
 def _difference(points: Tensor) -> Tensor:
-    return points[..., 3:] - points[..., :3]
+    return difference(*points.chunk(2, dim=-1))
 
 
-def _further(support: Support, origin: Tensor, direction: Tensor) -> Tensor:
-    """Of the furthest points along `direction` and against it, the one that is further from `origin` in that."""
-    unit = direction / norm(direction, keepdim=True).clamp(min=MIN_VALUE)
-    forth, back = torch.cat(support(unit), dim=-1), torch.cat(support(-unit), dim=-1)
-    reach = dot(unit, _difference(forth) + _difference(back) - 2 * _difference(origin), keepdim=True)
-    return torch.where(reach >= 0, forth, back)
+def _edges(point: Tensor) -> tuple[Tensor, Tensor]:
+    """Directions (n, 3) across the first edge of tetrahedra (n, 4, 2 c), and across their first face."""
+    origin, second, third, _ = _difference(point).unbind(1)
+    edge = second - origin
+    across = cross(edge, is_at(edge.abs().argmin(-1), 3).to(edge.dtype))
+    return across, cross(edge, third - origin)
 
 
 def plane_of(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
@@ -153,7 +168,7 @@ def expanded(support: Support, p: Polytope, corner: Tensor, rounding: Tensor, en
     nearest = p.plane[..., 3].masked_fill(~p.alive, torch.inf).argmin(-1)
     plane = p.plane.gather(1, nearest[:, None, None].expand(n, 1, 4))[:, 0]
     new1, new2 = support(plane[:, :3])
-    new = new2 - new1
+    new = difference(new1, new2)
     extent = dot(plane[:, :3], new, keepdim=True)
     gain = extent[:, 0] - plane[:, 3]
     less = ~p.done[:, None] & (extent < p.reach[:, 3:])
@@ -168,7 +183,7 @@ def expanded(support: Support, p: Polytope, corner: Tensor, rounding: Tensor, en
     inner = removed + 2 - added
     done = done | (inner < 0) | (inner % 2 != 0) | (added < 3)
 
-    position = p.point2 - p.point1
+    position = difference(p.point1, p.point2)
     ahead = position.gather(1, follower[..., None].expand(n, size, 3))
     fan = torch.where(on_rim[..., None], plane_of(position, ahead, new[:, None].expand(n, size, 3)), 0.0)
 
@@ -184,7 +199,7 @@ def expanded(support: Support, p: Polytope, corner: Tensor, rounding: Tensor, en
     triangle = torch.stack([corner.expand_as(source), source, follower.gather(1, source)], dim=-1)
     write = (taken & ~done[:, None])[..., None]
     # Of a polytope that is done, no face has this corner.
-    slot = corner.expand(n, 1, 3)
+    slot = corner.expand(n, 1, new1.shape[1])
     return Polytope(
         point1=p.point1.scatter(1, slot, new1[:, None]),
         point2=p.point2.scatter(1, slot, new2[:, None]),
@@ -213,8 +228,8 @@ def rim(face: Tensor, visible: Tensor, corners: int, dtype: torch.dtype) -> tupl
     return on_rim, torch.where(on_rim, follower, 0.0).round().clamp(0, corners - 1).long()
 
 
-def nearest_face(p: Polytope) -> Depth:
-    """What there is to know of the face nearest to the origin."""
+def nearest_face(p: Polytope, enough: Tensor) -> Depth:
+    """What there is to know of the face nearest to the origin; enough: (n,) [m] as in `Depth`."""
     n = p.face.shape[0]
     nearest = p.plane[..., 3].masked_fill(~p.alive, torch.inf).argmin(-1)[:, None, None]
     plane = p.plane.gather(1, nearest.expand(n, 1, 4))[:, 0]
@@ -222,13 +237,15 @@ def nearest_face(p: Polytope) -> Depth:
     flat = torch.isinf(plane[:, 3:])
     normal = torch.where(flat, p.reach[:, :3], plane[:, :3])
     depth = plane[:, 3].masked_fill(flat[:, 0], 0.0)
-    corner = p.face.gather(1, nearest.expand(n, 1, 3))[:, 0, :, None].expand(n, 3, 3)
+    corner = p.face.gather(1, nearest.expand(n, 1, 3))[:, 0, :, None].expand(n, 3, p.point1.shape[2])
     point1, point2 = p.point1.gather(1, corner), p.point2.gather(1, corner)
-    position = point2 - point1 - (normal * depth[:, None])[:, None]
+    position = difference(point1, point2) - (normal * depth[:, None])[:, None]
     # Areas of the triangles that the nearest point makes with the edges.
     opposite = cross(position.roll(-1, 1), position.roll(1, 1))
     # Negative where a face in the same plane is the one that the point is in, which does as well.
     area = dot(opposite, normal[:, None])
     total = area.sum(-1, keepdim=True)
-    weight = torch.where(total > 0, area / torch.where(total > 0, total, 1.0), 1.0 / 3.0)
-    return Depth(normal, depth, point1, point2, weight, p.reach)
+    weight = area / torch.where(total > 0, total, 1.0)
+    # Nor is the point far from the face, if rounding is not all that there is of its area.
+    weight = torch.where((total > 0) & (weight.abs() < FAR).all(-1, keepdim=True), weight, 1.0 / 3.0)
+    return Depth(normal, depth, point1, point2, weight, p.reach, enough)

@@ -10,7 +10,7 @@ from mjtorch.collision.box import sphere_box
 from mjtorch.collision.box_box import box_box
 from mjtorch.collision.broad_phase import Chosen
 from mjtorch.collision.capsule_box import capsule_box
-from mjtorch.collision.contact_points import ContactPoints, Hull, Solid
+from mjtorch.collision.contact_points import ContactPoints, Solid
 from mjtorch.collision.convex import Contacts, nearest, several, single
 from mjtorch.collision.cylinder import sphere_cylinder
 from mjtorch.collision.height_field import field_contacts
@@ -18,9 +18,10 @@ from mjtorch.collision.mesh_sdf import mesh_sdf_contacts
 from mjtorch.collision.plane import plane_box, plane_cylinder, plane_ellipsoid
 from mjtorch.collision.plane_mesh import plane_mesh
 from mjtorch.collision.sdf import sdf_contacts, sdf_field
-from mjtorch.collision.support import Core, assembled, from_first
+from mjtorch.collision.support import MESH, Core, assembled, from_first
 from mjtorch.model import Data, Model
-from mjtorch.model.plan.collision import Block, Family, Meshes
+from mjtorch.model.plan.collision import Block, Family
+from mjtorch.model.plan.geom_pairs import SDF
 
 # From the first geoms of n pairs, the second ones, and the distances (n,) [m] within which contacts matter. How many
 # contacts it returns for each pair is in `mjtorch/model/plan/geom_pairs.py`.
@@ -46,16 +47,17 @@ def family_contacts(m: Model, d: Data, family: Family, chosen: Chosen, threshold
     reach = threshold[chosen.candidate]
     rounding = m.settings.rounding[0] if m.settings.rounding else None
     one, two = (
-        Solid(d.geom_xpos[geom], d.geom_xmat[geom], m.geom_size[geom], hull_of(mesh, chosen), rounding)
-        for geom, mesh in zip(chosen.geom, family.meshes, strict=True)
+        Solid(d.geom_xpos[geom], d.geom_xmat[geom], m.geom_size[geom], rounding=rounding) for geom in chosen.geom
     )
+    if not family.distances:
+        one, two = (with_hulls(m, *of) for of in zip((one, two), family.types, chosen.geom, strict=True))
     if family.name in COLLIDERS:
         points = COLLIDERS[family.name](one, two, reach)
         return [points if chosen.near is None else points._replace(exists=points.exists & chosen.near[:, None])]
     types = [m.plan.collision.geom_type[geom] for geom in chosen.geom]
     for fields in family.fields:
         shape = core_of(two, family.types[1], types[1])
-        return [field_contacts(m, fields, one, shape, reach, family.blocks[0].contacts)]
+        return [field_contacts(m, fields, one, shape, reach, family.blocks[0].contacts, two.hulls)]
     shape1, shape2 = (core_of(*of) for of in zip((one, two), family.types, types, strict=True))
     assert chosen.near is not None, "families that are collided by iteration are bounded"
     for distances in family.distances:
@@ -77,7 +79,8 @@ def convex_contacts(
     near: (n,) bool, which pairs may touch
     """
     one, two, origin = from_first(shape1, shape2)
-    found = nearest(one, two, near, reach.detach(), m.opt.ccd_iterations, m.opt.ccd_tolerance)
+    hulls = next(iter(m.plan.collision.hulls), None)
+    found = nearest(one, two, near, reach.detach(), m.opt.ccd_iterations, m.opt.ccd_tolerance, hulls)
     # Blocks of one contact each come first.
     alone, flat = ([block for block in family.blocks if (block.contacts > 1) == many] for many in (False, True))
     count = sum(block.places for block in alone)
@@ -85,7 +88,7 @@ def convex_contacts(
     if flat:
         one, two = (_rest(x, count, _types(flat, k)) for k, x in enumerate((one, two)))
         rest = tree.map(lambda x: x[count:], found)
-        parts += [several(one, two, rest, reach[count:])] * len(flat)
+        parts += [several(one, two, rest, reach[count:], hulls)] * len(flat)
     near = near & found.within
     points, start = [], 0
     for block, contacts in zip(family.blocks, parts, strict=True):
@@ -121,16 +124,12 @@ def _points(contacts: Contacts, block: Block, start: int, near: Tensor, origin: 
 def core_of(solid: Solid, types: tuple[int, ...], type: Tensor) -> Core:
     """Geoms of these `types`, of each its `type (n,)`, as the general collider wants them."""
     shape = assembled(types, type, solid.pos, solid.mat, solid.size)
-    hull = solid.hull
-    if hull is None:
-        return shape
-    return shape.replace(vert=hull.vert, face=hull.face, normal=hull.normal, degree=hull.degree)
+    return shape if solid.hull is None else shape.replace(hull=solid.hull)
 
 
-def hull_of(meshes: tuple[Meshes, ...], chosen: Chosen) -> Hull | None:
-    """The hulls of geoms of which some are meshes, if any."""
-    if not meshes:
-        return None
-    (hulls,) = meshes
-    mesh = hulls.mesh if chosen.pair is None else hulls.mesh[chosen.pair]
-    return Hull(hulls.vert[mesh], hulls.face[mesh], hulls.normal[mesh], hulls.degree)
+def with_hulls(m: Model, solid: Solid, types: tuple[int, ...], geom: Tensor) -> Solid:
+    """The same geoms, `geom (n,)`, with the hulls of those that are meshes, if `types` says that there are any."""
+    if {MESH, SDF}.isdisjoint(types):
+        return solid
+    p = m.plan.collision
+    return solid._replace(hull=p.geom_hull[geom], hulls=p.hulls[0])

@@ -21,16 +21,21 @@ FACES = ((0, 1, 2), (0, 1, 3), (0, 2, 3), (1, 2, 3))
 # The three that are opposite to each corner, with the parity that makes their volumes add up.
 OPPOSITE = ((1, 3, 2), (0, 2, 3), (0, 3, 1), (0, 1, 2))
 
-# Furthest points (n, 3) of both shapes, of the first against and of the second along directions (n, 3).
+# Furthest points (n, c) of both shapes, of the first against and of the second along directions (n, 3): where they are
+# [m] and, where shapes may be hulls, the number of the vertex.
 Support = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class Simplex(NamedTuple):
     """Corners of n simplices on the difference of two shapes, and their points nearest to the origin.
 
-    point1, point2: (n, 4, 3) [m] corners, on shape 1 and on shape 2; weight: (n, 4) of the corners in the nearest point
-    nearest: (n, 3) [m] the nearest point; done: (n,) bool, no corner comes closer, or none has to
+    point1, point2: (n, 4, c) corners, on shape 1 and on shape 2, as in `Support`
+    weight: (n, 4) of the corners in the nearest point; nearest: (n, 3) [m] that point
+    done: (n,) bool, no corner comes closer, or none has to
+    apart: (n,) bool, the last direction separates the shapes by more than rounding: nothing else shows that they do not
+        touch
     beyond: (n,) bool, the shapes are known to be further apart than was asked about
+    reach: (n, 4) the direction along which the difference was found to reach least far, and how far [m] that is
     """
 
     point1: Tensor
@@ -38,13 +43,15 @@ class Simplex(NamedTuple):
     weight: Tensor
     nearest: Tensor
     done: Tensor
+    apart: Tensor
     beyond: Tensor
+    reach: Tensor
 
 
 def gjk(
     support: Support, start: Tensor, active: Tensor, reach: Tensor, iterations: int, tolerance: float | Tensor
 ) -> Simplex:
-    """The nearest points of n pairs of convex shapes; `nearest` is zero where they intersect.
+    """The nearest points of n pairs of convex shapes that are `apart`; what is said of others is how far it came.
 
     start: (n, 3) the direction in which the difference is entered first, such as from centre to centre
     active: (n,) bool, pairs that are of interest
@@ -56,9 +63,11 @@ def gjk(
         point1=point1[:, None].expand(-1, 4, -1).contiguous(),
         point2=point2[:, None].expand(-1, 4, -1).contiguous(),
         weight=basis(start, 1, 0, 0, 0).expand(start.shape[0], 4).contiguous(),
-        nearest=point2 - point1,
+        nearest=difference(point1, point2),
         done=~active,
+        apart=torch.zeros_like(active),
         beyond=torch.zeros_like(active),
+        reach=torch.nn.functional.pad(basis(start, 1, 0, 0).expand_as(start), (0, 1), value=torch.inf),
     )
     count = torch.zeros((), dtype=torch.long, device=start.device)
 
@@ -71,22 +80,28 @@ def gjk(
     return while_loop(unfinished, body, (first, count))[0]
 
 
+def difference(point1: Tensor, point2: Tensor) -> Tensor:
+    """Points (..., 3) [m] of the difference of two shapes, from points of these as in `Support`."""
+    return point2[..., :3] - point1[..., :3]
+
+
 def improved(support: Support, s: Simplex, reach: Tensor, tolerance: float | Tensor) -> Simplex:
     """One trip of the algorithm: the same simplex, `done`, where the nearest point of all is reached."""
     square = dot(s.nearest, s.nearest)
     eps = torch.finfo(square.dtype).eps
     length = torch.where(square > 0, square, 1.0).sqrt()
     new1, new2 = support(-s.nearest / length[:, None])
-    new = new2 - new1
-    # By convexity the distance is at least nearest . new / length.
+    new = difference(new1, new2)
+    # By convexity the distance is at least nearest . new / length, and the depth at most the opposite.
     along = dot(s.nearest, new)
+    less = (~s.done & (-along < s.reach[:, 3] * length))[:, None]
     beyond = ~s.done & (along > reach * length)
-    gap = square - along
-    close = gap <= (0.5 * tolerance * tolerance) + 4 * eps * (square + length * norm(new))
+    rounding = 4 * eps * (square + length * norm(new))
+    close = square - along <= (0.5 * tolerance * tolerance) + rounding
     # A corner of no weight; there is one, or the origin is inside.
     slot = is_at(s.weight.argmin(-1), 4)[..., None]
     point1, point2 = torch.where(slot, new1[:, None], s.point1), torch.where(slot, new2[:, None], s.point2)
-    weight, nearest = nearest_to_origin(point2 - point1)
+    weight, nearest = nearest_to_origin(difference(point1, point2))
     better = ~s.done & ~close & ~beyond & (dot(nearest, nearest) < square)
     row, corner = better[:, None], better[:, None, None]
     intersecting = dot(nearest, nearest) <= (64 * eps) ** 2 * dot(new, new)
@@ -96,7 +111,9 @@ def improved(support: Support, s: Simplex, reach: Tensor, tolerance: float | Ten
         weight=torch.where(row, weight, s.weight),
         nearest=torch.where(row, nearest, s.nearest),
         done=~better | intersecting,
+        apart=torch.where(s.done, s.apart, along > rounding),
         beyond=s.beyond | beyond,
+        reach=torch.where(less, torch.cat([-s.nearest, -along[:, None]], dim=-1) / length[:, None], s.reach),
     )
 
 

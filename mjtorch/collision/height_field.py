@@ -19,6 +19,7 @@ from mjtorch.collision.support import PRISM, Core, detach, from_first, is_at, su
 from mjtorch.math.vector import cross, dot, norm
 from mjtorch.model import Model
 from mjtorch.model.plan.height_field import HeightFields
+from mjtorch.model.plan.mesh import Hulls
 
 
 class Terrain(NamedTuple):
@@ -51,7 +52,7 @@ class Chosen(NamedTuple):
 
 
 def field_contacts(
-    m: Model, fields: HeightFields, field: Solid, shape: Core, reach: Tensor, contacts: int
+    m: Model, fields: HeightFields, field: Solid, shape: Core, reach: Tensor, contacts: int, hulls: Hulls | None
 ) -> ContactPoints:
     """The contacts of n height fields with a convex shape each, `contacts` at most, the first ones in C's order.
 
@@ -63,15 +64,15 @@ def field_contacts(
     fixed = detach(local)
     size = m.hfield_size[fields.field]
     spacing = 2 * size[:, :2] / (fields.shape - 1)
-    extent = extents(fixed, spacing.detach())
+    extent = extents(fixed, spacing.detach(), hulls)
     terrain = around(m.hfield_data, fields, size, spacing, extent, reach.detach())
-    may_touch = terrain.inside & (separation(terrain, extent, fixed) <= reach[:, None])
+    may_touch = terrain.inside & (separation(terrain, extent, fixed, hulls) <= reach[:, None])
     chosen = first(may_touch, fields.tested)
     pair = chosen.element // may_touch.shape[1]
 
     prism, geom, origin = from_first(prisms(terrain, pair, chosen.element), tree.map(lambda x: x[pair], local))
     settings = m.opt.ccd_iterations, m.opt.ccd_tolerance
-    near = nearest(prism, geom, chosen.exists, reach[pair].detach(), *settings)
+    near = nearest(prism, geom, chosen.exists, reach[pair].detach(), *settings, hulls)
     found = single(near)
     touching = chosen.exists & near.within & (found.dist[:, 0] <= reach[pair])
     exists, row = by_pair(touching, pair, len(reach), contacts)
@@ -87,22 +88,22 @@ def field_contacts(
     )
 
 
-def extents(shape: Core, spacing: Tensor) -> Extent:
+def extents(shape: Core, spacing: Tensor, hulls: Hulls | None) -> Extent:
     """How far n shapes reach along x, y, z and across the diagonals of cells of `spacing (n, 2)` [m]."""
     across = torch.stack([spacing[:, 1], -spacing[:, 0], torch.zeros_like(spacing[:, 0])], dim=-1)
     across = across / norm(across, keepdim=True)
     axes = torch.eye(3, dtype=across.dtype, device=across.device).expand(len(across), 3, 3)
     axes = torch.cat([axes, across[:, None]], dim=1)
-    high, low = reaches(shape, torch.cat([axes, -axes], dim=1)).chunk(2, dim=1)
+    high, low = reaches(shape, torch.cat([axes, -axes], dim=1), hulls).chunk(2, dim=1)
     return Extent(axes, -low, high)
 
 
-def reaches(shape: Core, direction: Tensor) -> Tensor:
+def reaches(shape: Core, direction: Tensor, hulls: Hulls | None) -> Tensor:
     """How far (n, k) [m] each of n shapes reaches along directions (n, k, 3), unit vectors."""
     n, k, _ = direction.shape
     each = tree.map(lambda x: x[:, None].expand(n, k, *x.shape[1:]).flatten(0, 1), shape)
     flat = direction.flatten(0, 1)
-    return (dot(flat, support(each, flat)) + each.radius).unflatten(0, (n, k))
+    return (dot(flat, support(each, flat, hulls)) + each.radius).unflatten(0, (n, k))
 
 
 def around(
@@ -136,7 +137,7 @@ def around(
     return Terrain(top.flatten(1, 3), -size[:, 3], inside.flatten(1), missed)
 
 
-def separation(terrain: Terrain, extent: Extent, shape: Core) -> Tensor:
+def separation(terrain: Terrain, extent: Extent, shape: Core, hulls: Hulls | None) -> Tensor:
     """How far apart (n, w) [m] prisms and geoms are at least, by the faces of the prisms; negative: not at all."""
     top = terrain.top.detach()
     along = top @ extent.axes.mT[:, None]
@@ -147,7 +148,7 @@ def separation(terrain: Terrain, extent: Extent, shape: Core) -> Tensor:
     a, b, c = top.unbind(2)
     up = cross(b - a, c - a)
     up = up / norm(up, keepdim=True)
-    return torch.maximum(sides, -reaches(shape, -up) - dot(up, a))
+    return torch.maximum(sides, -reaches(shape, -up, hulls) - dot(up, a))
 
 
 def first(mask: Tensor, count: int) -> Chosen:
@@ -169,7 +170,7 @@ def prisms(terrain: Terrain, pair: Tensor, element: Tensor) -> Core:
     center = vert.mean(1).detach()
     vert = vert - center[:, None]
     mat = torch.eye(3, dtype=vert.dtype, device=vert.device).expand(len(vert), 3, 3)
-    none, empty = torch.zeros_like(center), center.new_zeros((len(vert), 0, 3))
+    none = torch.zeros_like(center)
     return Core(
         pos=center,
         mat=mat,
@@ -178,9 +179,8 @@ def prisms(terrain: Terrain, pair: Tensor, element: Tensor) -> Core:
         radius=none[:, 0],
         extent=norm(vert.abs().amax(1).detach()),
         type=torch.full_like(element, PRISM),
-        vert=vert,
-        face=empty.long(),
-        normal=empty,
+        hull=torch.full_like(element, -1),
+        prism=vert,
         types=(PRISM,),
     )
 

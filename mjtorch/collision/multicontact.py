@@ -7,19 +7,25 @@ which order, and which twice is said in `clipping`.
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from mjtorch.collision.clipping import CONTACTS, Outline, first, outline, over
+from mjtorch.collision.clipping import CONTACTS, Outline, outline, over
 from mjtorch.collision.support import MESH, Core, to_local, to_world
 from mjtorch.math.shape import Shape
 from mjtorch.math.vector import norm
+from mjtorch.model.plan.mesh import Hulls
 
 # mjFACE_TOL, mjEDGE_TOL: cosines of the angles between opposite normals, and between an edge and a normal.
 OPPOSITE = -0.996
 WITHIN = 0.0888
+# Types by what is around their nearest points.
+ROUND, BOX, HULL = (Shape.CAPSULE, Shape.CYLINDER), (Shape.BOX,), (MESH,)
+# The corners (n, k, 3) [m] of faces (n,).
+Corners = Callable[[Tensor], Tensor]
 # Corners of the polygon that stands for the end of a cylinder.
 END = 16
 # Vertices of a box by the signs of x, y, z (bits 0, 1, 2); its faces +x, -x, +y, -y, +z, -z, counterclockwise.
@@ -33,7 +39,7 @@ ON_END = 0.9
 class Features(NamedTuple):
     """Faces and edges of n shapes around the nearest points, in the world.
 
-    face: (n, d, k, 3) [m] polygons, normal: (n, d, 3) outward, has_face: (n, d) bool
+    face: (n, d) the numbers of faces, as `polygon` takes them, normal: (n, d, 3) outward, has_face: (n, d) bool
     start, end: (n, e, 3) [m] edges, has_edge: (n, e) bool; size: (n,) 1 at a vertex, 2 on an edge, 3 on a face
     """
 
@@ -65,32 +71,65 @@ def no_patch(like: Tensor) -> Patch:
     return Patch(like.new_zeros((n, CONTACTS)), like.new_zeros((n, CONTACTS, 3)), like.new_zeros((n, 3)), none)
 
 
-def features(shape: Core, normal: Tensor, corner: Tensor) -> Features:
+def features(shape: Core, normal: Tensor, corner: Tensor, vertex: Tensor, hulls: Hulls | None) -> Features:
     """What is around the corners (n, 3, 3) [m] that the nearest point of a core was found from.
 
-    normal: (n, 3) outward
+    normal: (n, 3) outward; vertex: (n, 3) numbers of the corners that are vertices of `hulls`
     """
-    kinds = [(types, around) for types, around in _FEATURES if shape.has(types)]
-    found = [around(shape, normal, corner) for _, around in kinds]
-    if len(found) == 1:
-        return found[0]
-    most = [max(x) for x in zip(*((*f.face.shape[1:3], f.start.shape[1]) for f in found), strict=True)]
-    chosen, *others = (_filled(f, *most) for f in found)
-    for (types, _), other in zip(kinds[1:], others, strict=True):
-        mine = shape.among(types)
-        chosen = Features(
-            *(torch.where(mine.view(-1, *(1,) * (x.dim() - 1)), x, y) for x, y in zip(other, chosen, strict=True))
-        )
+    found: list[tuple[tuple[int, ...], Features]] = []
+    if shape.has(ROUND):
+        found.append((ROUND, _round(shape, normal)))
+    if shape.has(BOX):
+        found.append((BOX, _box(shape, corner)))
+    if shape.has(HULL):
+        assert hulls is not None, "meshes need hulls"
+        found.append((HULL, _mesh(shape, vertex, hulls)))
+    faces = max(f.face.shape[1] for _, f in found)
+    edges = max(f.start.shape[1] for _, f in found)
+    chosen, *others = (_filled(f, faces, edges) for _, f in found)
+    for (types, _), other in zip(found[1:], others, strict=True):
+        chosen = Features(*(_where(shape.among(types), x, y) for x, y in zip(other, chosen, strict=True)))
     return chosen
 
 
-def _filled(f: Features, faces: int, corners: int, edges: int) -> Features:
-    """The same with room for so many faces, corners of a face, and edges."""
+def polygon(shape: Core, face: Tensor, hulls: Hulls | None) -> Tensor:
+    """The corners (n, k, 3) [m] of faces of cores, in the world, counterclockwise; the last one repeated.
+
+    face: (n,) number of the face, as `features` has it; of shapes of other types it may be out of range
+    """
+    found: list[tuple[tuple[int, ...], Tensor]] = []
+    if shape.has(ROUND):
+        found.append((ROUND, _end(shape, face)))
+    if shape.has(BOX):
+        found.append((BOX, _box_face(shape, face)))
+    if shape.has(HULL):
+        assert hulls is not None, "meshes need hulls"
+        found.append((HULL, polygon_corners(hulls, face)[0]))
+    count = max(x.shape[1] for _, x in found)
+    chosen, *others = (torch.cat([x, x[:, -1:].expand(-1, count - x.shape[1], 3)], dim=1) for _, x in found)
+    for (types, _), other in zip(found[1:], others, strict=True):
+        chosen = _where(shape.among(types), other, chosen)
+    return chosen @ shape.mat.mT + shape.pos[:, None]
+
+
+def polygon_corners(hulls: Hulls, face: Tensor) -> tuple[Tensor, Tensor]:
+    """The corners (n, k, 3) [m] of polygons `face (n,)` of hulls, the last one repeated, and how many they are (n,)."""
+    first, count = hulls.corner[face.clamp(max=len(hulls.corner) - 1)].unbind(-1)
+    place = torch.minimum(torch.arange(hulls.corners, device=face.device), count[:, None] - 1)
+    return hulls.vert[hulls.outline[first[:, None] + place]], count
+
+
+def _where(mask: Tensor, one: Tensor, other: Tensor) -> Tensor:
+    """Slices of `one` where `mask (n,)` is true."""
+    return torch.where(mask.view(-1, *(1,) * (one.dim() - 1)), one, other)
+
+
+def _filled(f: Features, faces: int, edges: int) -> Features:
+    """The same with room for so many faces and edges."""
     spare, more = faces - f.face.shape[1], edges - f.start.shape[1]
-    face = torch.cat([f.face, f.face[:, :, -1:].expand(-1, -1, corners - f.face.shape[2], 3)], dim=2)
     pad = torch.nn.functional.pad
     return Features(
-        face=pad(face, (0, 0, 0, 0, 0, spare)),
+        face=pad(f.face, (0, spare)),
         normal=pad(f.normal, (0, 0, 0, spare)),
         has_face=pad(f.has_face, (0, spare)),
         start=pad(f.start, (0, 0, 0, more)),
@@ -100,26 +139,22 @@ def _filled(f: Features, faces: int, corners: int, edges: int) -> Features:
     )
 
 
-def _round(shape: Core, normal: Tensor, corner: Tensor) -> Features:
+def _round(shape: Core, normal: Tensor) -> Features:
     """A capsule or cylinder: the line along its side that is furthest out, and the end that is."""
     local = to_local(shape, normal.detach())
     is_cylinder = shape.among((Shape.CYLINDER,))[:, None]
-    n, length = normal.shape[0], shape.half[:, 2:]
+    length = shape.half[:, 2:]
     radius = torch.where(is_cylinder, shape.round[:, :1], shape.radius[:, None])
     out = norm(local[:, :2], keepdim=True).clamp(min=1e-12)
     # As in C, the line of a capsule is nearer to its axis where its end is what touches.
     side = torch.nn.functional.pad(radius * local[:, :2] / torch.where(is_cylinder, out, 1.0), (0, 1))
     half = torch.nn.functional.pad(length, (2, 0))
     start, end = (to_world(shape, side + sign * half) + shape.pos for sign in (-1, 1))
-    up = torch.where(local[:, 2:] >= 0, 1.0, -1.0)
-    # The last corner is on the x axis. Counterclockwise from outside: the other way round at the lower end.
-    angle = torch.arange(1, END + 1, device=normal.device, dtype=normal.dtype) * (2 * math.pi / END)
-    ring = torch.stack([angle.cos().expand(n, END), up * angle.sin()], dim=-1) * radius[..., None]
-    point = torch.cat([ring, (up * length)[:, None].expand(n, END, 1)], dim=-1)
+    is_up = local[:, 2:] >= 0
     on_end, on_side = local[:, 2:].abs() > RIM, out > torch.where(is_cylinder, RIM, ON_END)
     return Features(
-        face=(point @ shape.mat.mT + shape.pos[:, None])[:, None],
-        normal=(up * shape.mat[:, :, 2])[:, None],
+        face=is_up.long(),
+        normal=(torch.where(is_up, 1.0, -1.0) * shape.mat[:, :, 2])[:, None],
         has_face=is_cylinder & on_end,
         start=start[:, None],
         end=end[:, None],
@@ -128,68 +163,89 @@ def _round(shape: Core, normal: Tensor, corner: Tensor) -> Features:
     )
 
 
-def _box(shape: Core, normal: Tensor, corner: Tensor) -> Features:
+def _end(shape: Core, face: Tensor) -> Tensor:
+    """The polygons that stand for the lower ends, 0, and the upper ends, 1, of cylinders, in their frames."""
+    up = 2.0 * face[:, None] - 1
+    # The last corner is on the x axis. Counterclockwise from outside: the other way round at the lower end.
+    angle = torch.arange(1, END + 1, device=face.device, dtype=shape.half.dtype) * (2 * math.pi / END)
+    ring = torch.stack([angle.cos().expand(len(face), END), up * angle.sin()], dim=-1) * shape.round[:, None, :1]
+    return torch.cat([ring, (up * shape.half[:, 2:])[:, None].expand(-1, END, 1)], dim=-1)
+
+
+def _box(shape: Core, corner: Tensor) -> Features:
     """A box: the faces and edges at the corners of the nearest feature."""
-    signs = torch.tensor([[(v >> k) % 2 * 2 - 1 for k in range(3)] for v in range(8)], device=normal.device)
-    face = torch.tensor(BOX_FACES, device=normal.device)
-    axes = torch.eye(3, dtype=normal.dtype, device=normal.device)
-    normals = torch.stack([axes, -axes], dim=1).flatten(0, 1)
-    n = normal.shape[0]
-    return _polytope(shape, signs * shape.half[:, None], face.expand(n, 6, 4), normals.expand(n, 6, 3), corner, 3)
+    local = (corner - shape.pos[:, None]).detach() @ shape.mat.detach()
+    vertex = ((local >= 0) * torch.tensor([1, 2, 4], device=corner.device)).sum(-1)
+    faces = [[k for k, face in enumerate(BOX_FACES) if v in face] for v in range(8)]
+    around = torch.tensor(faces, device=corner.device)[vertex]
+    axes = torch.eye(3, dtype=corner.dtype, device=corner.device)
+    normal = torch.stack([axes, -axes], dim=1).flatten(0, 1)
+    ends = vertex[:, :1] ^ torch.tensor([1, 2, 4], device=corner.device)
+    signs = _signs(corner)
+    return _polytope(shape, vertex, around, ends, normal, lambda v: signs[v] * shape.half[:, None])
 
 
-def _mesh(shape: Core, normal: Tensor, corner: Tensor) -> Features:
+def _box_face(shape: Core, face: Tensor) -> Tensor:
+    """The corners (n, 4, 3) [m] of faces of boxes, in their frames."""
+    corner = torch.tensor(BOX_FACES, device=face.device)[face.clamp(max=len(BOX_FACES) - 1)]
+    return _signs(shape.half)[corner] * shape.half[:, None]
+
+
+def _signs(like: Tensor) -> Tensor:
+    """Those of the vertices (8, 3) of a box."""
+    signs = [[(v >> k) % 2 * 2 - 1 for k in range(3)] for v in range(8)]
+    return torch.tensor(signs, device=like.device, dtype=like.dtype)
+
+
+def _mesh(shape: Core, vertex: Tensor, hulls: Hulls) -> Features:
     """The hull of a mesh: the faces and edges at the corners of the nearest feature."""
-    return _polytope(shape, shape.vert, shape.face, shape.normal, corner, None)
+    around, entry = polygons_around(hulls, vertex)
+    ends = torch.where(around[:, 0] >= 0, hulls.before[entry[:, 0]], -1)
+    return _polytope(shape, vertex, around, ends, hulls.normal, lambda v: hulls.vert[v])
 
 
-def _polytope(shape: Core, vert: Tensor, face: Tensor, normal: Tensor, corner: Tensor, degree: int | None) -> Features:
+def polygons_around(hulls: Hulls, vertex: Tensor) -> tuple[Tensor, Tensor]:
+    """The polygons (..., d) around vertices (...), -1 where there are fewer, and their entries in the list."""
+    first, count = hulls.around[vertex].unbind(-1)
+    place = torch.arange(hulls.degree, device=vertex.device)
+    entry = (first[..., None] + place).clamp(max=len(hulls.polygon) - 1)
+    return torch.where(place < count[..., None], hulls.polygon[entry], -1), entry
+
+
+def _polytope(
+    shape: Core, vertex: Tensor, around: Tensor, ends: Tensor, normals: Tensor, at: Callable[[Tensor], Tensor]
+) -> Features:
     """Faces that have all corners of the feature, and edges between these corners, or all edges of one corner.
 
-    degree: faces at each vertex of a box; of a mesh, None
+    vertex: (n, 3) corners, around: (n, 3, d) the faces at each, -1 where there are fewer; ends: (n, e) where the edges
+    of the first corner end, -1 where there are fewer; normals: (p, 3) of all faces; at: local positions of vertices
     """
-    n, count = face.shape[0], face.shape[2]
-    local = (corner - shape.pos[:, None]).detach() @ shape.mat.detach()
-    away = (vert[:, None].detach() - local[:, :, None]).abs().sum(-1)
-    one, two, three = away.argmin(-1).unbind(-1)
+    one, two, three = vertex.unbind(-1)
+    has = [(around[:, 0, :, None] == around[:, k, None]).any(-1) for k in (1, 2)]
     # Put two that differ in front.
     two, three = torch.where(two == one, three, two), torch.where(two == one, two, three)
     is_vertex = two == one
     is_face = ~is_vertex & (three != one) & (three != two)
-    size = 1 + (~is_vertex).long() + is_face.long()
-
-    has = torch.stack([(face == v[:, None, None]).any(-1) for v in (one, two, three)])
-    around = first(has.all(0), degree or shape.degree)
-    chosen = face.gather(1, around.element[..., None].expand(-1, -1, count))
-    world = vert @ shape.mat.mT + shape.pos[:, None]
-    polygon = world.gather(1, chosen.flatten(1)[..., None].expand(-1, -1, 3)).unflatten(1, chosen.shape[1:])
-    normals = normal.gather(1, around.element[..., None].expand(-1, -1, 3)) @ shape.mat.mT
-
-    if degree:
-        before = one[:, None] ^ torch.tensor([1, 2, 4], device=one.device)
-    else:
-        # The vertex before the corner in each polygon: the polygons of a corner have all its edges.
-        before = torch.where(chosen == chosen.roll(1, -1), -1, chosen.roll(1, -1))
-        before = torch.where(chosen == one[:, None, None], before, -1).amax(-1)
-        before = torch.where(around.exists, before, -1)
-    other = torch.where(is_vertex[:, None], before, two[:, None])
-    only = torch.arange(before.shape[1], device=before.device) == 0
-    edge = torch.where(is_vertex[:, None], before >= 0, only & ~is_face[:, None])
-    start = world.gather(1, one[:, None, None].expand(n, other.shape[1], 3))
-    end = world.gather(1, other.clamp(min=0)[..., None].expand(-1, -1, 3))
-    return Features(polygon, normals, around.exists, start, end, edge, size)
+    face = around[:, 0].clamp(min=0)
+    other = torch.where(is_vertex[:, None], ends, two[:, None])
+    only = torch.arange(other.shape[1], device=other.device) == 0
+    start, end = (at(v) @ shape.mat.mT + shape.pos[:, None] for v in (one[:, None], other.clamp(min=0)))
+    return Features(
+        face=face,
+        normal=normals[face] @ shape.mat.mT,
+        has_face=(around[:, 0] >= 0) & has[0] & has[1],
+        start=start.expand_as(end),
+        end=end,
+        has_edge=torch.where(is_vertex[:, None], other >= 0, only & ~is_face[:, None]),
+        size=1 + (~is_vertex).long() + is_face.long(),
+    )
 
 
-# What is around the nearest point, of shapes of some types.
-_FEATURES = (
-    ((Shape.CAPSULE, Shape.CYLINDER), _round),
-    ((Shape.BOX,), _box),
-    ((MESH,), _mesh),
-)
+def multicontact(one: Features, two: Features, corners1: Corners, corners2: Corners, margin: Tensor) -> Patch:
+    """The contacts of opposite faces, or of an edge in a face, no further apart than `margin (n,)` [m].
 
-
-def multicontact(one: Features, two: Features, margin: Tensor) -> Patch:
-    """The contacts of opposite faces, or of an edge in a face, no further apart than `margin (n,)` [m]."""
+    corners1, corners2: what is `polygon` of either shape
+    """
     opposite = (one.normal[:, :, None] * two.normal[:, None]).sum(-1)
     opposite = opposite.masked_fill(~(one.has_face[:, :, None] & two.has_face[:, None]), torch.inf)
     facing, face1, face2 = _first_below(opposite, OPPOSITE)
@@ -199,8 +255,8 @@ def multicontact(one: Features, two: Features, margin: Tensor) -> Patch:
     by_edge1 = ~facing & edge1_first & lies1
     by_edge2 = ~facing & ~by_edge1 & (two.size < 3) & lies2
 
-    polygon1, normal1 = _face(one, torch.where(by_edge2, under2, face1))
-    polygon2, normal2 = _face(two, torch.where(by_edge1, under1, face2))
+    polygon1, normal1 = _face(one, corners1, torch.where(by_edge2, under2, face1))
+    polygon2, normal2 = _face(two, corners2, torch.where(by_edge1, under1, face2))
     count = max(polygon1.corner.shape[1], polygon2.corner.shape[1])
     outlines = (_padded(x, count) for x in (polygon1, polygon2, _edge(one, edge1), _edge(two, edge2)))
     polygon1, polygon2, segment1, segment2 = outlines
@@ -241,10 +297,9 @@ def _tilt(edges: Features, faces: Features) -> Tensor:
     return cosine.masked_fill(~(edges.has_edge[:, None] & faces.has_face[:, :, None]), torch.inf)
 
 
-def _face(f: Features, index: Tensor) -> tuple[Outline, Tensor]:
-    n, _, count, _ = f.face.shape
-    polygon = f.face.gather(1, index[:, None, None, None].expand(n, 1, count, 3))[:, 0]
-    return outline(polygon), f.normal.gather(1, index[:, None, None].expand(n, 1, 3))[:, 0]
+def _face(f: Features, corners: Corners, index: Tensor) -> tuple[Outline, Tensor]:
+    face = f.face.gather(1, index[:, None])[:, 0]
+    return outline(corners(face)), f.normal.gather(1, index[:, None, None].expand(-1, 1, 3))[:, 0]
 
 
 def _edge(f: Features, index: Tensor) -> Outline:
@@ -265,8 +320,8 @@ def _padded(outline: Outline, count: int) -> Outline:
     return Outline(torch.nn.functional.pad(outline.corner, (0, 0, 0, count - outline.corner.shape[1])), outline.number)
 
 
-def may_touch_along_faces(shape1: Core, shape2: Core) -> bool:
+def may_touch_along_faces(shape1: Core, shape2: Core, hulls: Hulls | None) -> bool:
     """Whether several contacts are looked for; static."""
-    flat = (Shape.CAPSULE, Shape.CYLINDER, Shape.BOX, MESH)
-    without_faces = any(shape.has((MESH,)) and not shape.face.shape[1] for shape in (shape1, shape2))
+    flat = (*ROUND, *BOX, *HULL)
+    without_faces = hulls is not None and not hulls.corners and (shape1.has(HULL) or shape2.has(HULL))
     return shape1.only(flat) and shape2.only(flat) and not without_faces

@@ -6,9 +6,12 @@ import torch
 from torch import Tensor
 
 from mjtorch.collision.contact_points import ContactPoints, Solid
+from mjtorch.collision.multicontact import polygon_corners, polygons_around
 from mjtorch.collision.plane import touching_plane
+from mjtorch.collision.support import hull_support
 from mjtorch.control_flow import while_loop
 from mjtorch.math.vector import cross, dot
+from mjtorch.model.plan.mesh import Hulls
 from mjtorch.smooth.object import to_local
 
 # A face that rests on a plane makes this many contacts.
@@ -31,49 +34,46 @@ def plane_mesh(plane: Solid, mesh: Solid, reach: Tensor) -> ContactPoints:
     lowest on, or of more than four those that span a large area, touch the plane if they are within reach and no higher
     than the centre of the geom. Which of equally low vertices is the lowest hangs on rounding, here as in C.
     """
-    hull = mesh.hull
-    assert hull is not None
+    hull, hulls = mesh.hull, mesh.hulls
+    assert hull is not None and hulls is not None
     up = to_local(mesh.mat, plane.axis)
-    rise = dot(hull.vert, up[:, None])
+    point, count = polygon_corners(hulls, lowest_face(hulls, hull, up.detach()))
+    count = count[:, None]
+    chosen = four_of(from_lowest(point, count, up.detach()), count)
+    rise = dot(chosen, up[:, None])
     height = dot(mesh.pos - plane.pos, plane.axis, keepdim=True) + rise
-    corner = lowest_face(hull.face, hull.normal, rise.detach(), up.detach())
-    # A face with fewer corners repeats its last.
-    new = torch.cat([torch.ones_like(corner[:, :1]), corner[:, 1:] - corner[:, :-1]], dim=1) != 0
-    count = new.sum(-1, keepdim=True)
-    chosen = four_of(hull.vert.detach(), from_lowest(corner, count, rise.detach()), count)
     exists = torch.arange(MOST, device=count.device) < count
-    exists = exists & ((rise <= 0) & (height <= reach[:, None])).gather(1, chosen)
-    point = hull.vert.gather(1, chosen[..., None].expand(-1, -1, 3))
-    return touching_plane(plane, mesh.pos[:, None] + point @ mesh.mat.mT, exists)
+    exists = exists & (rise <= 0) & (height <= reach[:, None])
+    return touching_plane(plane, mesh.pos[:, None] + chosen @ mesh.mat.mT, exists)
 
 
-def lowest_face(face: Tensor, normal: Tensor, rise: Tensor, up: Tensor) -> Tensor:
-    """Vertices (n, k) of the faces around the lowest vertices that look down most."""
-    around = (face == rise.argmin(-1)[:, None, None]).any(-1)
-    slope = dot(normal, up[:, None]).masked_fill(~around, torch.inf)
-    which = slope.argmin(-1)[:, None, None].expand(-1, 1, face.shape[2])
-    return face.gather(1, which)[:, 0]
+def lowest_face(hulls: Hulls, hull: Tensor, up: Tensor) -> Tensor:
+    """The faces (n,) around the lowest vertices of hulls (n,) that look down most."""
+    around, _ = polygons_around(hulls, hull_support(hulls, hull, -up))
+    face = around.clamp(min=0)
+    slope = dot(hulls.normal[face], up[:, None]).masked_fill(around < 0, torch.inf)
+    return face.gather(1, slope.argmin(-1, keepdim=True))[:, 0]
 
 
-def from_lowest(corner: Tensor, count: Tensor, rise: Tensor) -> Tensor:
-    """Polygons (n, k) of `count` (n, 1) vertices, each in its order, beginning with the lowest vertex."""
-    first = rise.gather(1, corner).argmin(-1, keepdim=True)
-    index = torch.arange(corner.shape[1], device=corner.device)
-    return corner.gather(1, (first + index) % count)
+def from_lowest(point: Tensor, count: Tensor, up: Tensor) -> Tensor:
+    """Polygons (n, k, 3) of `count` (n, 1) corners, each in its order, beginning with the lowest."""
+    first = dot(point, up[:, None]).argmin(-1, keepdim=True)
+    index = torch.arange(point.shape[1], device=count.device)
+    return point.gather(1, ((first + index) % count)[..., None].expand(-1, -1, 3))
 
 
-def four_of(vert: Tensor, corner: Tensor, count: Tensor) -> Tensor:
-    """Four (n, 4) of the first `count` (n, 1) of the vertices `corner` (n, k); if there are but three, one twice.
+def four_of(point: Tensor, count: Tensor) -> Tensor:
+    """Four (n, 4, 3) of the first `count` (n, 1) of the points (n, k, 3); if there are but three, one twice.
 
     The first, and three others found by moving them on, the last first, as long as that makes the area larger; as C
     does, which is not always the largest.
     """
-    if corner.shape[1] < MOST:
-        return torch.cat([corner, corner[:, -1:]], dim=1)
-    if corner.shape[1] == MOST:
-        return corner
-    others = larger_area(vert.gather(1, corner[..., None].expand(-1, -1, 3)), count).corners
-    return corner.gather(1, torch.cat([torch.zeros_like(count), others], dim=1))
+    if point.shape[1] < MOST:
+        return torch.cat([point, point[:, -1:]], dim=1)
+    if point.shape[1] == MOST:
+        return point
+    others = torch.cat([torch.zeros_like(count), larger_area(point, count).corners], dim=1)
+    return point.gather(1, others[..., None].expand(-1, -1, 3))
 
 
 def larger_area(point: Tensor, count: Tensor) -> Search:

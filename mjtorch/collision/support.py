@@ -5,13 +5,16 @@ the sum of theirs. So shapes of different types are one batch and go through one
 *core*; what is found for cores holds for the shapes once the radii are taken off the distance.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.control_flow.if_any import if_any
+from mjtorch.control_flow.while_loop import while_loop
 from mjtorch.math.shape import TYPES, Shape, parts
 from mjtorch.math.vector import MIN_VALUE, norm
+from mjtorch.model.plan.mesh import Hulls
 
 # mjGEOM_HFIELD, which is what the prisms are called that a height field is made of, and mjGEOM_MESH.
 PRISM, MESH = 1, 7
@@ -22,8 +25,6 @@ BOXED, CURVED, SMOOTH = (
     (Shape.ELLIPSOID, Shape.CYLINDER),
     (Shape.SPHERE, Shape.ELLIPSOID),
 )
-# So many vertices are looked through sooner than it is asked whether there are any.
-FEW_VERTICES = 16
 
 
 @tree.dataclass
@@ -31,23 +32,15 @@ class Convex(tree.Tree):
     """n convex geoms of one type.
 
     pos: (n, 3) [m], mat: (n, 3, 3), size: (n, 3) [m] as in MuJoCo
-    vert: (n, nvert, 3) [m] vertices of meshes in the frame of the geom, a vertex repeated where there are fewer;
-        (n, 0, 3) for other types
-    face: (n, nface, k) vertices of the polygons of meshes, counterclockwise from outside, the last one repeated where
-        there are fewer, and a polygon where there are fewer; normal: (n, nface, 3) unit, outward; both empty likewise,
-        or if the meshes have no polygons
-    degree: the most polygons at a vertex of a mesh
+    hull: (n,) which of a table of hulls each is, -1 if it is no mesh
     type: mjtGeom; sphere, capsule, ellipsoid, cylinder, box or mesh
     """
 
     pos: Tensor
     mat: Tensor
     size: Tensor
-    vert: Tensor
-    face: Tensor
-    normal: Tensor
+    hull: Tensor
     type: int = tree.field(static=True)
-    degree: int = tree.field(static=True, default=0)
 
 
 @tree.dataclass
@@ -56,7 +49,8 @@ class Core(tree.Tree):
 
     pos: (n, 3) [m], mat: (n, 3, 3); half, round: (n, 3) [m] half lengths of the box and of the ellipsoid, in these axes
     radius: (n,) [m] of the ball, extent: (n,) [m] the size of the geom; type: (n,) mjtGeom
-    vert, face, normal, degree: as in `Convex`; zero for what is no mesh; of prisms the six vertices, which may move
+    hull: (n,) as in `Convex`; prism: (n, 6, 3) [m] vertices of prisms, which may move,
+        in these axes; (n, 0, 3) for others
     types: static, the types that there are
     """
 
@@ -67,11 +61,9 @@ class Core(tree.Tree):
     radius: Tensor
     extent: Tensor
     type: Tensor
-    vert: Tensor
-    face: Tensor
-    normal: Tensor
+    hull: Tensor
+    prism: Tensor
     types: tuple[int, ...] = tree.field(static=True)
-    degree: int = tree.field(static=True, default=0)
 
     def has(self, types: tuple[int, ...]) -> bool:
         """Whether any shape may be of one of `types`; static."""
@@ -91,23 +83,20 @@ class Core(tree.Tree):
 
 def primitive(type: int, pos: Tensor, mat: Tensor, size: Tensor) -> Convex:
     """Geoms that are no meshes; the shapes are those of the fields of `Convex`."""
-    empty = pos.new_zeros((pos.shape[0], 0, 3))
-    return Convex(pos, mat, size, empty, empty.long(), torch.zeros_like(empty), type)
+    return Convex(pos, mat, size, torch.full_like(pos[:, 0], -1, dtype=torch.long), type)
 
 
 def core(shape: Convex) -> Core:
     """Shapes of one type as sums of parts."""
     type = torch.full(shape.pos.shape[:1], int(shape.type), device=shape.pos.device)
-    found = assembled((int(shape.type),), type, shape.pos, shape.mat, shape.size)
-    return found.replace(vert=shape.vert, face=shape.face, normal=shape.normal, degree=shape.degree)
+    return assembled((int(shape.type),), type, shape.pos, shape.mat, shape.size).replace(hull=shape.hull)
 
 
 def assembled(types: tuple[int, ...], type: Tensor, pos: Tensor, mat: Tensor, size: Tensor) -> Core:
     """Shapes of several types as sums of parts, those that are meshes still without hulls."""
     half, round, radius = parts(types[0] if len(types) == 1 else type, size)
-    empty = pos.new_zeros((pos.shape[0], 0, 3))
-    none = torch.zeros_like(empty)
-    return Core(pos, mat, half, round, radius, norm(size), type, empty, empty.long(), none, types)
+    none = pos.new_zeros((pos.shape[0], 0, 3))
+    return Core(pos, mat, half, round, radius, norm(size), type, torch.full_like(type, -1), none, types)
 
 
 def detach(shape: Core) -> Core:
@@ -136,13 +125,31 @@ def is_at(index: Tensor, count: int) -> Tensor:
     return torch.arange(count, device=index.device) == index[..., None]
 
 
-def support(shape: Core, direction: Tensor) -> Tensor:
+def support(shape: Core, direction: Tensor, hulls: Hulls | None) -> Tensor:
     """The points (n, 3) [m] of the cores that are furthest along `direction (n, 3)`, a unit vector of the world."""
-    return to_world(shape, local_support(shape, to_local(shape, direction))) + shape.pos
+    return numbered_support(shape, direction, hulls)[:, :3]
 
 
-def local_support(shape: Core, direction: Tensor) -> Tensor:
-    """`support` in the frame of the geom."""
+def numbered_support(shape: Core, direction: Tensor, hulls: Hulls | None) -> Tensor:
+    """`support`, and if there are `hulls`, in a fourth column the number of the vertex."""
+    local = to_local(shape, direction)
+    point, vertex = primitive_support(shape, local), None
+    if shape.has((PRISM,)):
+        furthest = (shape.prism @ local[..., None]).argmax(1, keepdim=True)
+        point = point + shape.prism.gather(1, furthest.expand(-1, 1, 3))[:, 0]
+    if shape.has((MESH,)):
+        assert hulls is not None, "meshes need hulls"
+        vertex = hull_support(hulls, shape.hull, local)
+        point = point + hulls.vert[vertex]
+    world = to_world(shape, point) + shape.pos
+    if hulls is None:
+        return world
+    number = torch.zeros_like(world[:, :1]) if vertex is None else vertex[:, None].to(world.dtype)
+    return torch.cat([world, number], dim=-1)
+
+
+def primitive_support(shape: Core, direction: Tensor) -> Tensor:
+    """`support` of the box and the ellipsoid in the frame of the geom."""
     found = []
     if shape.has(BOXED):
         found.append(torch.where(direction >= 0, shape.half, -shape.half))
@@ -154,15 +161,51 @@ def local_support(shape: Core, direction: Tensor) -> Tensor:
         # Along the axis of a disc: its middle.
         none = length < MIN_VALUE
         found.append(shape.round * torch.where(none, 0.0, scaled / torch.where(none, 1.0, length)))
-    if shape.has(HULLS) and (shape.only(HULLS) or shape.vert.shape[1] <= FEW_VERTICES):
-        found.append(hull_support(shape, direction))
-    elif shape.has(HULLS):
-        none = torch.zeros_like(direction)
-        found.append(if_any(shape.among(HULLS), lambda: hull_support(shape, direction), none))
     return sum(found[1:], found[0]) if found else torch.zeros_like(direction)
 
 
-def hull_support(shape: Core, direction: Tensor) -> Tensor:
-    """`local_support` of hulls."""
-    furthest = (shape.vert @ direction[..., None]).argmax(1, keepdim=True)
-    return shape.vert.gather(1, furthest.expand(-1, 1, 3))[:, 0]
+class Climb(NamedTuple):
+    """Where the climbs on n hulls are: (n,) each.
+
+    row: of the neighbours that are looked at next, -1 at the top; vertex: the furthest that was met
+    rise: [m] how much further it is than the one whose neighbours are looked at
+    """
+
+    row: Tensor
+    vertex: Tensor
+    rise: Tensor
+
+
+def hull_support(hulls: Hulls, hull: Tensor, direction: Tensor) -> Tensor:
+    """The vertices (n,) of some of the `hulls`, `hull (n,)`, that are furthest along `direction (n, 3)`.
+
+    It is climbed along edges from a vertex that is far out in about that direction. A neighbour that is further out by
+    no more than rounding is not: else the climb might go around in a circle.
+    """
+    first = hulls.start[hull, cell(direction, hulls.side)]
+
+    def body(now: Climb) -> Climb:
+        row = now.row.clamp(min=0)
+        top, place = (hulls.edge[row] @ direction[..., None])[..., 0].max(-1)
+        further = (now.row >= 0) & (top > now.rise) & (top > hulls.slack[row, place])
+        vertex = torch.where(further, hulls.neighbour[row, place], now.vertex)
+        rise = torch.where(further, top, now.rise)
+        follow = hulls.follow[row]
+        moves = (follow < 0) & (rise > 0)
+        return Climb(
+            torch.where(now.row < 0, -1, torch.where(moves, hulls.ring[vertex], follow)),
+            vertex,
+            torch.where(moves, 0.0, rise),
+        )
+
+    start = Climb(hulls.ring[first], first, torch.zeros_like(direction[:, 0]))
+    return while_loop(lambda now: (now.row >= 0).any(), body, start).vertex
+
+
+def cell(direction: Tensor, side: int) -> Tensor:
+    """The cells (n,) of a cube with `side` cells along its edges that directions (n, 3) point at; as in `cells`."""
+    axis = direction.abs().argmax(-1, keepdim=True)
+    along = direction.gather(1, (axis + torch.arange(3, device=axis.device)) % 3)
+    across = along[:, 1:] / along[:, :1].abs()
+    row, col = ((across + 1) * (0.5 * side)).long().clamp(0, side - 1).unbind(-1)
+    return ((2 * axis[:, 0] + (along[:, 0] < 0)) * side + row) * side + col

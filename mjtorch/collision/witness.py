@@ -15,14 +15,16 @@ import torch
 from torch import Tensor
 
 from mjtorch.collision.frame import make_frame
-from mjtorch.collision.gjk import Support
+from mjtorch.collision.gjk import Support, difference
 from mjtorch.collision.support import HULLS, PRISM, Core, is_at, to_local, to_world
 from mjtorch.control_flow.fori_loop import fori_loop
 from mjtorch.math.shape import Shape
 from mjtorch.math.vector import cross, dot, norm
 
-# Steps of Newton's method by which curved surfaces are met more closely than by polytopes.
-STEPS = 4
+# Steps by which curved surfaces are met more closely than by polytopes: Newton's, but for two that try whether flat
+# sides of the first shape, and then of the second, are just across the normal.
+STEPS = 6
+FLAT1, FLAT2 = 1, 3
 # The cosine of the angle between a normal and a flat side under which it is taken as perpendicular.
 ALIGNED = 2e-2
 # How much of a size a point may be short of a corner and still be the corner.
@@ -86,8 +88,8 @@ def _reshaped(shape: Core, q: Tensor, m: Tensor, corner: Tensor) -> tuple[Tensor
     corner: (n, 3, 3) [m] vertices in the world, constants, one or two of them repeated on an edge or at a vertex
     """
     local = (corner - shape.pos.detach()[:, None]) @ shape.mat.detach()
-    which = (shape.vert.detach()[:, None] - local[:, :, None]).abs().sum(-1).argmin(-1)
-    vert = is_at(which, shape.vert.shape[1]).to(q.dtype) @ shape.vert
+    which = (shape.prism.detach()[:, None] - local[:, :, None]).abs().sum(-1).argmin(-1)
+    vert = is_at(which, shape.prism.shape[1]).to(q.dtype) @ shape.prism
     fixed = vert.detach()
     weight, is_face, edge = _weights(fixed, q)
     moved = (weight[..., None] * (vert - fixed)).sum(1)
@@ -219,6 +221,16 @@ def witness(shape1: Core, shape2: Core, found: Nearest, corner1: Tensor, corner2
     )
 
 
+def squared(shape: Core, normal: Tensor) -> Tensor:
+    """Normals (n, 3) like these but just across, or along, the flat sides that they are nearly across, or along."""
+    m = to_local(shape, normal)
+    side = (shape.half > 0) & (m.abs() < ALIGNED)
+    is_end = shape.among((Shape.CYLINDER,))[:, None] & (norm(m[:, :2], keepdim=True) < ALIGNED)
+    end = is_end & (torch.arange(3, device=m.device) < 2)
+    turned = to_world(shape, torch.where(side | end, 0.0, m))
+    return turned / norm(turned, keepdim=True)
+
+
 def closer(furthest: Support, shape1: Core, shape2: Core, found: Nearest, corner1: Tensor, corner2: Tensor) -> Nearest:
     """Nearest points of shapes of which one is curved, all constants, refined by Newton's method.
 
@@ -228,16 +240,19 @@ def closer(furthest: Support, shape1: Core, shape2: Core, found: Nearest, corner
 
     def gap(normal: Tensor) -> Tensor:
         point1, point2 = furthest(-normal)
-        return dot(normal, point2 - point1)
+        return dot(normal, difference(point1, point2))
 
     scale = shape1.extent + shape2.extent
 
-    def step(_: Tensor, now: Nearest) -> Nearest:
+    def step(number: Tensor, now: Nearest) -> Nearest:
         surface1 = surface(shape1, now.point1, now.normal, corner1)
         surface2 = surface(shape2, now.point2, -now.normal, corner2)
         change, _ = turn(surface1, surface2, now.normal)
+        is_first, is_second = number == FLAT1, number == FLAT2
+        change = torch.where(is_first | is_second, 0.0, change)
         normal = now.normal + change
         normal = normal / norm(normal, keepdim=True)
+        normal = torch.where(is_first, squared(shape1, normal), torch.where(is_second, squared(shape2, normal), normal))
         dist = gap(normal)
         # A point on a flat side may have to move where the normal cannot get better.
         better = (dist >= now.dist - 16 * torch.finfo(dist.dtype).eps * scale)[:, None]

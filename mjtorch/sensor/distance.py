@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from mjtorch.collision.distance import nearest_points, shapes
+from mjtorch.collision.distance import hulls_of, nearest_points, shapes
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.distance import DistancePlan
 
@@ -17,7 +17,7 @@ def distance(m: Model, d: Data, plan: DistancePlan) -> Tensor:
     """
     columns = []
     for group in plan.groups:
-        found = nearest_points(*shapes(m, d, group), m.opt.ccd_iterations, m.opt.ccd_tolerance)
+        found = nearest_points(*shapes(m, d, group), m.opt.ccd_iterations, m.opt.ccd_tolerance, hulls_of(m))
         columns.append(torch.cat([found.dist[:, None], found.normal, found.point1, found.point2], dim=-1))
     nothing = torch.nn.functional.pad(d.geom_xpos.new_full((1, 1), torch.inf), (0, 9))
     pairs = torch.cat([*columns, nothing])

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.collision.support import MESH, Convex, primitive
-from mjtorch.model.plan.mesh import hulls
+from mjtorch.model.plan.mesh import Hulls, build
+from mjtorch.model.plan.tensors import Tensors
 
 ASSETS = """<asset>
   <mesh name="brick"
@@ -37,6 +38,7 @@ class Poses(NamedTuple):
     mj_data: list[mujoco.MjData]
     shape1: Convex
     shape2: Convex
+    hulls: Hulls | None
 
 
 def two_geoms(first: str, second: str, margin: float = 0.0, option: str = "") -> mujoco.MjModel:
@@ -118,18 +120,17 @@ def posed(mj_model: mujoco.MjModel, poses: list[Pose]) -> Poses:
         d = placed(mj_model, pose)
         mujoco.mj_collision(mj_model, d)
         mj_data.append(d)
-    return Poses(mj_model, mj_data, _shape(mj_model, mj_data, 0), _shape(mj_model, mj_data, 1))
+    hulls = next(iter(build(mj_model, Tensors(torch.device("cpu"), torch.float64))), None)
+    return Poses(mj_model, mj_data, *(_shape(mj_model, mj_data, geom, hulls) for geom in (0, 1)), hulls)
 
 
-def _shape(mj_model: mujoco.MjModel, mj_data: list[mujoco.MjData], geom: int) -> Convex:
+def _shape(mj_model: mujoco.MjModel, mj_data: list[mujoco.MjData], geom: int, hulls: Hulls | None) -> Convex:
     n, kind = len(mj_data), int(mj_model.geom_type[geom])
     pos = torch.tensor(np.array([d.geom_xpos[geom] for d in mj_data]))
     mat = torch.tensor(np.array([d.geom_xmat[geom].reshape(3, 3) for d in mj_data]))
     shape = primitive(kind, pos, mat, torch.tensor(mj_model.geom_size[geom]).repeat(n, 1))
     if kind == MESH:
-        hull = hulls(mj_model, [int(mj_model.geom_dataid[geom])] * n)
-        vert, face, normal = (torch.tensor(x) for x in (hull.vert, hull.face, hull.normal))
-        shape = shape.replace(vert=vert, face=face, normal=normal, degree=hull.degree)
+        shape = shape.replace(hull=torch.full((n,), hulls.mesh.index(mj_model.geom_dataid[geom])))
     return tree.map(lambda x: x[:, None], shape)
 
 

@@ -108,7 +108,7 @@ def test_boxes_around_geoms_are_as_tight_as_their_furthest_points():
     d = posed(m, placed(mj_model, 1.0))
     shape = assembled((2, 3, 4, 5, 6), m.plan.collision.geom_type, d.geom_xpos, d.geom_xmat, m.geom_size)
     axes = torch.eye(3, dtype=torch.float64).expand(10, 3, 3)
-    furthest = torch.stack([support(shape, axes[:, k])[:, k] for k in range(3)], dim=-1)
+    furthest = torch.stack([support(shape, axes[:, k], None)[:, k] for k in range(3)], dim=-1)
     expected = furthest - d.geom_xpos + shape.radius[:, None]
     torch.testing.assert_close(bounds(m, d), expected, rtol=0, atol=1e-12)
 

@@ -50,15 +50,36 @@ POLYTOPES = ("box", "brick", "wedge")
 POSES = 200
 
 
-def nearest(shape1, shape2):
-    return closest(shape1, shape2, iterations=35, tolerance=1e-6).nearest
+def nearest(shape1, shape2, hulls):
+    return closest(shape1, shape2, 35, 1e-6, hulls).nearest
+
+
+def nearest_points(poses):
+    """Of all poses, side by side."""
+    found = torch.vmap(nearest, in_dims=(0, 0, None))(poses.shape1, poses.shape2, poses.hulls)
+    return tree.map(lambda x: x[:, 0], found)
 
 
 def contacts(margin=0.0, iterations=35):
-    def run(shape1, shape2):
-        return convex(shape1, shape2, shape1.pos.new_full((1,), margin), iterations=iterations)
+    def run(shape1, shape2, hulls):
+        return convex(shape1, shape2, shape1.pos.new_full((1,), margin), iterations=iterations, hulls=hulls)
 
     return run
+
+
+def all_contacts(poses, margin=0.0):
+    """Of all poses, side by side."""
+    return torch.vmap(contacts(margin), in_dims=(0, 0, None))(poses.shape1, poses.shape2, poses.hulls)
+
+
+def moved_and_cast(poses, shift=0.0):
+    """The poses in single precision."""
+
+    def cast(x):
+        return x.float() if x.is_floating_point() else x
+
+    shape1, shape2 = (tree.map(cast, s.replace(pos=s.pos + shift)) for s in (poses.shape1, poses.shape2))
+    return poses._replace(shape1=shape1, shape2=shape2, hulls=tree.map(cast, poses.hulls))
 
 
 def assert_distances(ours, theirs, is_curved):
@@ -78,7 +99,7 @@ def test_distance_in_random_poses(first, second):
     poses = posed(two_geoms(first, second), random_poses(POSES, 0.45))
     dist, fromto = geom_distances(poses)
     assert (dist > 0).sum() > 0.08 * POSES < (dist < 0).sum()
-    found = tree.map(lambda x: x[:, 0], torch.vmap(nearest)(poses.shape1, poses.shape2))
+    found = nearest_points(poses)
     assert_distances(found.dist, dist, "ellipsoid" in (first, second))
     # Directions and points converge with the root of the tolerance; where two are as near, C may take the other.
     along = (fromto[:, 1] - fromto[:, 0]) / dist[:, None]
@@ -94,8 +115,7 @@ def test_distance_in_random_poses(first, second):
 def test_distance_where_faces_edges_and_axes_are_parallel(first, second, turns):
     poses = posed(two_geoms(first, second), aligned_poses(POSES // 2, 0.0, turns=turns))
     dist, _ = geom_distances(poses)
-    found = torch.vmap(nearest)(poses.shape1, poses.shape2)
-    assert_distances(found.dist[:, 0], dist, "ellipsoid" in (first, second))
+    assert_distances(nearest_points(poses).dist, dist, "ellipsoid" in (first, second))
 
 
 @pytest.mark.parametrize(
@@ -103,7 +123,7 @@ def test_distance_where_faces_edges_and_axes_are_parallel(first, second, turns):
 )
 def test_depth_is_the_least_overlap(first, second):
     poses = posed(two_geoms(first, second), random_poses(POSES, 0.4, seed=2))
-    found = tree.map(lambda x: x[:, 0], torch.vmap(nearest)(poses.shape1, poses.shape2))
+    found = nearest_points(poses)
     depth, direction = -found.dist.numpy(), found.normal.numpy()
     least, ours = least_overlap(poses), overlap(poses, direction[:, None])[:, 0]
     inside = depth > 0
@@ -153,7 +173,7 @@ def doubled(mj_data) -> bool:
 def test_contacts(first, second, margin):
     few, many = random_poses(POSES, 0.4), aligned_poses(POSES, 0.03)
     poses = posed(two_geoms(first, second, margin), few + many)
-    found = torch.vmap(contacts(margin))(poses.shape1, poses.shape2)
+    found = all_contacts(poses, margin)
     # With a margin C takes polytopes for round, and converges less closely.
     exact = first in POLYTOPES and second in POLYTOPES and not margin
     match = matches(poses, found, margin, exact)
@@ -172,7 +192,7 @@ def test_contacts_of_edges_that_graze_faces(first, second):
     poses = posed(mj_model, grazing(mj_model, random_poses(POSES // 2, 0.4) + aligned_poses(POSES // 2, 0.03)))
     # C lists the place where an edge enters a face twice.
     assert sum(doubled(d) for d in poses.mj_data) > 0.05 * POSES
-    found = torch.vmap(contacts())(poses.shape1, poses.shape2)
+    found = all_contacts(poses)
     match = matches(poses, found, 0.0, exact=True)
     assert match.number.mean() > 0.99 and match.same.mean() > 0.98 and match.ordered.mean() > 0.97
 
@@ -181,7 +201,7 @@ def test_no_more_than_one_contact_if_asked():
     poses = posed(two_geoms("box", "brick"), aligned_poses(20, 0.01))
 
     def run(shape1, shape2):
-        return convex(shape1, shape2, shape1.pos.new_zeros(1), multiccd=False)
+        return convex(shape1, shape2, shape1.pos.new_zeros(1), multiccd=False, hulls=poses.hulls)
 
     assert torch.vmap(run)(poses.shape1, poses.shape2).dist.shape == (20, 1, 1)
 
@@ -190,8 +210,8 @@ def test_no_more_than_one_contact_if_asked():
 def test_compiled_is_the_same(first, second):
     poses = posed(two_geoms(first, second), random_poses(40, 0.4) + aligned_poses(24, 0.03))
     with torch.no_grad():
-        compiled = mjtorch.jit(contacts(), in_dims=(0, 0), strict=True)(poses.shape1, poses.shape2)
-    eager = torch.vmap(contacts())(poses.shape1, poses.shape2)
+        compiled = mjtorch.jit(contacts(), in_dims=(0, 0, None), strict=True)(*poses[2:])
+    eager = all_contacts(poses)
     # Depths are found within 1e-6, directions of curved shapes with about the root of that.
     tolerance = 1e-9 if first in POLYTOPES else 2e-4
     torch.testing.assert_close(compiled.normal, eager.normal, rtol=0, atol=tolerance)
@@ -203,9 +223,9 @@ def test_compiled_is_the_same(first, second):
 
 def test_several_pairs_in_one_world():
     poses = posed(two_geoms("cylinder", "box"), random_poses(30, 0.4) + aligned_poses(30, 0.03))
-    alone = torch.vmap(contacts())(poses.shape1, poses.shape2)
+    alone = all_contacts(poses)
     shape1, shape2 = (tree.map(lambda x: x[:, 0], shape) for shape in (poses.shape1, poses.shape2))
-    together = convex(shape1, shape2, torch.zeros(60, dtype=torch.float64))
+    together = convex(shape1, shape2, torch.zeros(60, dtype=torch.float64), hulls=poses.hulls)
     for one, other in zip(together, alone, strict=True):
         torch.testing.assert_close(one, other[:, 0], rtol=0, atol=1e-12)
 
@@ -215,7 +235,8 @@ def test_search_ends_where_shapes_are_known_to_be_further_apart(first, second):
     poses = posed(two_geoms(first, second), random_poses(POSES, 0.45))
     one, two, _ = from_first(*(core(tree.map(lambda x: x[:, 0], shape)) for shape in (poses.shape1, poses.shape2)))
     active, limit = torch.arange(POSES) % 5 > 0, torch.full((POSES,), 0.03, dtype=torch.float64)
-    whole, ended = (nearest_cores(one, two, active, x, 35, 1e-6) for x in (torch.full_like(limit, torch.inf), limit))
+    limits = torch.full_like(limit, torch.inf), limit
+    whole, ended = (nearest_cores(one, two, active, x, 35, 1e-6, poses.hulls) for x in limits)
     assert torch.equal(whole.within, active)
     dist = whole.nearest.dist
     far = active & (dist > 0.031)
@@ -244,7 +265,7 @@ def test_derivatives_match_finite_differences(first, second):
 
     def value(step):
         def run(shape1, shape2, change1, change2):
-            found = closest(moved(shape1, step * change1), moved(shape2, step * change2), 60, 1e-9).nearest
+            found = closest(moved(shape1, step * change1), moved(shape2, step * change2), 60, 1e-9, poses.hulls).nearest
             return found.dist, found.normal, 0.5 * (found.point1 + found.point2)
 
         return torch.vmap(run)(poses.shape1, poses.shape2, *change)
@@ -268,7 +289,7 @@ def test_derivatives_are_finite_where_shapes_degenerate(first, second):
     found = posed(two_geoms(first, second), poses)
 
     def value(change1, change2, shape1, shape2):
-        c = contacts(0.1)(moved(shape1, change1), moved(shape2, change2))
+        c = contacts(0.1)(moved(shape1, change1), moved(shape2, change2), found.hulls)
         return (c.dist * c.exists).sum() + (c.pos * c.exists[..., None]).sum() + c.normal.sum()
 
     zero = torch.zeros((len(poses), 1, 9), dtype=torch.float64)
@@ -280,21 +301,16 @@ def test_derivatives_are_finite_where_shapes_degenerate(first, second):
 def test_single_precision(first, second):
     poses = posed(two_geoms(first, second), random_poses(POSES, 0.45))
     dist, _ = geom_distances(poses)
-    shapes = [tree.map(lambda x: x.float() if x.is_floating_point() else x, s) for s in (poses.shape1, poses.shape2)]
-    found = torch.vmap(nearest)(*shapes)
+    found = nearest_points(moved_and_cast(poses))
     assert found.dist.dtype is torch.float32
-    assert ((found.dist[:, 0].double() - dist).abs() < 1e-5).float().mean() > 0.98
-    torch.testing.assert_close(found.dist[:, 0].double(), dist, rtol=0, atol=1e-3)
+    assert ((found.dist.double() - dist).abs() < 1e-5).float().mean() > 0.98
+    torch.testing.assert_close(found.dist.double(), dist, rtol=0, atol=1e-3)
 
 
 def test_single_precision_far_out():
     poses = posed(two_geoms("box", "brick"), aligned_poses(100, 0.02))
-    here = torch.vmap(contacts())(poses.shape1, poses.shape2)
-    shapes = [
-        tree.map(lambda x: x.float() if x.is_floating_point() else x, s.replace(pos=s.pos + 512.0))
-        for s in (poses.shape1, poses.shape2)
-    ]
-    there = torch.vmap(contacts())(*shapes)
+    here = all_contacts(poses)
+    there = all_contacts(moved_and_cast(poses, 512.0))
     # Of positions so far out the seventh digit is 3e-5.
     off = (there.dist[:, 0, 0].double() - here.dist[:, 0, 0]).abs()
     assert ((off < 2e-4) | (here.exists[:, 0].sum(-1) > 1)).all()
@@ -309,10 +325,9 @@ def test_single_precision_where_edges_are_in_line():
         mujoco.mju_rotVecQuat(offset, np.append(rng.integers(-1, 2, 2) * [0.1, 0.15], 0.399), quat / norm(quat))
         places.append((pos, quat, pos + offset, quat))
     poses = posed(two_geoms("brick", "brick"), places)
-    exact = torch.vmap(contacts())(poses.shape1, poses.shape2)
+    exact = all_contacts(poses)
     assert matches(poses, exact, 0.0, exact=True).same.all()
-    shapes = [tree.map(lambda x: x.float() if x.is_floating_point() else x, s) for s in (poses.shape1, poses.shape2)]
-    found = torch.vmap(contacts())(*shapes)
+    found = all_contacts(moved_and_cast(poses))
     assert found.exists.all() and exact.exists.all()
     away = (found.pos[:, 0, :, None].double() - exact.pos[:, 0, None]).norm(dim=-1)
     assert away.amin(1).max() < 1e-5 and away.amin(2).max() < 1e-5
@@ -321,8 +336,8 @@ def test_single_precision_where_edges_are_in_line():
 def test_nan_stays_in_its_world():
     poses = posed(two_geoms("cylinder", "box"), random_poses(4, 0.2))
     bad = poses.shape1.replace(pos=torch.cat([poses.shape1.pos[:1] * torch.nan, poses.shape1.pos[1:]]))
-    good = torch.vmap(contacts())(poses.shape1, poses.shape2)
-    found = torch.vmap(contacts())(bad, poses.shape2)
+    good = all_contacts(poses)
+    found = all_contacts(poses._replace(shape1=bad))
     torch.testing.assert_close(found.dist[1:], good.dist[1:], rtol=0, atol=0)
     assert not (found.dist[0] <= 0).any()
 

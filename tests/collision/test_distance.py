@@ -22,8 +22,13 @@ PAIRS = [
 ]
 
 
-def distance(shape1, shape2):
-    return distances(shape1, shape2, shape1.pos.new_full((1,), FAR))
+def distance(shape1, shape2, hulls=None):
+    return distances(shape1, shape2, shape1.pos.new_full((1,), FAR), hulls=hulls)
+
+
+def all_distances(poses):
+    """Of all poses, side by side."""
+    return torch.vmap(distance, in_dims=(0, 0, None))(poses.shape1, poses.shape2, poses.hulls)
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS)
@@ -35,7 +40,7 @@ def test_is_that_of_mujoco(first, second):
         expected.append(mujoco.mj_geomDistance(poses.mj_model, d, 0, 1, FAR, fromto))
         points[k] = fromto.reshape(2, 3)
     expected, points = torch.tensor(expected, dtype=torch.float64), torch.tensor(points)
-    dist, fromto = (x[:, 0] for x in torch.vmap(distance)(poses.shape1, poses.shape2))
+    dist, fromto = (x[:, 0] for x in all_distances(poses))
     torch.testing.assert_close(dist, expected, rtol=0, atol=1e-5)
     assert (dist == FAR).any()
     assert (dist < 0).any()
@@ -50,7 +55,7 @@ def test_is_that_of_mujoco(first, second):
 def test_same_place(first, second):
     here, upright = np.zeros(3), np.array([1.0, 0.0, 0.0, 0.0])
     poses = posed(two_geoms(first, second), [(here, upright, here, upright)])
-    dist, fromto = torch.vmap(distance)(poses.shape1, poses.shape2)
+    dist, fromto = all_distances(poses)
     expected = mujoco.mj_geomDistance(poses.mj_model, poses.mj_data[0], 0, 1, FAR, np.zeros(6))
     assert dist.item() == pytest.approx(expected, abs=1e-4)
     assert fromto.isfinite().all()
@@ -96,7 +101,7 @@ def test_derivative_is_the_normal():
 
     shift = torch.zeros((50, 3), dtype=torch.float64)
     gradient = torch.vmap(torch.func.grad(of_shift))(shift, poses.shape1, poses.shape2)
-    dist, fromto = (x[:, 0] for x in torch.vmap(distance)(poses.shape1, poses.shape2))
+    dist, fromto = (x[:, 0] for x in all_distances(poses))
     near = (dist < FAR) & (dist.abs() > 1e-3)
     normal = (fromto[:, 1] - fromto[:, 0]) / dist[:, None]
     torch.testing.assert_close(gradient[near], normal[near], rtol=0, atol=1e-4)
@@ -106,5 +111,5 @@ def test_derivative_is_the_normal():
 def test_compiled_is_the_same():
     poses = posed(two_geoms("wedge", "brick"), random_poses(20, 0.5))
     with torch.no_grad():
-        dist, _ = mjtorch.jit(distance, in_dims=(0, 0), strict=True)(poses.shape1, poses.shape2)
-    torch.testing.assert_close(dist, torch.vmap(distance)(poses.shape1, poses.shape2)[0], rtol=0, atol=1e-9)
+        dist, _ = mjtorch.jit(distance, in_dims=(0, 0, None), strict=True)(*poses[2:])
+    torch.testing.assert_close(dist, all_distances(poses)[0], rtol=0, atol=1e-9)

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.model.plan import contact_capacity, height_field, sdf
+from mjtorch.model.plan import contact_capacity, height_field, mesh, sdf
 from mjtorch.model.plan.geom_pairs import (
     CAPSULE,
     MESH,
@@ -26,7 +26,7 @@ from mjtorch.model.plan.geom_pairs import (
     unsupported_pairs,
 )
 from mjtorch.model.plan.height_field import HeightFields, Window
-from mjtorch.model.plan.mesh import hull_reach, hulls
+from mjtorch.model.plan.mesh import Hulls, hull_reach
 from mjtorch.model.plan.sdf import DistanceFields
 from mjtorch.model.plan.tensors import Tensors
 
@@ -34,21 +34,7 @@ from mjtorch.model.plan.tensors import Tensors
 ITERATED = ("convex", "sdf", "mesh-sdf")
 SELECTED = ("box-box", "capsule-box", *ITERATED)
 
-__all__ = ["Block", "CollisionPlan", "Family", "Meshes", "build", "unsupported_pairs"]
-
-
-@tree.dataclass(kw_only=True)
-class Meshes(tree.Tree):
-    """The hulls of geoms: `mesh` (n,) is the row of each, the other fields are those of `Hulls`.
-
-    The last row, all zero, is that of what is no mesh.
-    """
-
-    vert: Tensor
-    face: Tensor
-    normal: Tensor
-    mesh: Tensor
-    degree: int = tree.field(static=True)
+__all__ = ["Block", "CollisionPlan", "Family", "build", "unsupported_pairs"]
 
 
 class Block(NamedTuple):
@@ -72,7 +58,6 @@ class Family(tree.Tree):
     blocks: static, its parts, in order
     geom: (2, n) geom ids
     candidate: (n,) the first candidate of each pair
-    meshes: of the first geoms and of the second, none where these are no meshes
     fields: of the first geoms, none where these are no height fields
     distances: none where the second geoms are no signed distance fields, or meet planes
     """
@@ -81,7 +66,6 @@ class Family(tree.Tree):
     blocks: tuple[Block, ...] = tree.field(static=True)
     geom: Tensor
     candidate: Tensor
-    meshes: tuple[tuple[Meshes, ...], tuple[Meshes, ...]]
     fields: tuple[HeightFields, ...]
     distances: tuple[DistanceFields, ...]
 
@@ -139,7 +123,8 @@ class CollisionPlan(tree.Tree):
     extent: (ngeom, 2) 1 where a geom's radius and half-length are in the first two sizes, else 0
     geom_body: (ngeom,) body ids
     geom_type: (ngeom,) mjtGeom
-    hull: (ngeom, 3) [m] how far the hulls of meshes reach along their axes
+    hull_reach: (ngeom, 3) [m] how far the hulls of meshes reach along their axes
+    hulls: those of all meshes, none if there are none; geom_hull: (ngeom,) which of them each geom is, -1: none
     """
 
     contact_dim: tuple[int, ...] = tree.field(static=True)
@@ -166,7 +151,9 @@ class CollisionPlan(tree.Tree):
     extent: Tensor
     geom_body: Tensor
     geom_type: Tensor
-    hull: Tensor
+    hull_reach: Tensor
+    hulls: tuple[Hulls, ...]
+    geom_hull: Tensor
 
     @property
     def selects(self) -> bool:
@@ -212,6 +199,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
     firsts = np.cumsum([0, *counts.values()]).tolist()
     aligned = [c.types == (PLANE, CAPSULE) for c in candidates]
     geom_type = mj_model.geom_type
+    hulls = mesh.build(mj_model, make)
 
     row = {(c.tried, c.nth): k for k, c in enumerate(itertools.chain(*rows.values()))}
     order = [row[c.tried, c.nth] for c in candidates]
@@ -247,7 +235,9 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
         extent=make.floats(np.stack([(geom_type == SPHERE) | (geom_type == CAPSULE), geom_type == CAPSULE], axis=-1)),
         geom_body=make.ints(mj_model.geom_bodyid),
         geom_type=make.ints(geom_type),
-        hull=make.floats(hull_reach(mj_model)),
+        hull_reach=make.floats(hull_reach(mj_model)),
+        hulls=hulls,
+        geom_hull=make.ints(_geom_hull(mj_model, hulls)),
     )
 
 
@@ -310,7 +300,6 @@ def _family(
     geoms = [c.geom for block in pairs.values() for c in block]
     first = {(c.tried, c.nth): k for k, c in enumerate(candidates)}
     is_sdf = name in ("sdf", "mesh-sdf")
-    one, two = (() if is_sdf else _meshes(mj_model, [geom[k] for geom in geoms], make) for k in (0, 1))
 
     def types(block: list[Candidate], k: int) -> tuple[int, ...]:
         return tuple(sorted({c.types[k] for c in block}))
@@ -323,30 +312,17 @@ def _family(
         ),
         geom=make.ints(geoms, -1, 2).T.contiguous(),
         candidate=make.ints([first[c.tried, 0] for block in pairs.values() for c in block], -1),
-        meshes=(one, two),
         fields=(height_field.build(mj_model, geoms, windows[name], make),) if name in windows else (),
         distances=(sdf.build(mj_model, geoms, make),) if is_sdf else (),
     )
 
 
-def _meshes(mj_model: mujoco.MjModel, geoms: list[int], make: Tensors) -> tuple[Meshes, ...]:
-    """The hulls of geoms, nothing if none is a mesh."""
-    is_mesh = np.isin(mj_model.geom_type[geoms], (MESH, SDF))
-    if not is_mesh.any():
-        return ()
-    used, row = np.unique(np.where(is_mesh, mj_model.geom_dataid[geoms], mj_model.nmesh), return_inverse=True)
-    found = hulls(mj_model, [mesh for mesh in used.tolist() if mesh < mj_model.nmesh])
-    vert, face, normal = found.vert, found.face, found.normal
-    if not is_mesh.all():
-        vert, face, normal = (np.concatenate([x, np.zeros_like(x[:1])]) for x in (vert, face, normal))
-    hull = Meshes(
-        vert=make.floats(vert),
-        face=make.ints(face),
-        normal=make.floats(normal),
-        mesh=make.ints(row),
-        degree=found.degree,
-    )
-    return (hull,)
+def _geom_hull(mj_model: mujoco.MjModel, hulls: tuple[Hulls, ...]) -> list[int]:
+    """`CollisionPlan.geom_hull`."""
+    row = {number: k for found in hulls for k, number in enumerate(found.mesh)}
+    is_mesh = np.isin(mj_model.geom_type, (MESH, SDF))
+    used = np.where(is_mesh, mj_model.geom_dataid, -1).tolist()
+    return [row.get(number, -1) for number in used]
 
 
 def _candidates(mj_model: mujoco.MjModel, pairs: list[GeomPair], windows: dict[str, Window]) -> list[Candidate]:

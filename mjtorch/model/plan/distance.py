@@ -23,13 +23,10 @@ class PairGroup(tree.Tree):
     """n pairs of geoms of two types, the lower type first.
 
     types: static, mjtGeom; geom: (2, n) ids
-    vert: of either geom of each pair the vertices (n, nvert), rows of `mesh_vert`, the last one repeated where there
-        are fewer; None for geoms that are no meshes
     """
 
     types: Pair = tree.field(static=True)
     geom: Tensor
-    vert: tuple[Tensor | None, ...]
 
 
 @tree.dataclass(kw_only=True)
@@ -70,9 +67,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors, sensors: list[int]) -> tuple[
         flipped[k, : len(pairs)] = [_in_order(m, pair) != pair for pair in pairs]
 
     def group(types: Pair, pairs: list[Pair]) -> PairGroup:
-        geom = np.array(pairs).T
-        vert = (make.ints(_vertices(m, ids)) if kind == MESH else None for kind, ids in zip(types, geom, strict=True))
-        return PairGroup(types=types, geom=make.ints(geom), vert=tuple(vert))
+        return PairGroup(types=types, geom=make.ints(np.array(pairs).T))
 
     number = [int((m.sensor_type[sensors] == kind).sum()) for kind in KINDS]
     return (
@@ -97,6 +92,13 @@ def measured(m: mujoco.MjModel, sensor: int) -> list[Pair]:
     one = side(m.sensor_objtype[sensor], int(m.sensor_objid[sensor]))
     other = side(m.sensor_reftype[sensor], int(m.sensor_refid[sensor]))
     return list(itertools.product(one, other))
+
+
+def measured_meshes(m: mujoco.MjModel) -> set[int]:
+    """The meshes that sensors measure from or to."""
+    sensors = np.flatnonzero(np.isin(m.sensor_type, KINDS))
+    geoms = {geom for i in sensors for pair in measured(m, int(i)) if _is_known(_types(m, pair)) for geom in pair}
+    return {int(m.geom_dataid[geom]) for geom in geoms if m.geom_type[geom] == MESH}
 
 
 def unmeasured_geoms(m: mujoco.MjModel) -> list[int]:
@@ -128,10 +130,3 @@ def _types(m: mujoco.MjModel, pair: Pair) -> Pair:
     """The mjtGeom of both, the lower one first."""
     one, two = sorted(int(m.geom_type[geom]) for geom in pair)
     return one, two
-
-
-def _vertices(m: mujoco.MjModel, geoms: np.ndarray) -> np.ndarray:
-    """(n, nvert) the vertices of geoms that are meshes."""
-    mesh = m.geom_dataid[geoms]
-    count = m.mesh_vertnum[mesh]
-    return m.mesh_vertadr[mesh][:, None] + np.minimum(np.arange(count.max()), count[:, None] - 1)

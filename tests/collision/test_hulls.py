@@ -1,0 +1,111 @@
+"""Support points of hulls of any size and shape, found by climbing, against a look at every vertex."""
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+
+import mjtorch
+from mjtorch.collision.support import cell, hull_support
+from mjtorch.model.plan.mesh import Hulls, build, cells
+from mjtorch.model.plan.tensors import Tensors
+
+
+def ball(count: int) -> np.ndarray:
+    """Points (count, 3) all over a sphere."""
+    point = np.random.default_rng(0).normal(size=(count, 3))
+    return point / np.linalg.norm(point, axis=-1, keepdims=True)
+
+
+def prism(sides: int, half: float, top: float) -> np.ndarray:
+    """The corners (2 sides, 3) of a prism; its upper end is smaller by `top`, its point if that is zero."""
+    angle = 2 * np.pi * np.arange(sides) / sides
+    ring = np.stack([np.cos(angle), np.sin(angle), np.full(sides, -half)], axis=-1)
+    return np.concatenate([ring, ring * [top, top, -1]])
+
+
+HULLS = {
+    "tetrahedron": ball(4),
+    "60": ball(60),
+    "5000": ball(5000),
+    "disc": ball(500) * [1, 1, 1e-4],
+    "needle": ball(200) * [1e-3, 1e-3, 1],
+    "cylinder": prism(150, 1, 1),
+    "cone": prism(100, 0.5, 0),
+    "sheet": prism(40, 1e-5, 1),
+    "grid": np.stack(np.meshgrid(*3 * [np.linspace(-1, 1, 8)]), axis=-1).reshape(-1, 3),
+}
+
+
+def hulls(vertices, dtype) -> tuple[Hulls, mujoco.MjModel]:
+    text = " ".join(map(str, vertices.ravel()))
+    mj_model = mujoco.MjModel.from_xml_string(
+        f"""<mujoco><asset><mesh name="m" vertex="{text}" inertia="shell"/></asset><worldbody><body>
+          <freejoint/><geom type="mesh" mesh="m"/></body></worldbody></mujoco>"""
+    )
+    return build(mj_model, Tensors(torch.device("cpu"), dtype))[0], mj_model
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", HULLS)
+def test_climbing_ends_at_the_furthest_vertex(name, dtype):
+    table, mj_model = hulls(HULLS[name], dtype)
+    rng = np.random.default_rng(1)
+    # Anywhere, across faces, along edges and axes, and nearly so.
+    ways = np.concatenate([rng.normal(size=(500, 3)), table.normal[:300].numpy(), np.eye(3), -np.eye(3)])
+    ways = np.concatenate([ways, ways[500:] + 1e-6 * rng.normal(size=ways[500:].shape)])
+    direction = torch.nn.functional.normalize(torch.tensor(ways, dtype=dtype), dim=-1)
+    number = hull_support(table, torch.zeros(len(ways), dtype=torch.long), direction)
+    vert = torch.tensor(mj_model.mesh_vert, dtype=torch.float64)
+    furthest = (direction.double() @ vert.T).amax(-1)
+    short = furthest - (direction.double() * table.vert[number].double()).sum(-1)
+    # C keeps vertices in single precision: what is flat, or nearly, is no longer quite convex.
+    assert short.max() < 1e-6 * (vert.amax(0) - vert.amin(0)).max()
+
+
+def test_cells_of_a_cube_are_where_directions_point_at():
+    side = 6
+    directions = torch.tensor(cells(side))
+    assert torch.equal(cell(directions, side), torch.arange(6 * side * side))
+    assert cell(torch.tensor([[torch.nan] * 3, [0.0] * 3]), side).clamp(0, 6 * side * side - 1).isfinite().all()
+
+
+def test_tables_grow_with_the_vertices_only():
+    """What is kept of many geoms with one hull is what is kept of one, but for numbers."""
+    text = " ".join(map(str, ball(300).ravel()))
+
+    def size(geoms: int) -> int:
+        body = '<body pos="{0} 0 0"><freejoint/><geom type="mesh" mesh="m"/></body>'
+        bodies = "".join(body.format(k) for k in range(geoms))
+        xml = f'<mujoco><asset><mesh name="m" vertex="{text}"/></asset><worldbody>{bodies}</worldbody></mujoco>'
+        plan = mjtorch.put_model(mujoco.MjModel.from_xml_string(xml)).plan.collision
+        return sum(x.numel() for x in mjtorch.tree.leaves(plan))
+
+    assert size(8) - size(2) < 2000 < size(2)
+
+
+def test_mesh_without_a_hull_is_looked_through():
+    """C makes no hull of what collides with nothing; sensors measure from it all the same."""
+    corner = "0 0 0  .2 0 0  0 .3 0  0 0 .4  .03 .03 .03  .15 .1 .1"
+    face = "0 2 1  0 1 3  0 3 2  1 2 5  2 3 5  3 1 5"
+    mj_model = mujoco.MjModel.from_xml_string(
+        f"""<mujoco><asset><mesh name="m" vertex="{corner}" face="{face}"/></asset><worldbody>
+          <body><freejoint/><geom name="one" type="mesh" mesh="m" contype="0" conaffinity="0"/></body>
+          <body pos=".4 .1 .2"><freejoint/><geom name="two" type="ellipsoid" size=".1 .15 .2"/></body>
+        </worldbody><sensor><distance geom1="one" geom2="two" cutoff="3"/></sensor></mujoco>"""
+    )
+    assert (mj_model.mesh_graphadr == -1).all()
+    m, mj_data = mjtorch.put_model(mj_model, dtype=torch.float64), mujoco.MjData(mj_model)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        mj_data.qpos[:7] = rng.normal(size=7) * ([0.2] * 3 + [1] * 4)
+        mujoco.mj_forward(mj_model, mj_data)
+        d = mjtorch.forward(m, mjtorch.put_data(mj_model, mj_data, model=m))
+        np.testing.assert_allclose(d.sensordata.numpy(), mj_data.sensordata, rtol=0, atol=1e-5)
+    lonely = mujoco.MjModel.from_xml_string(
+        f"""<mujoco><asset><mesh name="m" vertex="{corner}" face="{face}"/></asset><worldbody>
+          <geom type="mesh" mesh="m" contype="0" conaffinity="0"/><geom size="1"/></worldbody></mujoco>"""
+    )
+    m = mjtorch.put_model(lonely)
+    with pytest.raises(NotImplementedError, match="geom 0 is a mesh that collides with nothing"):
+        mjtorch.geom_distance(m, mjtorch.make_data(m), 0, 1, 1.0)
