@@ -9,6 +9,7 @@ import pytest
 
 from mjtorch import models
 from mjtorch.cli import main, picture
+from mjtorch.compiler.lower import RULES
 
 FREE_BALL = """
 <mujoco model="ball">
@@ -54,7 +55,7 @@ def error_line(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> str:
     return captured.err
 
 
-@pytest.mark.parametrize("arguments", [[], ["rollout"], ["info"], ["compile"], ["models"]], ids=" ".join)
+@pytest.mark.parametrize("arguments", [[], ["rollout"], ["info"], ["compile"], ["debug"], ["models"]], ids=" ".join)
 def test_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as leaving:
         main([*arguments, "--help"])
@@ -170,6 +171,19 @@ def test_info_of_what_is_not_supported(elsewhere: Path, capsys: pytest.CaptureFi
     line = error_line(capsys, ["rollout", "string.xml"])
     assert "not supported" in line
     assert "string" in line
+
+
+def test_debug(elsewhere: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    (elsewhere / "ball.xml").write_text(FREE_BALL.replace("0 0 0.3", "0 0 0.1"))
+    command = ["debug", "ball.xml", "--steps", "500", "--batch", "3"]
+    assert main(command) == 0
+    captured = capsys.readouterr()
+    assert "ball: 3 worlds after 500 steps of C MuJoCo, with 1 to 1 contacts, float64" in captured.out
+    assert "all steps agree, and all results are finite" in captured.out
+    assert "cpu: 100%" in captured.err and "14/14" in captured.err, "no progress bar"
+    monkeypatch.setitem(RULES, "sqrt", lambda low, node, x: low.elementwise("exp", x))
+    assert main([*command, "--target", "warp"]) == 1
+    assert "\nlower: " in capsys.readouterr().out
 
 
 WRONG = {

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import mjtorch
-from mjtorch.cli import cache, compile as compile_command, diagnose
+from mjtorch.cli import cache, compile as compile_command, debug, diagnose
 from mjtorch.cli.errors import USAGE_ERROR, UsageError
 
 INTERRUPTED = 130
@@ -45,7 +45,7 @@ for _type in (positive_int, natural_int):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line: `rollout`, `info`, `compile`, `diagnose`, `cache`, `models`."""
+    """The command line: `rollout`, `info`, `compile`, `diagnose`, `debug`, `cache`, `models`."""
     parser: argparse.ArgumentParser = Parser(prog="mjtorch", description="MuJoCo physics in pure PyTorch.")
     parser.add_argument("--version", action="version", version=f"mjtorch {mjtorch.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -92,6 +92,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     compile_command.add_parser(commands, MODEL_HELP)
     diagnose.add_parser(commands, MODEL_HELP, positive_int)
+    debug.add_parser(commands, MODEL_HELP, positive_int)
     cache.add_parser(commands)
     commands.add_parser("models", help="list the models of the collection", description="List the collection.")
     return parser
@@ -111,6 +112,8 @@ def run(args: argparse.Namespace) -> int:
         return compile_command.run(args)
     if args.command == "diagnose":
         return diagnose.run(args)
+    if args.command == "debug":
+        return debug.run(args)
     if args.command == "cache":
         return cache.run(args)
     from mjtorch import models
@@ -120,7 +123,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point. Returns 0, 1 if worlds diverged, 2 for what the user can mend, 130 when interrupted."""
+    """Entry point. Returns 0, 1 if worlds diverged or `debug` found something, 2 for what the user can mend, 130 when
+    interrupted.
+    """
     args = build_parser().parse_args(argv)
     try:
         return run(args)

@@ -9,8 +9,7 @@ def main() -> None:
     for name, passes in (("cpu", CPU), ("cuda", CUDA)):
         print(name)
         for k, step in enumerate(passes, start=1):
-            about = (step.run.__doc__ or "").strip().partition("\n")[0]
-            print(f"  {k:2}. {step.name}{' (required)' if step.required else ''}{': ' + about if about else ''}")
+            print(f"  {k:2}. {step.name}{' (required)' if step.required else ''}: {step.about}")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ is run on the same arguments (programs in the interpreter) and compared with wha
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -102,22 +102,29 @@ class Diagnosis:
         return "\n".join([head, *(found or ["all steps agree, and all results are finite"])])
 
 
-def debug(mapped: Mapped, args: tuple, kwargs: Mapping[str, Any], target: Target) -> Diagnosis:
+Progress = Callable[[str], object]
+
+
+def debug(
+    mapped: Mapped, args: tuple, kwargs: Mapping[str, Any], target: Target, progress: Progress | None = None
+) -> Diagnosis:
     """Compile `mapped` for `target`, step by step, and compare each with the one before.
+
+    progress: is told the name of each step, before it is compared
 
     Raises:
         TraceError: it cannot be traced.
         NotImplementedError: an operation has no rule.
         BuildError: there is no compiler.
     """
-    return _Debugger(mapped, mapped.parameters.call(args, dict(kwargs)), target).run()
+    return _Debugger(mapped, mapped.parameters.call(args, dict(kwargs)), target, progress).run()
 
 
 class _Debugger:
     """worlds: how many are looked at; leaves: the arguments of these"""
 
-    def __init__(self, mapped: Mapped, call: Call, target: Target) -> None:
-        self.mapped, self.call, self.target = mapped, call, target
+    def __init__(self, mapped: Mapped, call: Call, target: Target, progress: Progress | None) -> None:
+        self.mapped, self.call, self.target, self.progress = mapped, call, target, progress
         self.steps: list[str] = []
         dims = call.signature.dims
         self.batched = call.worlds is not None
@@ -131,6 +138,7 @@ class _Debugger:
 
     def run(self) -> Diagnosis:
         signature = self.call.signature
+        self._begin("trace")
         graph, _ = self.mapped.trace(signature)
         constants = signature.constants(self.leaves)
         known = _values(graph, [self._world(w) for w in range(self.worlds)])
@@ -138,6 +146,7 @@ class _Debugger:
         output = next(n for n in graph.graph.nodes if n.op == "output")
         traced = [self._stacked(known, x) for x in output.args[0]]
         difference = self._first("trace", traced, eager, [_source(x) for x in output.args[0]])
+        self._begin("lower")
         # Each operation is stored, so that it can be looked at.
         plain = lower_graph(graph, signature.shared, constants, self.target.elements, True, self.mapped.name, False)
         difference = difference or self._lowering(plain, known)
@@ -181,11 +190,16 @@ class _Debugger:
 
     # --- steps ---
 
+    def _begin(self, step: str) -> None:
+        """Note that a step is at work."""
+        self.steps.append(step)
+        if self.progress is not None:
+            self.progress(step)
+
     def _first(
         self, step: str, found: Sequence[Any], wanted: Sequence[Tensor], sources: Sequence[Source | None]
     ) -> Difference | None:
         """The first of some results, each with its worlds first, that differs."""
-        self.steps.append(step)
         for k, (x, y) in enumerate(zip(found, wanted, strict=True)):
             different = self._different(torch.as_tensor(x), y)
             if different is not None:
@@ -208,7 +222,6 @@ class _Debugger:
 
     def _lowering(self, lowered: Lowered, known: Sequence[Mapping[Node, Any]]) -> Difference | None:
         """The first operation whose rule computes something else."""
-        self.steps.append("lower")
         verify(lowered.program)
         run = Run(lowered.program, self._given(lowered.program), self.worlds)
         run.all()
@@ -239,7 +252,7 @@ class _Debugger:
             if found:
                 return
             name = "inline" if name == "lower" else name  # as opposed to each operation by itself
-            self.steps.append(name)
+            self._begin(name)
             verify(p)
             sums: dict[str, float] = {}
 
@@ -272,7 +285,8 @@ class _Debugger:
 
     def _built(self, lowered: Lowered, wanted: Sequence[Tensor]) -> Difference | None:
         """Whether the target's code computes something else."""
-        native: Any = self.target.compile(lowered)
+        self._begin(self.target.name)
+        native = self.target.compile(lowered)
         made = native(self.leaves, self.call.signature.dims, self.worlds if self.batched else None)
         found = [x if self.batched else x[None] for x in made]
         output = next(n for n in lowered.graph.graph.nodes if n.op == "output")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,8 +19,10 @@ from mjtorch.tree.structure import chooser
 TORCH_DTYPES = {"f32": torch.float32, "f64": torch.float64, "i64": torch.int64, "bool": torch.bool}
 
 
-class Runnable(Protocol):
-    """A program built for a target.
+class Runnable(ABC):
+    """A program built for a target: a callable from flat lists of tensors to flat lists of tensors.
+
+    What a target need say is `run`; the rest is for those that want memory of another kind.
 
     outputs: where each result comes from
     reads: the arguments that the code reads
@@ -29,23 +31,32 @@ class Runnable(Protocol):
     outputs: tuple[Output, ...]
     reads: tuple[int, ...]
 
+    @abstractmethod
+    def run(self, ready: Ready) -> None:
+        """Compute from and to what stands in the tables `ready.inputs` and `ready.outputs`."""
+
+    def __call__(self, args: Sequence[Tensor], dims: Sequence[int | None], worlds: int | None) -> Sequence[Tensor]:
+        """Run on `args`, whose axis `dims[k]` counts worlds (None: shared). `worlds`: None for one without a batch."""
+        return Ready(self, args, dims, worlds)(args)
+
     def empty(self, shape: Sequence[int], dtype: torch.dtype, worlds: int) -> Tensor:
-        """Memory for a result, as (worlds, *shape)."""
+        """Memory for a result, as (worlds, *shape): one world after the other."""
+        return torch.empty((worlds, *shape), dtype=dtype, device="cpu")
 
     def own(self, x: Tensor) -> Tensor:
         """A copy of a constant result, to which the caller may write."""
+        return x.clone()
 
-    def check_room(self, worlds: int, results: int, threads: int | None) -> None:
+    def check_room(self, worlds: int, results: int, threads: int | None) -> None:  # noqa: B027
         """Raise a MemoryError where results of so many bytes, and what else is needed, do not fit into memory."""
-
-    def run(self, ready: Ready) -> None:
-        """Compute from and to what stands in the tables."""
 
 
 class Ready:
     """A program made ready for tensors of certain shapes, strides and dtypes: only their addresses are missing.
 
-    For one thread at a time, since the tables of arrays that the code reads are kept.
+    For one thread at a time, since the tables of arrays that the code reads are kept: `inputs` by position of the
+    argument, and `outputs` by that of the result. Each array has three numbers there, its address and two strides, such
+    that element i of world b is `data[i * element + b * world]`; strides count elements.
 
     Args:
         native: the program.
@@ -185,10 +196,7 @@ def _dtype(o: Output) -> torch.dtype:
 
 
 def _table(rows: int) -> array[int]:
-    """Arrays as the printed code sees them, three numbers each: element i of world b is data[i * element + b * world].
-
-    Since the code takes the address, there is at least one.
-    """
+    """A table of so many arrays. Since the code takes its address, it has at least one."""
     return array("q", [0]) * (3 * max(1, rows))
 
 

@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from mjtorch.compiler.ir.nodes import Program
 from mjtorch.compiler.ir.parse import parse
 from mjtorch.compiler.ir.text import as_text
 from mjtorch.compiler.ir.verify import verify
+from mjtorch.compiler.passes import Pass, run_passes
 from mjtorch.compiler.passes.barriers import insert_barriers
 from mjtorch.compiler.passes.branches import branch_on_choices
 from mjtorch.compiler.passes.contract import contract_arrays
@@ -23,14 +25,18 @@ from mjtorch.compiler.passes.parallelize import mergeable, parallelize
 from mjtorch.compiler.passes.scalarize import scalarize, scalarize_copies
 from mjtorch.compiler.passes.warp_memory import hold_in_registers, plan_warp_memory
 from mjtorch.compiler.passes.zero_terms import skip_zero_terms
+from mjtorch.compiler.targets.cpu.pipeline import CPU
+from mjtorch.compiler.targets.cuda.pipeline import CUDA
 
 WORLDS = 3
 GIVEN = """
 input in0: f64[16] @0
 output out0: f64[16] @0
 """
-# Name of the case: the pass, the program before it, and the program after it; None where it leaves the program alone.
-CASES: dict[str, tuple[Callable[[Program], Program], str, str | None]] = {
+# Name of the case: the pass, or several of which the last is meant; the program before, and the program after; None
+# where it stays as it is.
+Step = Callable[[Program], Program]
+CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
     "a store that nobody reads": (
         eliminate_dead_stores,
         """
@@ -95,7 +101,7 @@ CASES: dict[str, tuple[Callable[[Program], Program], str, str | None]] = {
         None,
     ),
     "loops that keep few lanes busy, for a warp": (
-        lambda p: fuse_loops(p, mergeable),
+        partial(fuse_loops, allowed=mergeable),
         """
         scratch s0: f64[12]
         body:
@@ -283,7 +289,7 @@ CASES: dict[str, tuple[Callable[[Program], Program], str, str | None]] = {
         """,
     ),
     "a sum over lanes": (
-        lambda p: parallelize(p, 32),
+        partial(parallelize, width=32),
         """
         body:
           for i in 0..16:
@@ -306,7 +312,7 @@ CASES: dict[str, tuple[Callable[[Program], Program], str, str | None]] = {
         """,
     ),
     "a loop-carried dependence": (
-        lambda p: parallelize(p, 32),
+        partial(parallelize, width=32),
         """
         scratch s0: f64[17]
         body:
@@ -393,7 +399,7 @@ CASES: dict[str, tuple[Callable[[Program], Program], str, str | None]] = {
         """,
     ),
     "what does not fit into shared memory": (
-        lambda p: plan_warp_memory(p, 128, 32),
+        partial(plan_warp_memory, budget=128, lanes=32),
         """
         scratch s0: f64[16]
         scratch s1: f64[16]
@@ -416,7 +422,7 @@ CASES: dict[str, tuple[Callable[[Program], Program], str, str | None]] = {
         """,
     ),
     "what other lanes have written": (
-        lambda p: insert_barriers(plan_warp_memory(p, 1024, 32)),
+        (partial(plan_warp_memory, budget=1024, lanes=32), insert_barriers),
         """
         scratch s0: f64[16]
         scratch s1: f64[1]
@@ -459,13 +465,19 @@ def test_pass(name: str) -> None:
     run, before, after = CASES[name]
     p = program(before)
     text = as_text(p, whole=True)
-    made = run(p)
+    made = run_passes(p, (Pass("", step) for step in (run if isinstance(run, tuple) else (run,))))
     verify(made)
     assert as_text(p, whole=True) == text, "nothing is changed in place"
     wanted = text if after is None else GIVEN.lstrip() + textwrap.dedent(after).strip()
     found = as_text(made, whole=True).replace("in0: f64[16] @0 in scratch at 0", "in0: f64[16] @0")
     assert found == wanted
     np.testing.assert_allclose(computed(made), computed(p), rtol=1e-13)
+
+
+def test_every_pass_has_a_case() -> None:
+    runs = [run[-1] if isinstance(run, tuple) else run for run, _, _ in CASES.values()]
+    tested = {Pass("", run).function for run in runs}
+    assert not [p.name for p in (*CPU, *CUDA) if p.function not in tested]
 
 
 def test_the_text_is_read_as_it_was_written() -> None:

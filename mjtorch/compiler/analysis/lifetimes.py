@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from mjtorch.compiler.ir.nodes import INPUT, Buffer, For, Function, Program, Scalarized, Statement, While
+from mjtorch.compiler.ir.nodes import INPUT, Buffer, FirstLane, For, Function, Program, Scalarized, Statement, While
 from mjtorch.compiler.ir.walk import bodies, touched, touched_by
 
 Life = tuple[int, int]
@@ -29,7 +29,7 @@ def lifetimes(p: Program) -> dict[Buffer, Life]:
     def walk(statements: Sequence[Statement]) -> None:
         nonlocal clock
         for s in statements:
-            if isinstance(s, (Function, Scalarized)):
+            if isinstance(s, (FirstLane, Function, Scalarized)):
                 walk(s.body)
                 continue
             clock += 1

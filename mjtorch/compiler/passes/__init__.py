@@ -6,6 +6,7 @@ To add one, write a module here with a function of a program, and enter it in th
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable
 
 from mjtorch.compiler.ir.nodes import Program
@@ -23,6 +24,16 @@ class Pass:
     run: Callable[[Program], Program]
     required: bool = False
     skips_zeros: bool = False
+
+    @property
+    def function(self) -> Callable[..., Program]:
+        """The function of the module, without the settings that a target has given it."""
+        return self.run.func if isinstance(self.run, functools.partial) else self.run
+
+    @property
+    def about(self) -> str:
+        """What it does, in a line: the first of its docstring."""
+        return (self.function.__doc__ or "").strip().partition("\n")[0]
 
 
 Watch = Callable[[str, Program], object]

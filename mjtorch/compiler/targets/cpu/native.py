@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mjtorch.compiler.lowered import Output
-from mjtorch.compiler.ready import Ready
+from mjtorch.compiler.ready import Ready, Runnable
 from mjtorch.compiler.targets.cpu import room
 from mjtorch.compiler.targets.cpu.build import library
 
@@ -64,8 +64,8 @@ class Build:
     name: str
 
 
-class Native:
-    """One compiled program: a callable from flat lists of tensors to flat lists of tensors."""
+class Native(Runnable):
+    """One compiled program."""
 
     def __init__(self, build: Build, code: ctypes.CDLL) -> None:
         self.build, self.code = build, code
@@ -74,17 +74,9 @@ class Native:
         self.scratch = int(code.scratch_bytes())
         self.outputs, self.reads, self.lanes = build.outputs, build.reads, build.lanes
 
-    def __call__(self, args: Sequence[Tensor], dims: Sequence[int | None], worlds: int | None) -> Sequence[Tensor]:
-        """Run on `args`, whose axis `dims[k]` counts worlds (None: shared). `worlds`: None for one without a batch."""
-        return Ready(self, args, dims, worlds)(args)
-
     def empty(self, shape: Sequence[int], dtype: torch.dtype, worlds: int) -> Tensor:
         """Memory for a result, as (worlds, *shape). Worlds are last: so lanes are written, and read again."""
         return torch.empty((*shape, worlds), dtype=dtype, device="cpu").movedim(-1, 0)
-
-    def own(self, x: Tensor) -> Tensor:
-        """A copy of a constant result, to which the caller may write."""
-        return x.clone()
 
     def check_room(self, worlds: int, results: int, threads: int | None) -> None:
         """Refuse, with a MemoryError, what would not fit into memory: results of so many bytes, and scratch memory."""

@@ -48,7 +48,7 @@ def architecture(device: torch.device) -> str:
 
 
 class CudaNative(Native):
-    """One compiled program: a callable from flat lists of tensors on a GPU to flat lists of tensors."""
+    """One compiled program, for tensors on a GPU."""
 
     def __init__(self, device: torch.device, lowered: Lowered, source: Source) -> None:
         self.device, self.source, self.shape = device, source, shape_of(source)

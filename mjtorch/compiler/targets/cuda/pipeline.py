@@ -1,5 +1,7 @@
 """The passes of a GPU, in order."""
 
+from functools import partial
+
 from mjtorch.compiler.ir.nodes import Program
 from mjtorch.compiler.passes import Pass, Watch, run_passes
 from mjtorch.compiler.passes.barriers import insert_barriers
@@ -20,13 +22,13 @@ def cuda(lanes: int = WARP_SIZE, budget: int = BUDGET) -> tuple[Pass, ...]:
     """The passes for `lanes` lanes a world, with `budget` bytes of shared memory."""
     return (
         Pass("eliminate_dead_stores", eliminate_dead_stores),
-        Pass("fuse_loops", lambda p: fuse_loops(p, mergeable)),
+        Pass("fuse_loops", partial(fuse_loops, allowed=mergeable)),
         Pass("contract_arrays", contract_arrays),
         Pass("eliminate_copies", eliminate_copies),
-        Pass("parallelize", lambda p: parallelize(p, lanes)),
+        Pass("parallelize", partial(parallelize, width=lanes)),
         Pass("outline_for_warps", outline_for_warps),
         Pass("hold_in_registers", hold_in_registers),
-        Pass("plan_warp_memory", lambda p: plan_warp_memory(p, budget, lanes), required=True),
+        Pass("plan_warp_memory", partial(plan_warp_memory, budget=budget, lanes=lanes), required=True),
         Pass("insert_barriers", insert_barriers, required=True),
     )
 

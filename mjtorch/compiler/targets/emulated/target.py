@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 from pathlib import Path
-
-import torch
-from torch import Tensor
 
 from mjtorch.compiler.ir.nodes import Program
 from mjtorch.compiler.lowered import Lowered
-from mjtorch.compiler.passes import Pass, Watch
-from mjtorch.compiler.ready import Ready
+from mjtorch.compiler.passes import Pass
+from mjtorch.compiler.ready import Ready, Runnable
 from mjtorch.compiler.targets.cpu.build import library
 from mjtorch.compiler.targets.cpu.native import Build, Native
-from mjtorch.compiler.targets.cuda.pipeline import BUDGET, WARP_SIZE, cuda, scheduled
+from mjtorch.compiler.targets.cuda.pipeline import BUDGET, WARP_SIZE, cuda
 from mjtorch.compiler.targets.cuda.printer import Source, print_program
 from mjtorch.compiler.targets.target import Target
 
@@ -39,10 +35,6 @@ class EmulatedWarp(Target):
     def passes(self) -> tuple[Pass, ...]:
         """Those of a GPU."""
         return cuda(self.lanes, self.budget)
-
-    def schedule(self, lowered: Lowered, watch: Watch | None = None) -> Program:
-        """The program after all passes."""
-        return scheduled(lowered.program, self.lanes, self.budget, watch)
 
     def print(self, program: Program) -> Source:
         """The CUDA of a program."""
@@ -70,9 +62,7 @@ class Emulated(Native):
         self.writes = tuple(b.position for b in lowered.program.outputs)
         self.build = Build(self.outputs, self.reads, self.lanes, "")
 
-    def empty(self, shape: Sequence[int], dtype: torch.dtype, worlds: int) -> Tensor:
-        """Memory for a result, worlds first, as on a GPU."""
-        return torch.empty((worlds, *shape), dtype=dtype)
+    empty = Runnable.empty  # worlds first, as on a GPU
 
     def run(self, ready: Ready) -> None:
         """Compute from and to what stands in the tables.
