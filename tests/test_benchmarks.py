@@ -1,4 +1,4 @@
-"""The models that `benchmarks/robots.py` runs, as far as they are here, and its command line."""
+"""The models that `benchmarks/robots.py` runs, as far as they are here, and command lines."""
 
 import importlib.util
 import subprocess
@@ -108,3 +108,8 @@ def test_command_line(options: tuple[str, ...], said: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert said in done.stdout
+
+
+def test_the_cost_model_explains_itself() -> None:
+    command = [sys.executable, str(BENCHMARKS / "cost_model.py"), "--help"]
+    assert "one quick operation" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
