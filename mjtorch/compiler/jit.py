@@ -78,9 +78,9 @@ def jit(
             `torch.vmap(f)`; "auto" is "native" where it can be, else "eager" with one warning that says why. Or a
             `Target` of your own.
         strict: make it an error where "auto" would fall back.
-        skip_zeros: leave out of sums of products the terms of which one factor is known to be zero, or is zero in all
+        skip_zeros: allow to leave out of sums of products terms of which one factor is known to be zero, or is zero in all
             worlds that are computed side by side, so that what is inactive costs nothing. Where the other factor is
-            infinite or NaN such a term then adds 0, where PyTorch adds NaN; False makes it the same, and slower.
+            infinite or NaN, a term left out adds 0, where PyTorch adds NaN; False makes it the same, and slower.
         threads: how many compute the worlds on a CPU; by default as the environment variable MJTORCH_NUM_THREADS says,
             else `torch.get_num_threads()`.
         **inductor_options: for `backend="inductor"`, the options of `torch.compile`.
