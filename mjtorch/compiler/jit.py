@@ -78,7 +78,7 @@ def jit(
             `torch.vmap(f)`; "auto" is "native" where it can be, else "eager" with one warning that says why. Or a
             `Target` of your own.
         strict: make it an error where "auto" would fall back.
-        skip_zeros: allow to leave out of sums of products terms of which one factor is known to be zero, or is zero in all
+        skip_zeros: sums of products may leave out terms of which one factor is known to be zero, or is zero in all
             worlds that are computed side by side, so that what is inactive costs nothing. Where the other factor is
             infinite or NaN, a term left out adds 0, where PyTorch adds NaN; False makes it the same, and slower.
         threads: how many compute the worlds on a CPU; by default as the environment variable MJTORCH_NUM_THREADS says,
