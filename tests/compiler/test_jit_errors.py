@@ -178,7 +178,7 @@ def test_traced_again_only_for_writes_that_are_seen(
     module = sys.modules["mjtorch.compiler.trace"]  # the package has a function of this name
     traces = []
     original = module._make_fx
-    monkeypatch.setattr(module, "_make_fx", lambda *args: traces.append(args) or original(*args))
+    monkeypatch.setattr(module, "_make_fx", lambda *args, **more: traces.append(args) or original(*args, **more))
     found, wanted = jit(f, strict=True)(X), torch.vmap(f)(X)
     assert found.dtype == wanted.dtype
     torch.testing.assert_close(found, wanted)
