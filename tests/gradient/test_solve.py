@@ -9,7 +9,8 @@ from reference import load
 from torch import Tensor
 
 import mjtorch
-from mjtorch.compiler.ir.nodes import Buffer, touched_by
+from mjtorch.compiler.ir.nodes import Buffer
+from mjtorch.compiler.ir.walk import touched_by
 from mjtorch.constraint.solver import solve
 from mjtorch.math import linalg
 from mjtorch.model import Data, Model, Solver
