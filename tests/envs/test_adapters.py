@@ -115,6 +115,69 @@ def test_registered() -> None:
     assert alone.observation_space.contains(obs) and alone.step(alone.action_space.sample())[1] == 1.0
 
 
+def test_stable_baselines3() -> None:
+    """Its checker of vector environments, ends and their infos, and an algorithm that learns a little."""
+    stable_baselines3 = pytest.importorskip("stable_baselines3")
+    from mjtorch.envs.adapters.stable_baselines3 import VecEnv
+
+    env = VecEnv(limited("same_step"), 3, backend="eager")
+    env.seed(4)
+    obs = env.reset()
+    assert obs.shape == (3, 2)
+    for k in range(11):
+        obs, reward, done, infos = env.step(np.zeros((3, 1), dtype=np.float32))
+        assert obs.shape == (3, 2) and reward.shape == done.shape == (3,) and done.all() == (k % 5 == 4)
+        assert all(bool(info) == done.all() for info in infos)
+        if done.all():
+            assert infos[0]["TimeLimit.truncated"] and infos[0]["episode"]["l"] == 5
+            assert not (infos[0]["terminal_observation"] == obs[0]).all()
+    stable_baselines3.PPO("MlpPolicy", env, n_steps=8, batch_size=8, n_epochs=1).learn(24)
+    with pytest.raises(ValueError, match="to begin again in the same step"):
+        VecEnv(limited("disabled"), 3)
+
+
+def test_rsl_rl() -> None:
+    pytest.importorskip("rsl_rl")
+    from mjtorch.envs.adapters.rsl_rl import VecEnv
+
+    env = VecEnv(limited("same_step"), 3, backend="eager")
+    assert (env.num_envs, env.num_actions, env.max_episode_length) == (3, 1, 5)
+    assert env.get_observations()["policy"].shape == (3, 2)
+    env.episode_length_buf = torch.tensor([0, 2, 4])
+    over = []
+    for _ in range(5):
+        obs, reward, done, extras = env.step(torch.zeros(3, 1))
+        assert obs["policy"].dtype == reward.dtype == torch.float32
+        assert torch.equal(extras["time_outs"], done.bool())
+        over.append(done.tolist())
+    assert over == [[0, 0, 1], [0, 0, 0], [0, 1, 0], [0, 0, 0], [1, 0, 0]]
+    with pytest.raises(ValueError, match="to begin again in the same step"):
+        VecEnv(limited(), 3)
+    with pytest.raises(ValueError, match="put a TimeLimit next to"):
+        VecEnv(envs.AutoReset(env=slider(), mode="same_step"), 3)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_torchrl() -> None:
+    """Its checker, and a rollout through ends of episodes."""
+    pytest.importorskip("torchrl")
+    from torchrl.envs.utils import check_env_specs
+
+    from mjtorch.envs.adapters.torchrl import WorldsEnv
+
+    env = WorldsEnv(limited("disabled"), 3, backend="eager")
+    check_env_specs(env)
+    env.set_seed(1)
+    data = env.rollout(12, break_when_any_done=False)
+    assert data.shape == (3, 12) and data["next", "done"][..., 0].sum(1).tolist() == [2, 2, 2]
+    begun = data["observation"][:, 5]
+    assert (begun[:, 1] == 0).all() and not torch.equal(begun, data["next", "observation"][:, 4])
+    env.set_seed(1)
+    assert torch.equal(env.reset()["observation"], data["observation"][:, 0])
+    with pytest.raises(ValueError, match="TorchRL says itself"):
+        WorldsEnv(limited(), 3)
+
+
 def started() -> VectorEnv:
     env = eager()
     env.reset(seed=0)
