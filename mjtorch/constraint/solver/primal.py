@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.constraint.solver import line_search
-from mjtorch.constraint.solver.curvature import hessian_solve
+from mjtorch.constraint.solver.curvature import curvature, hessian_solve
 from mjtorch.constraint.solver.problem import Problem, Residuals, cost, gradient, residuals
 from mjtorch.control_flow import while_loop
 from mjtorch.math import linalg
@@ -46,7 +46,8 @@ class Direction(tree.Tree):
 def newton_direction(p: Problem, s: Iterate, at: Residuals) -> Direction:
     """`-H^-1 grad`; stops when the decrease that the quadratic model predicts is below tolerance."""
     Hgrad = hessian_solve(p, at, s.grad)
-    converged = small(p, 0.5 * (s.grad @ Hgrad))
+    decrease = 0.5 * (s.grad @ Hgrad)
+    converged = small(p, decrease) | (decrease < unresolved(p, at))
     # Before the first step the gradient must be small as well: stiff rows hide force errors from the decrement.
     stop = converged & ((s.niter > 0) | small(p, length(s.grad)))
     return Direction(search=-Hgrad, stop=stop, memory=())
@@ -141,6 +142,19 @@ def _iterate(
 def small(p: Problem, x: Tensor) -> Tensor:
     """Whether a cost or the length of a gradient, both (), is below tolerance. NaN is not; nothing is below zero."""
     return torch.clamp(p.scale * x, min=0) < p.tolerance
+
+
+def unresolved(p: Problem, at: Residuals) -> Tensor:
+    """What the rounding of the rows' residuals adds to `grad' H^-1 grad / 2`, at most.
+
+    Residuals are differences of numbers of the size of `aref`, so they are off by `eps |aref|`, and the gradient is by
+    `n = J' W eps |aref|`, with `W` the curvatures. As `J H^-1 J' <= W^-1`, `n' H^-1 n <= eps^2 aref' W aref`. In double
+    precision, as in C, all is taken to be exact.
+    """
+    if p.aref.dtype != torch.float32:
+        return torch.zeros_like(p.scale)
+    error = torch.finfo(torch.float32).eps * p.aref
+    return 0.5 * (curvature(p, at)[: p.nefc] * error) @ error
 
 
 def length(x: Tensor) -> Tensor:
