@@ -89,7 +89,7 @@ def begin(p: Problem, qacc: Tensor, memory: tuple[Tensor, ...], *, gradient_too:
 
     It is done if the duality gap `grad' M^-1 grad / 2` is below tolerance, and the gradient as well if asked.
     """
-    Ma, jar = p.M @ qacc, p.J @ qacc - p.aref
+    Ma, jar = p.M @ qacc, p.rows.times(qacc) - p.aref
     grad = gradient(p, Ma, residuals(p, jar))
     done = small(p, 0.5 * (grad @ linalg.ltl_solve(p.qLD, grad)))
     if gradient_too:
@@ -164,7 +164,7 @@ def length(x: Tensor) -> Tensor:
 
 def warmstart(p: Problem, previous: Tensor, efc_b: Tensor) -> Tensor:
     """The better of `previous (nv,)`, the last step's acceleration, and the unconstrained one (warmstart)."""
-    jar = p.J @ previous - p.aref
+    jar = p.rows.times(previous) - p.aref
     inertial = 0.5 * (p.M @ previous - p.qfrc_smooth) @ (previous - p.qacc_smooth)
     worse = cost(p, residuals(p, jar)) + inertial > cost(p, residuals(p, efc_b))
     return torch.where(worse | ~p.active.any(), p.qacc_smooth, previous)
