@@ -73,7 +73,7 @@ from mjtorch.smooth.rne import rne
 from mjtorch.smooth.set_const import DERIVED, set_const
 from mjtorch.smooth.tendon import tendon
 from mjtorch.smooth.transmission import transmission
-from mjtorch.tree import batch
+from mjtorch.tree import batch, summary
 
 __version__ = "0.1.0"
 
@@ -162,6 +162,7 @@ __all__ = [
     "state_size",
     "step",
     "subtree_vel",
+    "summary",
     "tendon",
     "transmission",
     "tree",

@@ -44,6 +44,9 @@ class Data(tree.Tree):
         efc_D, efc_R, efc_vel, efc_aref, efc_b, efc_force (nefc,), efc_state (nefc,) integer, mjtConstraintState
     """
 
+    def _about(self) -> list[str]:
+        return [f"worlds: {' x '.join(map(str, self.time.shape))}"] if self.time.dim() else []
+
     time: Tensor
     qpos: Tensor
     qvel: Tensor

@@ -17,7 +17,7 @@ class Model(tree.Tree):
     Numbers that may be differentiated or batched are tensors. Sizes, types, addresses and ids are static tuples of int:
     changing them means another program. `plan` holds the index tensors and masks that follow from them, one part per
     room of the engine; they are made by `put_model` and never batched. `settings`: what C does not have, all off by
-    default.
+    default. `shapes`: of all numbers in one world, such as ("body_mass", (nbody,)) and ("opt.gravity", (3,)).
     """
 
     # sizes
@@ -114,6 +114,8 @@ class Model(tree.Tree):
     M_rownnz: Ints = tree.field(static=True)
     M_rowadr: Ints = tree.field(static=True)
     M_colind: Ints = tree.field(static=True)
+
+    shapes: tuple[tuple[str, Ints], ...] = tree.field(static=True)
 
     opt: Option
     stat: Statistic

@@ -2,6 +2,7 @@
 
 from mjtorch.tree.dataclass import NAMESPACE, Tree, dataclass, field, replace, static_fields, tensor_fields
 from mjtorch.tree.ops import batch, constant_leaves, leaves, leaves_with_path, map, stack, unstack, where
+from mjtorch.tree.show import summary
 from mjtorch.tree.structure import Structure
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "replace",
     "stack",
     "static_fields",
+    "summary",
     "tensor_fields",
     "unstack",
     "where",

@@ -9,6 +9,7 @@ import optree
 import torch
 import torch.utils._pytree as torch_pytree
 
+from mjtorch.tree import show
 from mjtorch.tree.static import Name, exact, names
 
 T = TypeVar("T")
@@ -74,9 +75,11 @@ def dataclass(cls: type[T] | None = None, *, kw_only: bool = False) -> Any:
     if cls is None:
         return lambda c: dataclass(c, kw_only=kw_only)
     methods = {"__post_init__": _name_static_part, "__getstate__": _without_name, "__setstate__": _with_name}
+    methods |= {"__repr__": show.text, "_repr_html_": show.page}
     for name, value in (methods | {STATIC: None, NAME: None}).items():
         setattr(cls, name, value)
-    frozen = dataclasses.dataclass(frozen=True, kw_only=kw_only, eq=False)(cls)
+    frozen = dataclasses.dataclass(frozen=True, kw_only=kw_only, eq=False, repr=False)(cls)
+    frozen.__setattr__ = _refuse_to_set  # type: ignore[method-assign]
     _register(frozen)
     return frozen
 
@@ -119,6 +122,11 @@ def _check_hashable(owner: str, field: str, value: Any) -> None:
         exact(value)
     except TypeError:
         raise TypeError(f"{owner}: static field {field!r} must be hashable, got {value!r}") from None
+
+
+def _refuse_to_set(x: Any, name: str, value: Any) -> None:
+    kind = type(x).__name__
+    raise dataclasses.FrozenInstanceError(f"{kind} cannot be changed; make another one with replace({name}=...)")
 
 
 def _without_name(x: Any) -> dict[str, Any]:
