@@ -9,12 +9,15 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model import plan, settings, support
+from mjtorch.model.access import names_of
 from mjtorch.model.model import Model
 from mjtorch.model.option import Cone, Integrator, Option, Solver, Statistic
 from mjtorch.model.plan import sdf
 from mjtorch.model.same_frame import local_frames
 from mjtorch.model.settings import Gradient, Substeps
 
+# Static fields that mjModel does not have in this form.
+MADE = ("names", "shapes")
 DTYPES = (torch.float32, torch.float64)
 
 
@@ -87,7 +90,7 @@ def put_model(
         "plan": plans,
         "settings": settings.build(mj_model, plans, option.timestep, gradient, substeps),
     }
-    statics = {name: _static(_field(mj_model, name)) for name in tree.static_fields(Model) if name != "shapes"}
+    statics = {name: _static(_field(mj_model, name)) for name in tree.static_fields(Model) if name not in MADE}
     numbers = [name for name in tree.tensor_fields(Model) if name not in (*subtrees, "sdf_grid")]
     tensors: dict[str, Any] = {name: tensor(_field(mj_model, name)) for name in numbers}
     tensors |= {name: tensor(x) for name, x in local_frames(mj_model).items()}
@@ -95,7 +98,7 @@ def put_model(
     checked = {name: x for name, x in subtrees.items() if name in ("opt", "stat")} | tensors
     shapes = tuple((path, tuple(x.shape)) for path, x in tree.leaves_with_path(checked))
     # Tracing gets the strides wrong of what is indexed by a tensor that is not row-major.
-    return tree.map(Tensor.contiguous, Model(**subtrees, **statics, **tensors, shapes=shapes))
+    return tree.map(Tensor.contiguous, Model(**subtrees, **statics, **tensors, shapes=shapes, names=names_of(mj_model)))
 
 
 def _field(mj_model: mujoco.MjModel, name: str) -> Any:

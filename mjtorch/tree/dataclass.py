@@ -52,6 +52,25 @@ class Tree:
         """A copy with some fields changed; see `tree.replace`."""
         return replace(self, **changes)
 
+    def to(self, *where: torch.device | str | int | torch.dtype, **named: Any) -> Self:
+        """All tensors on another device, those of floating point with another dtype; arguments as of `Tensor.to`."""
+        dtypes = [x for x in (*where, *named.values()) if isinstance(x, torch.dtype)]
+        where = tuple(x for x in where if x not in dtypes)
+        others = {name: x for name, x in named.items() if name != "dtype"}
+
+        def move(x: Any) -> Any:
+            return x.to(*where, **others, **({"dtype": dtypes[0]} if dtypes and x.is_floating_point() else {}))
+
+        return optree.tree_map(move, self, namespace=NAMESPACE)  # type: ignore[arg-type, return-value]
+
+    def clone(self) -> Self:
+        """A copy that shares no memory."""
+        return optree.tree_map(torch.clone, self, namespace=NAMESPACE)  # type: ignore[arg-type, return-value]
+
+    def detach(self) -> Self:
+        """The same numbers without a way back for gradients."""
+        return optree.tree_map(torch.detach, self, namespace=NAMESPACE)  # type: ignore[arg-type, return-value]
+
 
 @overload
 def dataclass(cls: type[T], *, kw_only: bool = ...) -> type[T]: ...
