@@ -21,6 +21,7 @@ from mjtorch.forward import (
 from mjtorch.integrate import differentiate_pos, euler, implicit, integrate_pos, rungekutta4
 from mjtorch.linearize import Linearization, linearize
 from mjtorch.model import (
+    Bound,
     Cone,
     Contact,
     Data,
@@ -36,8 +37,10 @@ from mjtorch.model import (
     Substeps,
     get_data,
     get_state,
+    id2name,
     make_data,
     model_axes,
+    name2id,
     put_data,
     put_model,
     reset_data,
@@ -73,11 +76,12 @@ from mjtorch.smooth.rne import rne
 from mjtorch.smooth.set_const import DERIVED, set_const
 from mjtorch.smooth.tendon import tendon
 from mjtorch.smooth.transmission import transmission
-from mjtorch.tree import batch
+from mjtorch.tree import batch, summary
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Bound",
     "Cone",
     "Contact",
     "DERIVED",
@@ -120,6 +124,7 @@ __all__ = [
     "geom_distance",
     "get_data",
     "get_state",
+    "id2name",
     "implicit",
     "inertia_from_geom",
     "integrate_pos",
@@ -139,6 +144,7 @@ __all__ = [
     "model_axes",
     "mul_m",
     "multi_ray",
+    "name2id",
     "object_acceleration",
     "object_velocity",
     "passive",
@@ -162,6 +168,7 @@ __all__ = [
     "state_size",
     "step",
     "subtree_vel",
+    "summary",
     "tendon",
     "transmission",
     "tree",

@@ -35,8 +35,8 @@ def smooth_vel(m: Model, d: Data, include_bias: bool) -> Tensor:
     total = torch.diag(diagonal)
     if moments:
         total = total + coupled(m, torch.cat(slopes), torch.cat(moments))
-    if include_bias or (passive and m.plan.passive.fluid):
-        total = total + body_vel(m, d, include_bias, passive and m.plan.passive.fluid)
+    if include_bias or (passive and m.opt.fluid):
+        total = total + body_vel(m, d, include_bias, passive and m.opt.fluid)
     return total
 
 

@@ -565,6 +565,9 @@ def loops(x: Tensor, i: Tensor) -> Functions:
         "empty scan": lambda x, i: scan(lambda c, y: (c + y, c * 2), x[0], x[:0]),
         "no trips": lambda x, i: fori_loop(0, 0, lambda k, y: y * 2, x),
         "long loop": lambda x, i: fori_loop(0, 40, lambda k, y: y * 0.9 + x[0].sum(), x),
+        "each": lambda x, i: control_flow.each(
+            lambda y: y.sin() @ x[0], x, where=i[:4] > 0, otherwise=lambda y: y.sum(-1)
+        ),
         "cond": lambda x, i: cond(i[0] > 0, lambda y: (y.sin(), i[1]), lambda y: (y * 2, i[2]), x),
     }
 

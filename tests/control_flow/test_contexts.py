@@ -136,6 +136,23 @@ def mapped(x: Tensor, w: Tensor) -> Any:
     return cf.map(lambda row: (row * w, row.sum()), rows.T), cf.map(lambda row: row * w, rows.T, batch_size=4), every
 
 
+def chosen(x: Tensor, w: Tensor) -> Any:
+    """Some slices, none, all, and the only one."""
+    rows = {"a": x[0] * torch.arange(1.0, 5.0), "b": torch.outer(torch.arange(4.0), w)}
+
+    def f(some: Any) -> Any:
+        shrunk = cf.while_loop(lambda y: (y.abs() > 1).any(), lambda y: torch.where(y.abs() > 1, y / 2, y), some["a"])
+        return {"y": shrunk, "z": some["b"] * w + x}
+
+    def otherwise(some: Any) -> Any:
+        return {"y": -some["a"], "z": torch.zeros_like(some["b"])}
+
+    masks = rows["a"] > 1, rows["a"] > 1e3, rows["a"] < 1e3
+    several = [cf.each(f, rows, where=mask, otherwise=otherwise) for mask in masks]
+    first = tree.map(lambda y: y[:1], rows)
+    return several, cf.each(f, first, where=masks[0][:1], otherwise=otherwise)
+
+
 def skipped(x: Tensor, w: Tensor) -> Any:
     large = x > 1
     return cf.if_any(large, lambda: torch.where(large, x * w, -x), x.clone())
@@ -172,6 +189,7 @@ PROBLEMS = (
     branches,
     branch_in_loop,
     mapped,
+    chosen,
     skipped,
     vmap_in_loop,
     gradient_descent,

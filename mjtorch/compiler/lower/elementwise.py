@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch.fx import Node
 
@@ -321,7 +322,7 @@ def choose(low: Lowering, condition: Value, x: Value, y: Value, dtype: str | Non
     """`x` where `condition` holds, else `y`; all broadcast."""
     arrays = c, a, b = [low.array(v) for v in (condition, x, y)]
     kind = dtype or a.dtype
-    shape = tuple(torch.broadcast_shapes(*(v.shape for v in arrays)))
+    shape = tuple(np.broadcast_shapes(*(v.shape for v in arrays)))
 
     def at(index: Any) -> Call:
         chosen = (cast(broadcast(v, shape, index), kind) for v in (a, b))

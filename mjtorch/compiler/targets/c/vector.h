@@ -150,6 +150,9 @@ INLINE vi B2I(vb x) { return -CONVERT(x, vi); }
       return;                                                                            \
     }                                                                                    \
     for (int l = 0; l < w.count; ++l) p[l * a.world] = WRITE(LANE(x, l));                \
+  }                                                                                      \
+  INLINE void give##L(Array const& a, int64_t i, Worlds w, int l, scalar x) {            \
+    ((scalar*)a.data)[i * a.element + (w.first + l) * a.world] = x;                      \
   }
 #define SAME(x) (x)
 #define TO_MASK(x) (-(int)(x))
@@ -168,13 +171,15 @@ ELEMENT(D, vd, double)
 ELEMENT(I, vi, int64_t)
 ELEMENT(B, vb, MASK)
 INLINE int64_t of(vi x, int l) { return LANE(x, l); }
+INLINE int holds(vb x, int l) { return LANE(x, l) != 0; }
 #endif
 
 // Elements at an offset that each world has for itself.
 #define MOVING(L, vector, scalar, READ)                                                  \
   INLINE void scatter##L(P##L p, int64_t i, vi o, vector x) {                               \
     EACH LANE(p[i + LANE(o, l)], l) = LANE(x, l);                                        \
-  }                                                                                      \
+  }
+#define COMMON(L, vector, scalar, READ)                                                  \
   INLINE vector gather_common##L(scalar const* p, vi o) {                                         \
     vector r;                                                                            \
     EACH LANE(r, l) = READ(p[LANE(o, l)]);                                               \
@@ -190,6 +195,7 @@ MOVING(F, vf, float, SAME)
 MOVING(D, vd, double, SAME)
 MOVING(I, vi, int64_t, SAME)
 MOVING(B, vb, uint8_t, TO_MASK)
+COMMON(B, vb, uint8_t, TO_MASK)
 INLINE vb gather_commonmaskB(MASK const* p, vi o) {
   vb r;
   EACH LANE(r, l) = p[LANE(o, l)];
@@ -200,11 +206,18 @@ INLINE vb gather_commonmaskB(MASK const* p, vi o) {
 #if N == 16
 INLINE __m512i spots(vi o) { return (__m512i)(CONVERT(o, vs) * N + (vs){STEPS8, 8, 9, 10, 11, 12, 13, 14, 15}); }
 INLINE vf gatherF(PF p, int64_t i, vi o) { return (vf)_mm512_i32gather_ps(spots(o), (float*)(p + i), 4); }
+INLINE vf gather_commonF(float const* p, vi o) { return (vf)_mm512_i32gather_ps((__m512i)CONVERT(o, vs), p, 4); }
+IN_PARTS(vi, __m512i, gather_commonI, (int64_t const* p, vi o), _mm512_i64gather_epi64(PART(o, __m512i), p, 8))
+IN_PARTS(vi, __m512i, gatherI, (PI p, int64_t i, vi o),
+         _mm512_i64gather_epi64((__m512i)(PART(o, pi) * N + 8 * k + (pi){STEPS8}), (int64_t*)(p + i), 8))
+COMMON(D, vd, double, SAME)
 INLINE vb gatherB(PB p, int64_t i, vi o) { return (vb)_mm512_i32gather_epi32(spots(o), (int*)(p + i), 4); }
 GATHER(D, vd)
-GATHER(I, vi)
 #else
 INLINE __m512i spots(vi o) { return (__m512i)(o * N + (vi){STEPS8}); }
+INLINE vd gather_commonD(double const* p, vi o) { return (vd)_mm512_i64gather_pd((__m512i)o, p, 8); }
+INLINE vi gather_commonI(int64_t const* p, vi o) { return (vi)_mm512_i64gather_epi64((__m512i)o, p, 8); }
+COMMON(F, vf, float, SAME)
 INLINE vd gatherD(PD p, int64_t i, vi o) { return (vd)_mm512_i64gather_pd(spots(o), (double*)(p + i), 8); }
 INLINE vi gatherI(PI p, int64_t i, vi o) { return (vi)_mm512_i64gather_epi64(spots(o), (long long*)(p + i), 8); }
 INLINE vb gatherB(PB p, int64_t i, vi o) { return (vb)_mm512_i64gather_epi64(spots(o), (long long*)(p + i), 8); }
@@ -215,6 +228,9 @@ GATHER(F, vf)
 GATHER(D, vd)
 GATHER(I, vi)
 GATHER(B, vb)
+COMMON(F, vf, float, SAME)
+COMMON(D, vd, double, SAME)
+COMMON(I, vi, int64_t, SAME)
 #endif
 
 // Functions. Comparisons are written so that NaN is passed on, as torch does.
@@ -240,8 +256,16 @@ ARITHMETIC(D, vd)
   }
 #define BOTH(name, f32, f64) LANEWISE(F, vf, name, f32) LANEWISE(D, vd, name, f64)
 #define BOTH2(name, f32, f64) LANEWISE2(F, vf, name, f32) LANEWISE2(D, vd, name, f64)
-// Those of C, one line each.
+// Those of C, one line each, and those that vectors have definitions of.
 /*FUNCTIONS*/
+// Adding and subtracting 1.5 * 2^23 (or 2^52) rounds to an integer.
+INLINE vf round_fastF(vf x) { return (x + SF(12582912.0f)) - SF(12582912.0f); }
+INLINE vd round_fastD(vd x) { return (x + SD(6755399441055744.0)) - SD(6755399441055744.0); }
+#if N > 1
+#include "functions.h"
+#else
+/*ONE BY ONE*/
+#endif
 // Squares are common enough to be worth a test; the result of a world does not depend on its neighbours.
 #define POWER(L, vector, call)                                                           \
   INLINE vector pow##L(vector x, vector y) {                                             \
@@ -313,9 +337,6 @@ DERIVED(D, vd)
     sincos##L(x, s, c);                                                                  \
     return c;                                                                            \
   }
-// Adding and subtracting 1.5 * 2^23 (or 2^52) rounds to an integer.
-INLINE vf round_fastF(vf x) { return (x + SF(12582912.0f)) - SF(12582912.0f); }
-INLINE vd round_fastD(vd x) { return (x + SD(6755399441055744.0)) - SD(6755399441055744.0); }
 INLINE vf floor_fastF(vf x) { vf r = round_fastF(x); return selF(gtF(r, x), r - SF(1), r); }
 INLINE vd floor_fastD(vd x) { vd r = round_fastD(x); return selD(gtD(r, x), r - SD(1), r); }
 INLINE vf abs_fastF(vf x) { return selF(ltF(x, SF(0)), -x, x); }
