@@ -133,6 +133,9 @@ class Recorded(GraphModule):
         """What the graph computes."""
         return Interpreter(self).run(*args)
 
+    def __str__(self) -> str:
+        return self.print_readable(print_output=False)
+
 
 class Frame:
     """A graph that is being recorded: that of the function, or of a body."""
