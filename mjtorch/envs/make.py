@@ -3,6 +3,7 @@
 import difflib
 from typing import Any
 
+from mjtorch.envs.env import with_tensors
 from mjtorch.envs.gymnasium.table import TASKS, load
 from mjtorch.envs.wrappers.episode import AutoReset, EpisodeStatistics, Mode, TimeLimit
 
@@ -38,4 +39,4 @@ def make(name: str, *, limit: int | None = None, mode: Mode = "next_step", **par
     base = name.removesuffix(VERSION)
     task = load(base, **parameters)
     limited = TimeLimit(env=task, limit=TASKS[base].steps if limit is None else limit)
-    return AutoReset(env=EpisodeStatistics(env=limited), mode=mode)
+    return with_tensors(AutoReset(env=EpisodeStatistics(env=limited), mode=mode))

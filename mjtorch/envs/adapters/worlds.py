@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mjtorch import random
 from mjtorch.compiler import jit
-from mjtorch.envs.env import Env, State, reset, step
+from mjtorch.envs.env import Env, State, reset, step, with_tensors
 from mjtorch.envs.wrappers.episode import reset_where
 
 
@@ -28,7 +28,7 @@ class Worlds:
     def __init__(self, env: Env, count: int, **options: Any) -> None:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise ValueError(f"the number of worlds must be a positive int, got {count!r}")
-        self.env, self.count = env, count
+        self.env, self.count = with_tensors(env), count
         self.state: State | None = None
         self.low, self.high = env.action_range
         self.size = env.reset(random.key(0, device=self.device)).obs.shape[0]
