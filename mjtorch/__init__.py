@@ -3,7 +3,7 @@
 Batching, compiling and differentiating are transforms around it: `torch.vmap`, `torch.compile`, `torch.func.grad`.
 """
 
-from mjtorch import control_flow, tree
+from mjtorch import control_flow, envs, random, tree
 from mjtorch.collision import collision
 from mjtorch.collision.distance import geom_distance
 from mjtorch.compiler import jit
@@ -147,6 +147,7 @@ __all__ = [
     "differentiate_pos",
     "energy_pos",
     "energy_vel",
+    "envs",
     "euler",
     "factor_m",
     "forward",
@@ -186,6 +187,7 @@ __all__ = [
     "passive",
     "put_data",
     "put_model",
+    "random",
     "ray",
     "reference_constraint",
     "reset_data",

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from mjtorch.math.shape import parts, reach
+from mjtorch.math.vector import dot
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.collision import Family
 
@@ -40,16 +41,14 @@ def everything(family: Family) -> Chosen:
     return Chosen(None, family.geom, family.candidate, None, None)
 
 
-def chosen(d: Data, family: Family, bound: Tensor, threshold: Tensor) -> Chosen:
+def chosen(m: Model, d: Data, family: Family, bound: Tensor, threshold: Tensor) -> Chosen:
     """As many pairs of each block as it has places: those whose boxes overlap, the deepest first.
 
     bound: (ngeom, 3) [m] of `bounds`; threshold: (ncandidate,) [m] how near to each other candidates matter
     """
     if not family.bounded:
         return everything(family)
-    one, two = family.geom
-    center = d.geom_xpos.detach()
-    gap = ((center[two] - center[one]).abs() - bound[one] - bound[two]).amax(-1)
+    gap = above_planes(m, d, family) if family.planes else between_boxes(d, family, bound)
     near = gap <= threshold[family.candidate].detach()
     if not family.selects:
         return everything(family)._replace(near=near)
@@ -65,6 +64,23 @@ def chosen(d: Data, family: Family, bound: Tensor, threshold: Tensor) -> Chosen:
         first += block.pairs
     pair = torch.cat(pairs)
     return Chosen(pair, family.geom[:, pair], family.candidate[pair], near[pair], torch.stack(lost).sum())
+
+
+def between_boxes(d: Data, family: Family, bound: Tensor) -> Tensor:
+    """How far apart (n,) [m] the boxes of the pairs of a family are, along an axis of the world; bound: of `bounds`."""
+    one, two = family.geom
+    center = d.geom_xpos.detach()
+    return ((center[two] - center[one]).abs() - bound[one] - bound[two]).amax(-1)
+
+
+def above_planes(m: Model, d: Data, family: Family) -> Tensor:
+    """How high (n,) [m] above planes, the first geoms of a family, the boxes of the second ones begin."""
+    plane, other = family.geom
+    center, mat, p = d.geom_xpos.detach(), d.geom_xmat.detach(), m.plan.collision
+    half, round, radius = parts(p.geom_type[other], m.geom_size.detach()[other])
+    turned = mat[plane].mT @ mat[other]
+    below = reach(turned, half + p.hull_reach[other], round, radius)[:, 2]
+    return dot(center[other] - center[plane], mat[plane][..., 2]) - below
 
 
 def deepest(order: Tensor, count: int) -> Tensor:

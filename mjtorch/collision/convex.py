@@ -22,7 +22,6 @@ from mjtorch.collision.support import (
     numbered_support,
 )
 from mjtorch.collision.witness import Nearest, closer, witness
-from mjtorch.control_flow.cond import cond
 from mjtorch.control_flow.if_any import if_any
 from mjtorch.control_flow.map import each
 from mjtorch.math.vector import basis, dot, norm
@@ -100,14 +99,11 @@ def several(shape1: Core, shape2: Core, found: Closest, margin: Tensor, hulls: H
     one = single(found)
     near = found.within & (one.dist[:, 0] <= margin)
 
-    def patch_of(one: Core, two: Core, found: Closest, margin: Tensor) -> Patch:
-        return touching(one, two, found, margin, hulls)
+    def patches(pairs: tuple[Core, Core, Closest, Tensor]) -> Patch:
+        return touching(*pairs, hulls)
 
-    def patches(pairs: tuple[Core, Core, Closest, Tensor, Tensor]) -> Patch:
-        *touched, near = pairs
-        return cond(near.any(), patch_of, lambda *given: no_patch(given[-1]), *touched)
-
-    patch: Patch = each(patches, (shape1, shape2, found, margin, near))
+    pairs = shape1, shape2, found, margin
+    patch: Patch = each(patches, pairs, where=near, otherwise=lambda x: no_patch(x[-1]))
     is_patch = patch.exists[:, :1] & near[:, None]
     only = torch.arange(patch.exists.shape[1], device=margin.device) == 0
     return Contacts(
@@ -168,10 +164,10 @@ def nearest(
     apart = (reach + shape1.radius + shape2.radius).detach()
 
     def search(pairs: tuple[Core, Core, Tensor, Tensor, Tensor]) -> Closest:
-        one, two, active, *_ = pairs
-        return if_any(active, lambda: searched(*pairs, iterations, hulls), unknown(one, two))
+        return searched(*pairs, iterations, hulls)
 
-    found: Closest = each(search, (detach(shape1), detach(shape2), active, apart, limit))
+    pairs = detach(shape1), detach(shape2), active, apart, limit
+    found: Closest = each(search, pairs, where=active, otherwise=lambda x: unknown(x[0], x[1]))
     cores = witness(shape1, shape2, found.nearest, found.corner1, found.corner2)
     near = Nearest(
         cores.normal,

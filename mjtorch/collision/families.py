@@ -19,6 +19,7 @@ from mjtorch.collision.plane import plane_box, plane_cylinder, plane_ellipsoid
 from mjtorch.collision.plane_mesh import plane_mesh
 from mjtorch.collision.sdf import sdf_contacts, sdf_field
 from mjtorch.collision.support import MESH, Core, assembled, from_first
+from mjtorch.control_flow.map import each
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.collision import Block, Family
 from mjtorch.model.plan.geom_pairs import SDF
@@ -52,8 +53,7 @@ def family_contacts(m: Model, d: Data, family: Family, chosen: Chosen, threshold
     if not family.distances:
         one, two = (with_hulls(m, *of) for of in zip((one, two), family.types, chosen.geom, strict=True))
     if family.name in COLLIDERS:
-        points = COLLIDERS[family.name](one, two, reach)
-        return [points if chosen.near is None else points._replace(exists=points.exists & chosen.near[:, None])]
+        return [formula_contacts(family, one, two, chosen.near, reach)]
     types = [m.plan.collision.geom_type[geom] for geom in chosen.geom]
     for fields in family.fields:
         shape = core_of(two, family.types[1], types[1])
@@ -69,6 +69,27 @@ def family_contacts(m: Model, d: Data, family: Family, chosen: Chosen, threshold
             return [mesh_sdf_contacts(m.sdf_grid, m.mesh_vert, mine, first, second, near, iterations)]
         return [sdf_contacts(m.sdf_grid, first, second, near, distances.spread, iterations)]
     return convex_contacts(m, family, shape1, shape2, chosen.near, reach)
+
+
+def formula_contacts(family: Family, one: Solid, two: Solid, near: Tensor | None, reach: Tensor) -> ContactPoints:
+    """The contacts of geoms that have a formula; near: (n,) bool, which pairs may touch; None: not asked."""
+    collider = COLLIDERS[family.name]
+    if near is None:
+        return collider(one, two, reach)
+    contacts = family.blocks[0].contacts
+
+    def touching(pairs: tuple[Solid, Solid, Tensor]) -> ContactPoints:
+        first, second, reach = pairs
+        same = one.rounding
+        return collider(first._replace(rounding=same), second._replace(hulls=two.hulls, rounding=same), reach)
+
+    def apart(pairs: tuple[Solid, Solid, Tensor]) -> ContactPoints:
+        none = pairs[-1].new_zeros((len(pairs[-1]), contacts))
+        nowhere = none[..., None].expand(-1, -1, 3)
+        return ContactPoints(none, nowhere, nowhere.clone(), torch.zeros_like(none, dtype=torch.bool))
+
+    alone = (solid._replace(hulls=None, rounding=None) for solid in (one, two))
+    return each(touching, (*alone, reach), where=near, otherwise=apart)
 
 
 def convex_contacts(

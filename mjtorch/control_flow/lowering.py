@@ -183,7 +183,7 @@ def _while_operator(cond: FlatFunction, body: FlatFunction, n: int, operands: Se
     if not context.is_recording():
         return one_trip(cond, body, carry, captured)
     start, test = tuple(_contiguous(carry)), _own_memory(cond)
-    return list(torch.ops.higher_order.while_loop(lambda *x: test(*x)[0], _own_memory(body), start, tuple(captured)))
+    return list(context.operators().while_loop(lambda *x: test(*x)[0], _own_memory(body), start, tuple(captured)))
 
 
 def _contiguous(values: Sequence[Tensor]) -> list[Tensor]:
@@ -200,7 +200,7 @@ def _scan_operator(step: FlatFunction, m: int, k: int, operands: Sequence[Tensor
         init = _contiguous(operands[:m])
         # It takes neither two views of one tensor nor, in a traced function, tensors that have data (2.13).
         rest = fresh([context.traced(x) for x in operands[m:]], ())
-        return list(torch.ops.higher_order.scan(_listed(_own_memory(step)), init, rest[:k], tuple(rest[k:])))
+        return list(context.operators().scan(_listed(_own_memory(step)), init, rest[:k], tuple(rest[k:])))
     length = operands[m].shape[0]
     if context.in_compiled_backward():
         if length > BACKWARD_LIMIT:
@@ -235,4 +235,4 @@ def _cond_operator(
         pairs = zip(true_fn(*operands), false_fn(*operands), strict=True)
         return [torch.where(pred, x, y) for x, y in pairs]
     branches = _own_memory(true_fn), _own_memory(false_fn)
-    return list(torch.ops.higher_order.cond(pred, *branches, tuple(operands)))
+    return list(context.operators().cond(pred, *branches, tuple(operands)))

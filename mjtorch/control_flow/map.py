@@ -4,9 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.control_flow import context
+from mjtorch.control_flow.closure import explore
+from mjtorch.control_flow.cond import cond
 from mjtorch.control_flow.context import opaque
 from mjtorch.control_flow.scan import scan
 
@@ -39,21 +42,63 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
 
 
 @opaque
-def each(f: Callable[[Any], Any], xs: Any) -> Any:
+def each(
+    f: Callable[[Any], Any],
+    xs: Any,
+    *,
+    where: Tensor | None = None,
+    otherwise: Callable[[Any], Any] | None = None,
+) -> Any:
     """`f(xs)` of a function that treats every slice of `xs` along the leading axis alike, and returns one for each.
 
     >>> import torch
     >>> each(lambda rows: rows.sum(-1), torch.eye(3))
     tensor([1., 1., 1.])
 
-    In most contexts it is just that. What `mjtorch.jit` compiles goes slice by slice, as `map` does, each with its axis
-    of size 1: so what a loop in `f` costs is not that of the slice which takes longest, once for every slice.
+    With `where`, bool of shape (n,), it is `otherwise(xs)` for the n slices for which that is false: the same structure
+    of tensors, and cheap, since it is computed for all.
+
+    >>> each(torch.sqrt, torch.tensor([4.0, -1.0]), where=torch.tensor([True, False]), otherwise=torch.zeros_like)
+    tensor([2., 0.])
+
+    In most contexts it is just that; eagerly `f` is given the slices that are asked for, under `torch.vmap` all. What
+    `mjtorch.jit` compiles goes slice by slice, as `map` does, each with its axis of size 1: so what a loop in `f` costs
+    is not that of the slice which takes longest, once for every slice. With `where`, the slices that are asked for in
+    many worlds are put together: they cost what they cost, however many others there are.
     """
     leaves = tree.leaves(xs)
-    if leaves[0].shape[0] < 2 or not (context.wants_scans() and context.is_traced(leaves)):
+    count, given = leaves[0].shape[0], leaves if where is None else [*leaves, where]
+    sliced = count > 1 and context.wants_scans() and context.is_traced(given)
+    if where is None or otherwise is None:
+        return scan(lambda _, x: ((), _alone(f, x)), (), xs, unroll=False)[1] if sliced else f(xs)
+    if where.shape != (count,) or where.dtype != torch.bool:
+        raise TypeError(f"each: where must be bool[{count}], got {where.dtype}{list(where.shape)}")
+    if sliced:
+        alone, rest = (lambda x: _alone(f, x)), (lambda x: _alone(otherwise, x))
+        return scan(lambda _, x: ((), cond(x[0], alone, rest, x[1])), (), (where, xs), unroll=False)[1]
+    if context.is_batched(where) or context.is_traced(given):
+        return _masked(f, xs, where, otherwise)
+    index = context.unwrap(where).nonzero()[:, 0]
+    if len(index) == count:
+        explore(otherwise, xs)
         return f(xs)
+    if not len(index):
+        explore(f, xs)
+        return otherwise(xs)
+    found = f(tree.map(lambda x: x[index], xs))
+    return tree.map(lambda new, old: old.index_copy(0, index, new), found, otherwise(xs))
 
-    def one(_: Any, x: Any) -> tuple[tuple[()], Any]:
-        return (), tree.map(lambda y: y[0], f(tree.map(lambda leaf: leaf[None], x)))
 
-    return scan(one, (), xs, unroll=False)[1]
+def _alone(f: Callable[[Any], Any], x: Any) -> Any:
+    """`f` of one slice."""
+    return tree.map(lambda y: y[0], f(tree.map(lambda leaf: leaf[None], x)))
+
+
+def _masked(f: Callable[[Any], Any], xs: Any, where: Tensor, otherwise: Callable[[Any], Any]) -> Any:
+    """`each` of worlds that may ask for different slices: `f` is given all of them if any is asked for."""
+    rest = otherwise(xs)
+    if not context.is_traced([where]) and not bool(context.unwrap(where).any()):
+        explore(f, xs)
+        return rest
+    found = f(xs) if context.is_batched(where) else cond(where.any(), f, otherwise, xs)
+    return tree.map(lambda new, old: torch.where(where.view(-1, *(1,) * (new.dim() - 1)), new, old), found, rest)

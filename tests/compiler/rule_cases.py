@@ -150,6 +150,12 @@ def binary(x: Tensor, y: Tensor) -> Functions:
     if torch.bool not in (x.dtype, y.dtype):
         found |= {name: getattr(torch, name) for name in INT_BINARY}
         found["scaled"] = lambda x, y: (torch.add(x, y, alpha=2), torch.sub(x, y, alpha=-3), torch.addcmul(x, x, y))
+        if x.dtype == y.dtype == torch.int64:
+            found["shifted"] = lambda x, y: (x << 3, x >> 2, x << 70, x >> 64, (x << 60) >> 61)
+            found["shifted by some"] = lambda x, y: (
+                torch.bitwise_left_shift(x, 20 * y),
+                torch.bitwise_right_shift(x, y),
+            )
     return {k: f for k, f in found.items() if torch.bool not in (x.dtype, y.dtype) or k not in divides}
 
 
@@ -559,6 +565,9 @@ def loops(x: Tensor, i: Tensor) -> Functions:
         "empty scan": lambda x, i: scan(lambda c, y: (c + y, c * 2), x[0], x[:0]),
         "no trips": lambda x, i: fori_loop(0, 0, lambda k, y: y * 2, x),
         "long loop": lambda x, i: fori_loop(0, 40, lambda k, y: y * 0.9 + x[0].sum(), x),
+        "each": lambda x, i: control_flow.each(
+            lambda y: y.sin() @ x[0], x, where=i[:4] > 0, otherwise=lambda y: y.sum(-1)
+        ),
         "cond": lambda x, i: cond(i[0] > 0, lambda y: (y.sin(), i[1]), lambda y: (y * 2, i[2]), x),
     }
 

@@ -486,6 +486,36 @@ def test_the_text_is_read_as_it_was_written() -> None:
         assert as_text(parse(text), whole=True) == text
 
 
+def test_what_is_packed_is_read_as_it_was_written_and_knows_of_no_other() -> None:
+    p = program("""
+        scratch s0: f64[16]
+        scratch s1: f64[2]
+        scratch s2: f64[1]
+        body:
+          for i in 0..16:
+            s0[i] = mul(in0[i], 2.0)
+            out0[i] = -1.0
+          pack k < 16 where gt(in0[k], 0.0):
+            load:
+              for i in 0..2:
+                s1[i] = s0[[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,0][k+i]]
+            do:
+              s2[0] = sqrt(s1[0])
+              while gt(s2[0], 0.5):
+                head:
+                do:
+                  s2[0] = where(gt(s2[0], 0.5), div(s2[0], 2.0), s2[0])
+            store:
+              out0[k] = s2[0]
+        """)
+    assert as_text(parse(as_text(p, whole=True)), whole=True) == as_text(p, whole=True)
+    given = np.random.default_rng(0).normal(size=(16, WORLDS))
+    root = np.sqrt(2 * np.maximum(given, 0))
+    wanted = np.where(given > 0, root / 2 ** np.maximum(np.ceil(np.log2(np.maximum(2 * root, 1e-9))), 0), -1)
+    np.testing.assert_allclose(computed(p), wanted)
+    np.testing.assert_allclose(computed(run_passes(p, CPU)), wanted)
+
+
 def test_an_index_may_be_a_table_a_list_or_its_length() -> None:
     p = program("""
         constant c0: f64[3] = 1.0,-inf,nan

@@ -28,6 +28,22 @@ WRONG = {
     "all0[0] = in0[0]": (VerifyError, "an array that is shared is written to"),
     "if in0[0]:\n    out0[0] = in0[0]\n  else:\n    out0[0] = in0[0]": (VerifyError, "a flag is no truth value"),
     "out0[0; s1[0]] = in0[0]": (VerifyError, "scattered to"),
+    "pack k < 4 where true:\n    load:\n      s0[0] = sin(in0[k])\n    do:\n    store:\n      out0[k] = s0[0]": (
+        VerifyError,
+        "what is packed is copied",
+    ),
+    "pack k < 4 where gt(in0[k], 0.0):\n    load:\n    do:\n      s0[0] = in0[0]\n    store:\n      out0[k] = s0[0]": (
+        VerifyError,
+        "what is packed uses an array of the worlds around",
+    ),
+    "pack k < 4 where true:\n    load:\n    do:\n      s0[0] = f64(index(k))\n    store:\n      out0[k] = s0[0]": (
+        VerifyError,
+        "there is no loop over k",
+    ),
+    "pack k < 5 where true:\n    load:\n    do:\n      s0[0] = 1.0\n    store:\n      out0[k] = s0[0]": (
+        VerifyError,
+        "places 0 to 4 of an array of 4",
+    ),
     "first lane:\n    barrier": (VerifyError, "the first lane only stores"),
 }
 

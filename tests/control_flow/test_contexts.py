@@ -8,7 +8,7 @@ from control_flow.contexts import CONTEXTS, assert_same, compiled, each, nonstri
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mjtorch import control_flow as cf, tree
+from mjtorch import control_flow as cf, jit, tree
 
 
 def zero() -> Tensor:
@@ -106,6 +106,18 @@ def shared_branch(x: Tensor, w: Tensor) -> Any:
     return cf.cond(torch.ones(2).sum() > 1, lambda: x * w, lambda: x + w)
 
 
+def partial_branch(x: Tensor, w: Tensor) -> Any:
+    """Some of what both return they only hand on, also within a loop."""
+    y = 3 * w
+
+    def body(i: Tensor, z: Tensor) -> Tensor:
+        first, second, third = cf.cond(z.sum() > i, lambda: (z * y, x, w), lambda: (z - y, x, w))
+        return first + second * third
+
+    row = cf.cond(x[0] > 0, lambda: torch.stack([x, w])[1], lambda: w)
+    return cf.fori_loop(0, 9, body, x), cf.cond(x.sum() > 0, lambda: (y, w), lambda: (y, w)), row
+
+
 def branches(x: Tensor, w: Tensor) -> Any:
     index = (x[0] * 4).to(torch.int64)
     return cf.switch(index, [lambda x: x * w, lambda x: x + w, lambda x: x, lambda x: w], x)
@@ -122,6 +134,23 @@ def mapped(x: Tensor, w: Tensor) -> Any:
     rows = x[:, None] * torch.arange(10.0)
     every = cf.each(lambda some: (some * w, some.sum(-1)), rows.T)
     return cf.map(lambda row: (row * w, row.sum()), rows.T), cf.map(lambda row: row * w, rows.T, batch_size=4), every
+
+
+def chosen(x: Tensor, w: Tensor) -> Any:
+    """Some slices, none, all, and the only one."""
+    rows = {"a": x[0] * torch.arange(1.0, 5.0), "b": torch.outer(torch.arange(4.0), w)}
+
+    def f(some: Any) -> Any:
+        shrunk = cf.while_loop(lambda y: (y.abs() > 1).any(), lambda y: torch.where(y.abs() > 1, y / 2, y), some["a"])
+        return {"y": shrunk, "z": some["b"] * w + x}
+
+    def otherwise(some: Any) -> Any:
+        return {"y": -some["a"], "z": torch.zeros_like(some["b"])}
+
+    masks = rows["a"] > 1, rows["a"] > 1e3, rows["a"] < 1e3
+    several = [cf.each(f, rows, where=mask, otherwise=otherwise) for mask in masks]
+    first = tree.map(lambda y: y[:1], rows)
+    return several, cf.each(f, first, where=masks[0][:1], otherwise=otherwise)
 
 
 def skipped(x: Tensor, w: Tensor) -> Any:
@@ -156,9 +185,11 @@ PROBLEMS = (
     handed_on,
     branch,
     shared_branch,
+    partial_branch,
     branches,
     branch_in_loop,
     mapped,
+    chosen,
     skipped,
     vmap_in_loop,
     gradient_descent,
@@ -294,3 +325,16 @@ def test_unmarked_function_under_compile() -> None:
     assert_same(torch.compile(lambda x, w: newton_root(x, w)[0] + 1, backend="eager")(x, w), newton_root(x, w)[0] + 1)
     with pytest.raises(Exception, match="nonstrict_trace"):
         compiled(lambda x, w: newton_root(x, w)[0] + 1, "eager")(x, w)
+
+
+def test_what_both_branches_hand_on_is_no_choice() -> None:
+    """It costs nothing, and is the very tensor."""
+
+    def f(x: Tensor, w: Tensor) -> Any:
+        return cf.cond(x.sum() > 0, lambda: (x, w, x + 1), lambda: (x, w, x - 1))
+
+    x, w = torch.randn(3, 2), torch.randn(3, 2)
+    program = jit(f, strict=True).lower(x, w)
+    assert [o.source for o in program.outputs] == [0, 1, -1]
+    graph = make_fx(f)(x[0], w[0])
+    assert len(graph.true_graph_0.graph.find_nodes(op="output")[0].args[0]) == 1

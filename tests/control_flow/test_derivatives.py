@@ -159,6 +159,18 @@ def test_cond_and_switch(mode: str, worlds: tuple[Tensor, ...]) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_each(mode: str, worlds: tuple[Tensor, ...]) -> None:
+    """With respect to what is sliced, and to what is captured."""
+
+    def fn(h: Tensor, xs: Tensor, w: Tensor) -> Tensor:
+        where = xs[:, 0] > h[0]
+        y = cf.each(lambda x: torch.tanh(x @ w + h), xs, where=where, otherwise=lambda x: 2 * x)
+        return (y * xs.flip(0)).sum()
+
+    assert_same(MODES[mode](fn)(*worlds), each(backward(fn))(*worlds))
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_nested(mode: str, worlds: tuple[Tensor, ...]) -> None:
     """Derivatives through a branch in a loop in a loop, all with captured tensors."""
 

@@ -113,6 +113,12 @@ CASES: tuple[tuple[str, Callable[[Tensor], Any], type[Exception], str], ...] = (
         "leave out one",
     ),
     ("map batch size", lambda x: cf.map(lambda u: u, x, batch_size=0), ValueError, "a positive int, got 0"),
+    (
+        "each where",
+        lambda x: cf.each(torch.sin, x, where=x[:1] > 0, otherwise=torch.cos),
+        TypeError,
+        r"each: where must be bool\[2\], got torch.bool\[1\]",
+    ),
     ("cond predicate", lambda x: cf.cond(x > 0, lambda: x, lambda: x), TypeError, r"cond: pred must be a bool tensor"),
     ("switch index", lambda x: cf.switch(x[0], [lambda: x]), TypeError, "switch: index must be an int"),
     ("no branches", lambda x: cf.switch(0, []), ValueError, "at least one branch"),

@@ -21,6 +21,7 @@ from mjtorch.compiler.ir.nodes import (
     If,
     Index,
     Load,
+    Pack,
     Scatter,
     Statement,
     Store,
@@ -101,6 +102,9 @@ def work(statements: Sequence[Statement], bounds: Bounds, costs: Costs) -> float
             total += trips(s.start, s.stop, bounds, costs) * (costs.iteration + inner)
         elif isinstance(s, While):
             total += costs.while_trips * (work(s.head, bounds, costs) + work(s.body, bounds, costs))
+        elif isinstance(s, Pack):
+            each = sum(work(body, bounds, costs) for body in bodies(s))
+            total += s.size * costs.iteration + costs.while_trips * each
         elif isinstance(s, Compact):
             total += s.size * (2 * costs.iteration + work(s.body, bounds, costs))
         elif isinstance(s, If):

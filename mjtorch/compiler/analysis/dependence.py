@@ -17,6 +17,7 @@ from mjtorch.compiler.ir.nodes import (
     Item,
     Load,
     Local,
+    Pack,
     ParallelFor,
     Scatter,
     Statement,
@@ -57,7 +58,7 @@ def accesses(statements: Sequence[Statement], bounds: Bounds) -> Iterator[Access
 
 def within(s: Statement, bounds: Bounds) -> Bounds:
     """The ranges of loop variables inside `s`, as far as they are known."""
-    if isinstance(s, Compact):
+    if isinstance(s, (Compact, Pack)):
         return {**bounds, Variable(s.variable): (0, s.size - 1)}
     loops = ((s.variable, s.start, s.stop),) if isinstance(s, For) else s.loops if isinstance(s, ParallelFor) else ()
     for variable, start, stop in loops:

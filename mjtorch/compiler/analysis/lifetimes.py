@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from mjtorch.compiler.ir.nodes import INPUT, Buffer, FirstLane, For, Function, Program, Scalarized, Statement, While
-from mjtorch.compiler.ir.walk import bodies, touched, touched_by
+from mjtorch.compiler.ir.nodes import INPUT, Buffer, FirstLane, Function, Program, Scalarized, Statement
+from mjtorch.compiler.ir.walk import bodies, is_program, touched, touched_by
 
 Life = tuple[int, int]
 
@@ -13,9 +13,9 @@ Life = tuple[int, int]
 def lifetimes(p: Program) -> dict[Buffer, Life]:
     """First and last time that each buffer is in use, in the order of the statements.
 
-    A nest of loops counts as one moment. What a `While`, or a loop with a scope, uses but did not make must live until
-    the loop ends, since the next iteration uses it again. What it makes for those after it, a piece in each iteration,
-    must live from its beginning.
+    A nest of loops counts as one moment. What a `While`, a `Pack`, or a loop with a scope, uses but did not make must
+    live until the loop ends, since the next iteration uses it again. What it makes for those after it, a piece in each
+    iteration, must live from its beginning.
     """
     life: dict[Buffer, Life] = {b: (0, 0) for b in p.inputs if b.kind == INPUT}
     loops: list[Life] = []
@@ -33,7 +33,7 @@ def lifetimes(p: Program) -> dict[Buffer, Life]:
                 walk(s.body)
                 continue
             clock += 1
-            if isinstance(s, While) or (isinstance(s, For) and s.scope):
+            if is_program(s):
                 before = set(life)
                 start = clock
                 for body in bodies(s):

@@ -37,6 +37,7 @@ from mjtorch.compiler.ir.nodes import (
     Load,
     Local,
     Number,
+    Pack,
     ParallelFor,
     Program,
     Scalarized,
@@ -78,12 +79,12 @@ def interpret(
 class Run:
     """One run of a program, of which the memory can be looked at.
 
-    lanes: the worlds that are computed at the moment
+    lanes: those that compute at the moment; world: of each lane, the world that it computes for
     """
 
     def __init__(self, p: Program, inputs: Mapping[int, np.ndarray], worlds: int, watch: Watch | None = None) -> None:
         self.p, self.worlds, self.watch = p, worlds, watch
-        self.lanes = np.arange(worlds)
+        self.lanes = self.world = np.arange(worlds)
         self.buffers: dict[Buffer, np.ndarray] = {}
         self.spaces: dict[tuple[str, str], np.ndarray] = {}
         self.variables: dict[str, int] = {}
@@ -185,7 +186,7 @@ class Run:
         if isinstance(s, (Declare, Assign)):
             self.locals[s.local.name] = self._value(s.value)
         elif isinstance(s, (Store, Scatter)):
-            self._store(s)
+            self._store(s, self._value(s.value))
         elif isinstance(s, For):
             for k in range(self._index(s.start), self._index(s.stop)):
                 self.variables[s.variable] = k
@@ -200,6 +201,8 @@ class Run:
             self._body(s.body if self._holds(s.flag) else s.otherwise)
         elif isinstance(s, Compact):
             self.lists[s.list] = [k for k in range(s.size) if self._counts(s, k)]
+        elif isinstance(s, Pack):
+            self._packed(s)
         elif isinstance(s, Scalarized):
             self._scalarized(s)
         elif isinstance(s, ParallelFor):
@@ -208,20 +211,55 @@ class Run:
             for body in bodies(s):
                 self._body(body)
 
-    def _store(self, s: Store | Scatter) -> None:
-        value = self._value(s.value)
+    def _store(self, s: Store | Scatter, value: np.ndarray) -> None:
         if value.dtype != TYPES[s.buffer.dtype]:
             raise InterpretError(f"an array of {s.buffer.dtype} is given {value.dtype}")
         rows = self._rows(s.buffer, s.index, s.offset if isinstance(s, Scatter) else None)
-        worlds = self.lanes
-        self.memory(s.buffer)[rows, worlds] = value
+        self.memory(s.buffer)[rows, self.lanes] = value
         if self.watch is not None:
-            self.watch(s, rows, worlds, value)
+            self.watch(s, rows, self.world[self.lanes], value)
 
     def _counts(self, s: Compact, k: int) -> bool:
         self.variables[s.variable] = k
         self._body(s.body)
         return self._holds(s.flag)
+
+    def _packed(self, s: Pack) -> None:
+        """As many active pairs of world and item at once as there are lanes, in random order: none knows of another."""
+        entries = []
+        for k in range(s.size):
+            self.variables[s.variable] = k
+            entries += [(k, world) for world in self.lanes[self._value(s.flag)]]
+        entries = [entries[k] for k in self.random.permutation(len(entries))]
+        lanes, world = self.lanes, self.world
+        for first in range(0, len(entries), self.worlds):
+            some = entries[first : first + self.worlds]
+            for lane, (k, of) in enumerate(some):
+                self.variables[s.variable] = k
+                self._copy(s.load, of, lane)
+            self.lanes = np.arange(len(some))
+            self.world = world.copy()
+            self.world[self.lanes] = world[[of for _, of in some]]
+            self._body(s.body)
+            self.lanes, self.world = lanes, world
+            for lane, (k, of) in enumerate(some):
+                self.variables[s.variable] = k
+                self._copy(s.store, lane, of)
+
+    def _copy(self, statements: Body, here: int, there: int) -> None:
+        """Copies from what one lane has to what another has."""
+        for s in statements:
+            if isinstance(s, For):
+                for k in range(self._index(s.start), self._index(s.stop)):
+                    self.variables[s.variable] = k
+                    self._copy(s.body, here, there)
+                continue
+            assert isinstance(s, Store)
+            around, self.lanes = self.lanes, np.array([here])
+            value = self._value(s.value)
+            self.lanes = np.array([there])
+            self._store(s, value)
+            self.lanes = around
 
     def _scalarized(self, s: Scalarized) -> None:
         """One world after the other, each with variables of its own in place of some arrays."""

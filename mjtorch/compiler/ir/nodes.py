@@ -296,6 +296,22 @@ class If(_Statement):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Pack(_Statement):
+    """Run `body` for the `variable < size` and the worlds for which `flag` holds, these and not worlds side by side.
+
+    load, store: what is copied for one of these, element by element, to buffers that nothing but this uses, and from
+        these. `body` works on them, and on what all worlds have in common.
+    """
+
+    variable: str
+    size: int
+    flag: Expr
+    load: Body
+    body: Body
+    store: Body
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Group(_Statement):
     """Statements with variables of their own."""
 
@@ -377,6 +393,7 @@ Statement = (
     | While
     | Compact
     | If
+    | Pack
     | Group
     | Function
     | Scalarized

@@ -17,12 +17,14 @@ import torch
 from mjtorch.compiler.ir.nodes import BOOL, FLOAT32, FLOAT64, INT
 
 # What an operation takes, and returns: floats, numbers, or anything of one dtype, and the same; of one dtype, and a
-# flag; flags or integers, and the same; a flag and two of one dtype, and that dtype; anything, and what is asked for.
-FLOATS, NUMBERS, COMPARISON, LOGIC, PREDICATE, CHOICE, CAST = (
+# flag; flags or integers, and the same; integers, and the same; a flag and two of one dtype, and that dtype; anything,
+# and what is asked for.
+FLOATS, NUMBERS, COMPARISON, LOGIC, INTEGERS, PREDICATE, CHOICE, CAST = (
     "floats",
     "numbers",
     "comparison",
     "logic",
+    "integers",
     "predicate",
     "choice",
     "cast",
@@ -32,6 +34,7 @@ TAKES = {
     NUMBERS: (FLOAT32, FLOAT64, INT),
     COMPARISON: (FLOAT32, FLOAT64, INT, BOOL),
     LOGIC: (INT, BOOL),
+    INTEGERS: (INT,),
     PREDICATE: (FLOAT32, FLOAT64),
 }
 
@@ -95,6 +98,9 @@ OPS: dict[str, Op] = {
     "or": Op(LOGIC, np.bitwise_or, quick=True),
     "xor": Op(LOGIC, np.bitwise_xor, quick=True),
     "not": Op(LOGIC, np.bitwise_not, 1, quick=True),
+    # by 0 to 63 bits
+    "shl": Op(INTEGERS, np.left_shift, quick=True),
+    "shr": Op(INTEGERS, np.right_shift, quick=True),
     "isfinite": Op(PREDICATE, np.isfinite, 1),
     "isinf": Op(PREDICATE, np.isinf, 1),
     "where": Op(CHOICE, np.where, 3, quick=True),

@@ -37,6 +37,7 @@ from mjtorch.compiler.ir.nodes import (
     Load,
     Local,
     Number,
+    Pack,
     ParallelFor,
     Program,
     Reduction,
@@ -184,6 +185,8 @@ class _Parser:
             return If(flag, body, self._section("else:", indent))
         if word == "compact":
             return self._compact(indent)
+        if word == "pack":
+            return self._pack(indent)
         if word == "parallel":
             return self._parallel(indent)
         if word == "function":
@@ -209,6 +212,15 @@ class _Parser:
         body = self._body(indent)  # the flag may use what this declares
         self.tokens = flag
         return Compact(name, variable, size, body, self._expr())
+
+    def _pack(self, indent: int) -> Pack:
+        variable = self._next()
+        self._expect("<")
+        size = int(self._next())
+        self._expect("where")
+        flag = self._expr()
+        load, body, store = (self._section(name, indent) for name in ("load:", "do:", "store:"))
+        return Pack(variable, size, flag, load, body, store)
 
     def _parallel(self, indent: int) -> ParallelFor:
         self._expect("for")

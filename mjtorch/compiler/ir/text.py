@@ -36,6 +36,7 @@ from mjtorch.compiler.ir.nodes import (
     Load,
     Local,
     Number,
+    Pack,
     ParallelFor,
     Program,
     Scalarized,
@@ -173,6 +174,11 @@ class _Writer:
             yield from self.body(s.body, inner)
             yield f"{indent}else:"
             yield from self.body(s.otherwise, inner)
+        elif isinstance(s, Pack):
+            yield f"{indent}pack {s.variable} < {s.size} where {self.expr(s.flag)}:"
+            for name, body in (("load", s.load), ("do", s.body), ("store", s.store)):
+                yield f"{inner}{name}:"
+                yield from self.body(body, inner + "  ")
         elif isinstance(s, Barrier):
             yield f"{indent}barrier"
         else:

@@ -34,6 +34,7 @@ from mjtorch.compiler.ir.nodes import (
     Length,
     Load,
     Local,
+    Pack,
     ParallelFor,
     Program,
     Scatter,
@@ -44,7 +45,7 @@ from mjtorch.compiler.ir.nodes import (
 )
 from mjtorch.compiler.ir.ops import result_dtype
 from mjtorch.compiler.ir.text import statement_text
-from mjtorch.compiler.ir.walk import bodies, touched_by, walk
+from mjtorch.compiler.ir.walk import bodies, touched_by, uses, walk
 
 
 class VerifyError(AssertionError):
@@ -120,10 +121,33 @@ class _Check:
             self.at = s
             self.flag(s.flag, own)
             scope.names |= {s.list}
+        elif isinstance(s, Pack):
+            self.pack(s, scope, inner)
         else:
             self._own(s, scope, inner)
             for body in bodies(s):
                 self.body(body, inner)
+
+    def pack(self, s: Pack, scope: _Scope, inner: _Scope) -> None:
+        """What is packed has nothing of a world's but what was copied, and gives it nothing but by copies."""
+        inside, everywhere = uses([s]), uses(self.p.body)
+        private = {b for b in inside if b.kind == SCRATCH and inside[b] == everywhere[b]}
+        copied = {x.buffer for x in walk(s.load) if isinstance(x, Store)}
+        if any(b not in private and b.kind not in COMMON for b in {*copied, *touched_by(s.body)}):
+            raise self.fail("what is packed uses an array of the worlds around")
+        own = _Scope(inner.bounds, {*inner.names, Variable(s.variable)})
+        self.flag(s.flag, own)
+        self.copies(s.load, own)
+        self.body(s.body, _Scope(scope.bounds, {x for x in scope.names if isinstance(x, Variable)}))
+        self.copies(s.store, own)
+
+    def copies(self, statements: Sequence[Statement], scope: _Scope) -> None:
+        """Statements that only copy elements."""
+        for x in walk(statements):
+            self.at = x
+            if not isinstance(x, For) and not (isinstance(x, Store) and isinstance(x.value, Load)):
+                raise self.fail("what is packed is copied, element by element")
+        self.body(statements, scope)
 
     def _own(self, s: Statement, scope: _Scope, inner: _Scope) -> None:
         """What `s` itself holds, and what it writes."""

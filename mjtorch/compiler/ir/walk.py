@@ -26,6 +26,7 @@ from mjtorch.compiler.ir.nodes import (
     Index,
     Item,
     Load,
+    Pack,
     ParallelFor,
     Program,
     Scalarized,
@@ -47,7 +48,14 @@ def bodies(s: Statement) -> tuple[Body, ...]:
         return s.head, s.body
     if isinstance(s, If):
         return s.body, s.otherwise
+    if isinstance(s, Pack):
+        return s.load, s.body, s.store
     return (s.body,) if isinstance(s, Nested) else ()
+
+
+def is_program(s: Statement) -> bool:
+    """Whether what is within `s` is a program of its own, whose buffers live for one iteration."""
+    return isinstance(s, (While, Pack)) or (isinstance(s, For) and s.scope)
 
 
 def walk(statements: Sequence[Statement]) -> Iterator[Statement]:
@@ -64,7 +72,7 @@ def own_expressions(s: Statement) -> tuple[Expr, ...]:
         return s.value, s.offset
     if isinstance(s, (Store, Declare, Assign)):
         return (s.value,)
-    if isinstance(s, (While, Compact, If)):
+    if isinstance(s, (While, Compact, If, Pack)):
         return (s.flag,)
     if isinstance(s, (For, ParallelFor)) and s.guard is not None:
         return (s.guard,)
@@ -148,6 +156,9 @@ def with_bodies(s: Statement, new: Sequence[Sequence[Statement]]) -> Statement:
         return dataclasses.replace(s, head=tuple(new[0]), body=tuple(new[1]))
     if isinstance(s, If):
         return dataclasses.replace(s, body=tuple(new[0]), otherwise=tuple(new[1]))
+    if isinstance(s, Pack):
+        load, body, store = map(tuple, new)
+        return dataclasses.replace(s, load=load, body=body, store=store)
     assert isinstance(s, Nested)
     return dataclasses.replace(s, body=tuple(new[0]))
 
@@ -196,7 +207,7 @@ class Rewriter:
             return (self._replaced(s, index=self.index(s.index), value=self.expr(s.value)),)
         if isinstance(s, (Declare, Assign)):
             return (self._replaced(s, value=self.expr(s.value)),)
-        if isinstance(s, (While, Compact, If)):
+        if isinstance(s, (While, Compact, If, Pack)):
             return (self._replaced(s, flag=self.expr(s.flag)),)
         if isinstance(s, For):
             guard = None if s.guard is None else self.expr(s.guard)

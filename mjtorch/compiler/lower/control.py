@@ -10,6 +10,7 @@ from torch.fx import GraphModule, Node
 from mjtorch.compiler.ir.nodes import BOOL, Call, Index, Load, Store, While, lookup
 from mjtorch.compiler.lower.elementwise import as_dtype
 from mjtorch.compiler.lower.lowering import Lowering, rule
+from mjtorch.compiler.lower.pack import packed
 from mjtorch.compiler.lower.values import DTYPES, Lazy, Value, View, broadcast
 
 
@@ -113,10 +114,16 @@ def _scan(
     xs: Sequence[Value],
     extra: Sequence[Value] = (),
 ) -> list[View]:
-    """A loop of fixed length over the leading axis of `xs`; outputs are written in place."""
+    """A loop of fixed length over the leading axis of `xs`; outputs are written in place.
+
+    If all that is done for an item is done if one of `xs` says so, the active items of many worlds are packed.
+    """
     state = [low.store(x) for x in init]
     inputs = [low.stored(x) for x in xs]
     fixed = [x if not isinstance(x, Lazy) else low.store(x) for x in extra]
+    active = None if state else packed(low, node, body, inputs, fixed)
+    if active is not None:
+        return active
     length = inputs[0].shape[0]
     values = node.meta["val"]
     outputs = [low.alloc(v.shape, DTYPES[v.dtype]) for v in values[len(state) :]]

@@ -87,6 +87,7 @@ class Lowering:
     """The state of one lowering: statements so far, in the block that is being written.
 
     uniform: the statements that are the same for all worlds; None if these are not told apart
+    is_packed: whether what is being lowered is the body of a `Pack`, in which there is no other
     elements: whether elements of one world will be computed side by side, rather than worlds
     exact: whether a product with a zero is to be computed where it may meet an infinity or NaN
     inline: whether what is read once may be computed where it is read
@@ -99,7 +100,7 @@ class Lowering:
         self.elements, self.exact, self.inline = elements, exact, inline
         self.block: list[Statement] = []
         self.uniform: list[Statement] | None = [] if uniform else None
-        self.is_uniform = False
+        self.is_uniform = self.is_packed = False
         self.origin: Origin | None = None
         self.values: dict[Node, Any] = {}
         self.constants: dict[bytes, Buffer] = {}

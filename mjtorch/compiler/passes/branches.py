@@ -18,6 +18,7 @@ from mjtorch.compiler.ir.nodes import (
     If,
     Load,
     Local,
+    Pack,
     Program,
     Scatter,
     Statement,
@@ -58,6 +59,8 @@ def _branching(statements: Sequence[Statement], variable: str, running: frozense
 def _inside(s: Statement, variable: str, running: frozenset[Expr], uses: Uses) -> Statement:
     if isinstance(s, While):
         variable, running = "", running | {s.flag}
+    elif isinstance(s, Pack):
+        variable, running = "", frozenset()
     elif isinstance(s, For):
         variable = "" if s.scope else s.variable
     return map_bodies(s, lambda body: _branching(body, variable, running, uses))
@@ -113,7 +116,7 @@ def _is_fixed(flag: Expr, s: Statement) -> bool:
     if isinstance(flag, Local):
         return not any(isinstance(x, (Declare, Assign)) and x.local == flag for x in within)
     assert isinstance(flag, Load)
-    moves = any(isinstance(x, (For, Compact)) and mentions(flag.index, Variable(x.variable)) for x in within)
+    moves = any(isinstance(x, (For, Compact, Pack)) and mentions(flag.index, Variable(x.variable)) for x in within)
     return not moves and not any(isinstance(x, (Store, Scatter)) and x.buffer is flag.buffer for x in within)
 
 

@@ -19,6 +19,7 @@ from mjtorch.compiler.ir.nodes import (
     Index,
     Load,
     Local,
+    Pack,
     Program,
     Statement,
     Store,
@@ -50,7 +51,7 @@ class _Contraction:
 
     def statement(self, s: Statement) -> Statement:
         """A statement; a program of its own, such as the body of a `While`, is not inside of a loop."""
-        if isinstance(s, While):
+        if isinstance(s, (While, Pack)):
             return map_bodies(s, lambda body: self.body(body, inside=False))
         if isinstance(s, (For, Group, If)):
             inside = not (isinstance(s, For) and s.scope)

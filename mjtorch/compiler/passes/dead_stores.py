@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mjtorch.compiler.analysis.dependence import accesses
-from mjtorch.compiler.ir.nodes import SCRATCH, Body, Buffer, For, Group, If, Program, Scatter, Statement, Store
+from mjtorch.compiler.ir.nodes import SCRATCH, Body, Buffer, For, Group, If, Pack, Program, Scatter, Statement, Store
 from mjtorch.compiler.ir.walk import bodies, with_bodies, with_body
 
 
@@ -31,6 +31,8 @@ def without_stores(statements: Sequence[Statement], unread: set[Buffer]) -> Body
             continue
         inner = [without_stores(body, unread) for body in bodies(s)]
         if isinstance(s, (For, Group, If)) and not any(inner):
+            continue
+        if isinstance(s, Pack) and not inner[-1]:
             continue
         kept.append(with_bodies(s, inner))
     return tuple(kept)

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from mjtorch.compiler.analysis.dependence import independent, iterations_apart
-from mjtorch.compiler.ir.nodes import Declare, For, Group, Program, Scatter, Statement, Store, Variable, While
-from mjtorch.compiler.ir.walk import ReplaceAtoms, bodies, map_bodies, with_body
+from mjtorch.compiler.ir.nodes import Declare, For, Group, Pack, Program, Scatter, Statement, Store, Variable, While
+from mjtorch.compiler.ir.walk import ReplaceAtoms, bodies, is_program, map_bodies, with_body
 
 # How many statements a loop may be moved up past to meet one that it can merge with.
 REACH = 12
@@ -28,7 +28,7 @@ def fuse_loops(p: Program, allowed: Allowed = lambda _, __: True) -> Program:
 def _fused(statements: Sequence[Statement], allowed: Allowed) -> list[Statement]:
     out: list[Statement] = []
     for s in statements:
-        if isinstance(s, While) or (isinstance(s, For) and s.scope):
+        if is_program(s):
             s = map_bodies(s, lambda body: _fused(body, allowed))
         if not _merge_upwards(out, s, allowed):
             out.append(s)
@@ -45,7 +45,7 @@ def _merge_upwards(out: list[Statement], s: Statement, allowed: Allowed) -> bool
         if merged is not None:
             out[k] = merged
             return True
-        if passed >= REACH or isinstance(other, While) or not independent([other], [s]):
+        if passed >= REACH or isinstance(other, (While, Pack)) or not independent([other], [s]):
             return False
     return False
 

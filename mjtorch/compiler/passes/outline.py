@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
-from mjtorch.compiler.ir.nodes import Body, For, Function, Program, Scalarized, Statement, While
-from mjtorch.compiler.ir.walk import map_bodies, walk
+from mjtorch.compiler.ir.nodes import Body, Function, Pack, Program, Scalarized, Statement
+from mjtorch.compiler.ir.walk import is_program, map_bodies, walk
 
 # Statements per function of a CPU: compilers take more than twice as long for a function of twice the length.
 CHUNK = 40
@@ -35,7 +35,9 @@ def _outlined(
     def statement(s: Statement) -> Statement:
         if isinstance(s, Scalarized):
             return s
-        own = isinstance(s, While) or (isinstance(s, For) and s.scope)
+        if isinstance(s, Pack):
+            return dataclasses.replace(s, body=level(s.body))
+        own = is_program(s)
         return map_bodies(s, lambda body: level(body) if own and divided(body) else [statement(x) for x in body])
 
     return dataclasses.replace(p, uniform=level(p.uniform), body=level(p.body))

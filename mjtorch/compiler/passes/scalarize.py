@@ -18,6 +18,7 @@ from mjtorch.compiler.ir.nodes import (
     Gather,
     Load,
     Local,
+    Pack,
     Program,
     Scalarized,
     ScalarizedCopy,
@@ -27,7 +28,7 @@ from mjtorch.compiler.ir.nodes import (
     Variable,
     While,
 )
-from mjtorch.compiler.ir.walk import bodies, map_bodies, mentions, uses, walk, walk_expr, with_body
+from mjtorch.compiler.ir.walk import bodies, is_program, map_bodies, mentions, uses, walk, walk_expr, with_body
 
 # A vector's access at offsets takes as many instructions as it has worlds. A loop that writes so is a walk that each
 # world takes in its own way, some much longer than others. It is run world by world, unless less than this share of all
@@ -61,8 +62,7 @@ def scalarize(p: Program) -> Program:
         return tuple(out)
 
     def statement(s: Statement) -> Statement:
-        own = isinstance(s, While) or (isinstance(s, For) and s.scope)
-        return map_bodies(s, level if own else lambda body: [statement(x) for x in body])
+        return map_bodies(s, level if is_program(s) else lambda body: [statement(x) for x in body])
 
     return with_body(p, level(p.body))
 
@@ -82,7 +82,7 @@ def scalarize_copies(p: Program) -> Program:
 
 def is_walk(s: While) -> bool:
     """Whether to run the loop for one world after the other: it scatters, or does little but such loops."""
-    if not _scatters([s]):
+    if not _scatters([s]) or any(isinstance(x, Pack) for x in walk([s])):
         return False
     inner = [x for x in _loops([*s.head, *s.body]) if _scatters([x])]
     moving, total = accesses([*s.head, *s.body])
@@ -196,6 +196,8 @@ def accesses(statements: Sequence[Statement]) -> tuple[int, int]:
         elif isinstance(s, For):
             known = not s.start.terms and not s.stop.terms
             inner, times = accesses(s.body), s.stop.base - s.start.base if known else TRIPS
+        elif isinstance(s, Pack):
+            inner, times = accesses(s.body), TRIPS
         elif bodies(s):
             inner, times = accesses(bodies(s)[0]), s.size if isinstance(s, Compact) else 1
         else:

@@ -28,6 +28,7 @@ from mjtorch.compiler.ir.nodes import (
     Call,
     Compact,
     For,
+    Pack,
     Program,
     Scatter,
     Statement,
@@ -297,7 +298,7 @@ def _stages(graph: GraphModule, program: Program) -> list[Stage]:
             inner = times
             if isinstance(s, For):
                 inner *= trips(s.start, s.stop, bounds, CPU)
-            elif isinstance(s, Compact):
+            elif isinstance(s, (Compact, Pack)):
                 inner *= s.size
             for body in bodies(s):
                 add(body, inner, within(s, bounds))

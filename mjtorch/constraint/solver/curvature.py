@@ -14,7 +14,12 @@ def curvature(p: Problem, at: Residuals) -> Tensor:
 
 
 def hessian(p: Problem, at: Residuals) -> Tensor:
-    """Second derivative (nv, nv) of the problem's cost.
+    """Second derivative (nv, nv) of the problem's cost."""
+    return dense_hessian(p, at) if p.cones else p.M + p.rows.gram(curvature(p, at))
+
+
+def dense_hessian(p: Problem, at: Residuals) -> Tensor:
+    """`hessian`, whatever the rows are.
 
     A cone adds dyads of the slopes of r and q where these are negative, and the bending of T, which is `1 - t t'` with
     t the tangential direction.
@@ -80,6 +85,6 @@ def whitened_solve(p: Problem, at: Residuals, x: Tensor) -> Tensor:
     W, y = half[:-1], half[-1]
     identity = torch.eye(len(x), dtype=x.dtype, device=x.device)
     q = p.replace(M=identity, J=W, cones=tuple(c.replace(J=W[c.rows]) for c in p.cones))
-    factor, info = torch.linalg.cholesky_ex(hessian(q, at))
+    factor, info = torch.linalg.cholesky_ex(dense_hessian(q, at))
     z = torch.where(info == 0, linalg.cholesky_solve(factor, y), y)
     return linalg.triangular_solve(p.qLD, z[:, None])[:, 0]

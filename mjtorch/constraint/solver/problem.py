@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.constraint.solver import rows
+from mjtorch.constraint.solver.rows import Rows
 from mjtorch.math.vector import MIN_VALUE
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.kinematics import TreesPlan
@@ -75,7 +77,7 @@ class Problem(tree.Tree):
 
     M: (nv, nv), qLD: (nv, nv) lower, `M = qLD^T qLD`
     qfrc_smooth, qacc_smooth: (nv,)
-    J: (nefc, nv), aref, R: (nefc,)
+    J: (nefc, nv), rows: the same; aref, R: (nefc,)
     active: (nefc,) bool
     D: (nterm,) stiffness; zero in rows that are not active, and in those of cones
     low, high: (nterm,) the interval where a term is quadratic
@@ -92,6 +94,7 @@ class Problem(tree.Tree):
     qfrc_smooth: Tensor
     qacc_smooth: Tensor
     J: Tensor
+    rows: Rows
     aref: Tensor
     R: Tensor
     active: Tensor
@@ -156,6 +159,7 @@ def build(m: Model, d: Data) -> Problem:
         qfrc_smooth=d.qfrc_smooth,
         qacc_smooth=d.qacc_smooth,
         J=d.efc_J,
+        rows=rows.build(p.rows, d.efc_J, active),
         aref=d.efc_aref,
         R=R,
         active=active,
@@ -248,7 +252,7 @@ def cost(p: Problem, at: Residuals) -> Tensor:
 
 def gradient(p: Problem, Ma: Tensor, at: Residuals) -> Tensor:
     """`M a - qfrc_smooth - J' force`, (nv,)."""
-    return Ma - p.qfrc_smooth - force(p, at) @ p.J
+    return Ma - p.qfrc_smooth - p.rows.transpose_times(force(p, at))
 
 
 def state(m: Model, p: Problem, at: Residuals) -> Tensor:

@@ -33,6 +33,8 @@ from mjtorch.model.plan.tensors import Tensors
 # Families that are collided by iteration, and those whose pairs take so much that, of many, the closest are chosen.
 ITERATED = ("convex", "sdf", "mesh-sdf")
 SELECTED = ("box-box", "capsule-box", *ITERATED)
+# Families of which it is asked which pairs are near each other: the others are spared much.
+BOUNDED = ("plane-mesh", "box-box", *ITERATED)
 
 __all__ = ["Block", "CollisionPlan", "Family", "build", "unsupported_pairs"]
 
@@ -76,8 +78,13 @@ class Family(tree.Tree):
 
     @property
     def bounded(self) -> bool:
-        """Whether it is asked which pairs are near each other: to select them, or to spare the others an iteration."""
-        return self.selects or self.name in ITERATED
+        """Whether it is asked which pairs are near each other: to select them, or to spare the others much."""
+        return self.selects or self.name in BOUNDED
+
+    @property
+    def planes(self) -> bool:
+        """Whether the first geoms are planes."""
+        return self.types[0] == (PLANE,)
 
     @property
     def types(self) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -98,7 +98,7 @@ EXPONENTIAL(D, vd, vi, 6755399441055744.0, 52, 1023, 6.93147180369123816490e-01,
     vb tiny = lt##L(x, S##L(TINY));                                                      \
     vector lifted = sel##L(tiny, x * S##L(LIFT), x);                                     \
     integer b = bits<integer>(lifted);                                                   \
-    vector m = bits<vector>((b & (((integer){} + 1 << DIGITS) - 1)) | ONE);              \
+    vector m = bits<vector>((b & ((((integer){} + 1) << DIGITS) - 1)) | ONE);            \
     vector k = bits<vector>(((b >> DIGITS) & (2 * BIAS + 1)) | bits<integer>(S##L(LIFT))) - S##L(LIFT); \
     k = k - sel##L(tiny, S##L(BIAS + DIGITS), S##L(BIAS));                               \
     vb high = gt##L(m, S##L(1.41421356237309504880));                                    \

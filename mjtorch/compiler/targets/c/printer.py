@@ -44,7 +44,7 @@ from mjtorch.compiler.ir.walk import atoms, indices, walk
 TYPES = {FLOAT32: "vf", FLOAT64: "vd", INT: "vi", BOOL: "vb"}
 SCALARS = {FLOAT32: "float", FLOAT64: "double", INT: "int64_t", BOOL: "uint8_t"}
 LETTER = {FLOAT32: "F", FLOAT64: "D", INT: "I", BOOL: "B"}
-INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^"}
+INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^", "shl": "<<", "shr": ">>"}
 PREFIX = {"neg": "-", "not": "~"}
 # What divides integers, for powers of two.
 SHIFTS = {"idiv_floor": "({0}>>{1})", "remainder": "({0}&{2})"}

@@ -150,6 +150,9 @@ INLINE vi B2I(vb x) { return -CONVERT(x, vi); }
       return;                                                                            \
     }                                                                                    \
     for (int l = 0; l < w.count; ++l) p[l * a.world] = WRITE(LANE(x, l));                \
+  }                                                                                      \
+  INLINE void give##L(Array const& a, int64_t i, Worlds w, int l, scalar x) {            \
+    ((scalar*)a.data)[i * a.element + (w.first + l) * a.world] = x;                      \
   }
 #define SAME(x) (x)
 #define TO_MASK(x) (-(int)(x))
@@ -168,6 +171,7 @@ ELEMENT(D, vd, double)
 ELEMENT(I, vi, int64_t)
 ELEMENT(B, vb, MASK)
 INLINE int64_t of(vi x, int l) { return LANE(x, l); }
+INLINE int holds(vb x, int l) { return LANE(x, l) != 0; }
 #endif
 
 // Elements at an offset that each world has for itself.

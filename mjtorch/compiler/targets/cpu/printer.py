@@ -20,6 +20,7 @@ from mjtorch.compiler.ir.nodes import (
     Gather,
     Index,
     Load,
+    Pack,
     Program,
     Scalarized,
     ScalarizedCopy,
@@ -139,6 +140,8 @@ class CpuPrinter(Printer):
             return self.loop(s)
         if isinstance(s, Compact):
             return self.compact(s)
+        if isinstance(s, Pack):
+            return self.pack(s)
         if isinstance(s, Function):
             name, more = self.function(s.body, self.body(s.body), self.space)
             return f"{name}(PASS{more});"
@@ -164,6 +167,51 @@ class CpuPrinter(Printer):
         self.loops.pop()
         keep = f"if(any({self.expr(s.flag)})){s.list}[{s.list}_n++]={s.variable};"
         return f"int {s.list}[{s.size}],{s.list}_n=0;{loop}{{{body}{keep}}}\n"
+
+    def pack(self, s: Pack) -> str:
+        """A list of pairs of world and item, and of these as many at once as there are lanes."""
+        k = s.variable
+        flag = "&".join([*map(self.expr, self.running), self.expr(s.flag), "present(w)"])
+        around, self.running = self.running, []
+        body = self.body(s.body)
+        self.running = around
+        world, item, size, at = (f"{k}_{x}" for x in ("world", "item", "n", "at"))
+        return (
+            f"{{int {world}[{s.size}*N],{item}[{s.size}*N],{size}=0;\n"
+            f"for(int {k}=0;{k}<{s.size};++{k}){{vb m={flag};"
+            f"if(any(m))EACH if(holds(m,l)){{{world}[{size}]=l;{item}[{size}++]={k};}}}}\n"
+            f"for(int {at}=0;{at}<{size};{at}+=N){{\n"
+            # Lanes past the last are copies of it.
+            f"EACH{{int e={at}+l<{size}?{at}+l:{size}-1,o={world}[e],{k}={item}[e];{self.copied(s.load, 'o', 'l')}}}\n"
+            f"{{Worlds packed{{0,{size}-{at}<N?{size}-{at}:N}};Worlds w=packed;{body}}}\n"
+            f"for(int l=0;l<N&&{at}+l<{size};++l){{int o={world}[{at}+l],{k}={item}[{at}+l];"
+            f"{self.copied(s.store, 'l', 'o')}}}}}}}\n"
+        )
+
+    def copied(self, body: Body, here: str, there: str) -> str:
+        """Copies from what one lane has to what another has."""
+        text = ""
+        for s in body:
+            if isinstance(s, For):
+                text += f"{self.head(s)}{{{self.copied(s.body, here, there)}}}"
+                continue
+            assert isinstance(s, Store) and isinstance(s.value, Load)
+            value = self.lane(s.value.buffer, s.value.index, here)
+            if s.buffer.kind == OUTPUT:
+                value = f"{value}!=0" if s.buffer.dtype == BOOL else value
+                text += (
+                    f"give{LETTER[s.buffer.dtype]}(out[{s.buffer.position}],{self.index(s.index)},w,{there},{value});"
+                )
+            else:
+                text += f"{self.lane(s.buffer, s.index, there)}={value};"
+        return text
+
+    def lane(self, b: Buffer, i: Index, lane: str) -> str:
+        """The element that one lane has."""
+        if not self.is_elsewhere(b):
+            return f"lane{LETTER[b.dtype]}({LETTER[b.dtype]},{self.index(i + self.layout.offsets[b])},{lane})"
+        value = f"{self.common(b)}[{self.index(i)}]"
+        return f"TO_MASK({value})" if b.dtype == BOOL and b.kind != UNIFORM else value
 
     def scalarized(self, s: Scalarized) -> str:
         """Statements for each world by itself, which keep what they work on in variables."""

@@ -1,0 +1,95 @@
+"""Loops over items of which only some are active: those of all worlds are packed together."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from torch.fx import GraphModule, Node
+
+from mjtorch.compiler.ir.nodes import COMMON, Index, Pack, Variable, lookup
+from mjtorch.compiler.lower.lowering import Lowering
+from mjtorch.compiler.lower.values import DTYPES, Value, View, numel
+
+# Elements that each item may have to be given of what is the same for all items of a world.
+MOST_CAPTURED = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """What is done for each item, if that is one of two functions.
+
+    flag: the input that says which; active, otherwise: the functions; operands: the inputs that both take
+    """
+
+    flag: int
+    active: GraphModule
+    otherwise: GraphModule
+    operands: tuple[int, ...]
+
+
+def choice(body: GraphModule) -> Choice | None:
+    """The body of a loop as a choice by one of its inputs, if it is that and nothing else."""
+    inputs = {n: k for k, n in enumerate(n for n in body.graph.nodes if n.op == "placeholder")}
+    calls = [n for n in body.graph.nodes if n.op == "call_function"]
+    conds = [n for n in calls if getattr(n.target, "__name__", "") == "cond"]
+    results = next(n for n in body.graph.nodes if n.op == "output").args[0]
+    if len(conds) != 1 or [n for n in calls if n is not conds[0]] != list(results):
+        return None
+    flag, active, otherwise, operands = conds[0].args
+    if not all(isinstance(x, Node) and x in inputs for x in (flag, *operands)):
+        return None
+    if [n.args for n in results] != [(conds[0], k) for k in range(len(results))]:
+        return None
+    return Choice(
+        inputs[flag], getattr(body, active.target), getattr(body, otherwise.target), tuple(inputs[x] for x in operands)
+    )
+
+
+def packed(
+    low: Lowering, node: Node, body: GraphModule, rows: Sequence[View], fixed: Sequence[Value]
+) -> list[View] | None:
+    """A loop over `rows` whose body is a choice by one of them: the items that are active are packed.
+
+    fixed: what is the same for all items. None where they cannot be packed: too much of that is a world's own.
+    """
+    found = None if low.elements or low.is_packed else choice(body)
+    if found is None or found.flag >= len(rows) or numel(rows[0].shape[:1]) < 2:
+        return None
+    own = [x for k in found.operands if k >= len(rows) and not _is_common(x := fixed[k - len(rows)])]
+    if sum(numel(x.shape) for x in own) > MOST_CAPTURED:
+        return None
+    length = rows[0].shape[0]
+    outputs = [low.alloc(v.shape, DTYPES[v.dtype]) for v in node.meta["val"]]
+
+    def of(k: int, item: Index) -> Value:
+        return row(rows[k], item) if k < len(rows) else fixed[k - len(rows)]
+
+    def otherwise(item: Index) -> None:
+        results = low.graph(found.otherwise, [of(k, item) for k in found.operands])
+        for y, out in zip(results, outputs, strict=True):
+            low.store(y, row(out, item))
+
+    low.loop(length, otherwise, scope=True)
+    name = low.variable()
+    item = Index(0, ((Variable(name), 1),))
+    mine = [k for k in found.operands if k < len(rows) or not _is_common(of(k, item))]
+    load, copies = low.inside(lambda: {k: low.store(of(k, item)) for k in mine})
+    low.is_packed = True
+    do, results = low.inside(
+        lambda: [low.stored(y) for y in low.graph(found.active, [copies.get(k, of(k, item)) for k in found.operands])]
+    )
+    low.is_packed = False
+    store, _ = low.inside(lambda: [low.store(y, row(out, item)) for y, out in zip(results, outputs, strict=True)])
+    low.emit(Pack(name, length, row(rows[found.flag], item).at([]), load, do, store))
+    return outputs
+
+
+def row(x: View, item: Index) -> View:
+    """A slice along the leading axis."""
+    return View(x.buffer, x.base + lookup(x.axes[0], item), x.axes[1:])
+
+
+def _is_common(x: Value) -> bool:
+    """Whether all worlds have a value in common."""
+    return not isinstance(x, View) or (x.buffer.kind in COMMON and not x.base.terms)
