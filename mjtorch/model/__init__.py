@@ -4,7 +4,7 @@ from mjtorch.model.access import Bound, id2name, name2id
 from mjtorch.model.axes import model_axes
 from mjtorch.model.contact import Contact
 from mjtorch.model.data import Data
-from mjtorch.model.get_data import get_data
+from mjtorch.model.get_data import get_data, get_data_into
 from mjtorch.model.make_data import make_data
 from mjtorch.model.model import Model
 from mjtorch.model.option import Cone, DisableBit, EnableBit, Integrator, Option, Solver, Statistic
@@ -29,6 +29,7 @@ __all__ = [
     "Statistic",
     "Substeps",
     "get_data",
+    "get_data_into",
     "get_state",
     "id2name",
     "make_data",

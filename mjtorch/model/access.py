@@ -223,6 +223,8 @@ def find(m: Any, kind: str, which: Which) -> int | tuple[int, ...]:
     Raises:
         KeyError: there is no such name. IndexError: there is no such id.
     """
+    if not hasattr(m, "names"):
+        raise TypeError(f"{kind}: a Data has no names; give the model first: d.{kind}(m, which), got {m!r}")
     names = m.names[list(KINDS).index(kind)]
     if not isinstance(which, str | int):
         return tuple(i for one in which if isinstance(i := find(m, kind, one), int))
@@ -272,9 +274,14 @@ class Access:
 
     def __get__(self, owner: Any, cls: type) -> Callable[..., Bound]:
         kind = self.kind
-        if owner is None or hasattr(owner, "names"):
-            return lambda which: Bound(kind, find(owner, kind, which), owner)
-        return lambda m, which: Bound(kind, find(m, kind, which), m, owner)
+
+        def of_model(which: Which) -> Bound:
+            return Bound(kind, find(owner, kind, which), owner)
+
+        def of_data(m: Any, which: Which = ()) -> Bound:
+            return Bound(kind, find(m, kind, which), m, owner)
+
+        return of_model if hasattr(owner, "names") else of_data
 
 
 class Objects:

@@ -1,5 +1,6 @@
 """`Data`: mjData of one world as a tree."""
 
+import dataclasses
 from typing import Any, Self
 
 from torch import Tensor
@@ -54,6 +55,16 @@ class Data(Objects, tree.Tree):
         efc_J (nefc, nv), efc_pos, efc_margin, efc_frictionloss, efc_diagA (nefc,), efc_KBIP (nefc, 4),
         efc_D, efc_R, efc_vel, efc_aref, efc_b, efc_force (nefc,), efc_state (nefc,) integer, mjtConstraintState
     """
+
+    @classmethod
+    def fields(cls) -> tuple[dataclasses.Field, ...]:
+        """The fields of this class."""
+        return dataclasses.fields(cls)
+
+    @property
+    def qLDiagInv(self) -> Tensor:
+        """(nv,) the inverse diagonal of D in `M = L^T D L`, of which `qLD` is `sqrt(D) L`."""
+        return self.qLD.diagonal(dim1=-2, dim2=-1).square().reciprocal()
 
     def bind(self, m: Any, objects: Any) -> Bound:
         """Fields of objects in this `Data` and its model `m`.

@@ -1,5 +1,6 @@
 """`Model`: mjModel as a tree."""
 
+import dataclasses
 import textwrap
 from typing import Any
 
@@ -51,6 +52,7 @@ class Model(Objects, tree.Tree):
     nsensordata: int = tree.field(static=True)
     nmocap: int = tree.field(static=True)
     nuserdata: int = tree.field(static=True)
+    nM: int = tree.field(static=True)
     nC: int = tree.field(static=True)
     nkey: int = tree.field(static=True)
     nmesh: int = tree.field(static=True)
@@ -260,6 +262,11 @@ class Model(Objects, tree.Tree):
     key_mpos: Tensor
     key_mquat: Tensor
     key_ctrl: Tensor
+
+    @classmethod
+    def fields(cls) -> tuple[dataclasses.Field, ...]:
+        """The fields of this class."""
+        return dataclasses.fields(cls)
 
     def bind(self, objects: Any) -> Bound:
         """Fields of objects of a `mujoco.MjSpec` or `MjModel`, one or a sequence of one kind, in this model."""

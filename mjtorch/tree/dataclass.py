@@ -2,7 +2,7 @@
 
 import dataclasses
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Self, TypeVar, dataclass_transform, overload
 
 import optree
@@ -51,6 +51,10 @@ class Tree:
     def replace(self, /, **changes: Any) -> Self:
         """A copy with some fields changed; see `tree.replace`."""
         return replace(self, **changes)
+
+    def tree_replace(self, changes: Mapping[str, Any]) -> Self:
+        """`replace`, with names that may lead to parts, such as "opt.gravity"."""
+        return self.replace(**changes)
 
     def to(self, *where: torch.device | str | int | torch.dtype, **named: Any) -> Self:
         """All tensors on another device, those of floating point with another dtype; arguments as of `Tensor.to`."""
@@ -204,7 +208,15 @@ def _register(cls: type) -> None:
 
 
 def replace(tree: T, /, **changes: Any) -> T:
-    """A copy of `tree` with some fields changed; an unknown name is an error that says what is close to it."""
+    """A copy of `tree` with some fields changed; an unknown name is an error that says what is close to it.
+
+    A name may lead to a part of a field: `replace(m, **{"opt.gravity": g})`.
+    """
+    for name in [name for name in changes if "." in name]:
+        head, _, rest = name.partition(".")
+        part = changes.get(head, getattr(tree, head, None))
+        change = {rest: changes.pop(name)}
+        changes[head] = part.replace(**change) if isinstance(part, Tree) else replace(part, **change)
     fields = type(tree).__dataclass_fields__  # type: ignore[attr-defined]
     for name in changes:
         if name not in fields:

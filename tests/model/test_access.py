@@ -112,6 +112,11 @@ def test_set(humanoid: Case) -> None:
         (lambda m, d: d.bind(m, 3), TypeError, "bind: objects must be those of a mujoco.MjSpec or MjModel"),
         (lambda m, d: d.bind(m, []), TypeError, "bind: objects must be of one kind, got none"),
         (lambda m, d: d.bind(m, [m.body(0), m.geom(0)]), TypeError, "bind: objects must be"),
+        (
+            lambda m, d: d.body("torso", "xpos"),
+            TypeError,
+            "body: a Data has no names; give the model first: d.body(m, ",
+        ),
         (lambda m, d: len(d), TypeError, "this Data is one world, and has no length"),
         (lambda m, d: d[0], TypeError, "this Data is one world, and has no parts"),
     ],

@@ -111,6 +111,22 @@ def test_in_every_way_to_run() -> None:
     assert mapped.qpos.shape == (WORLDS, m.nq)
 
 
+def test_a_medium_of_each_world() -> None:
+    """In a model that was put without any."""
+    m = mjtorch.put_model(load(HOPPER), dtype=torch.float64)
+    d = mjtorch.make_data(m).replace(qvel=torch.ones(NV).double())
+    densities = [0.0, 100.0, 1000.0]
+    many = m.replace(**{"opt.density": torch.tensor(densities).double()})
+    axes = mjtorch.model_axes(m, "opt.density")
+    found = torch.vmap(mjtorch.forward, in_dims=(axes, None))(many, d).qfrc_fluid
+    for density, force in zip(densities, found, strict=True):
+        mj_model = load(HOPPER, density=density)
+        torch.testing.assert_close(
+            force, mjtorch.forward(mjtorch.put_model(mj_model, dtype=torch.float64), d).qfrc_fluid
+        )
+    assert found[2].norm() > found[1].norm() > found[0].norm() == 0
+
+
 def test_put_model_refuses() -> None:
     mj_model = load(HOPPER)
     with pytest.raises(ValueError, match="device must be one that holds numbers, got 'meta'"):
