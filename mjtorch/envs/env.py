@@ -9,7 +9,7 @@ from torch import Tensor
 from mjtorch import random, tree
 from mjtorch.compiler import stage
 from mjtorch.constraint import rne_postconstraint
-from mjtorch.control_flow import scan
+from mjtorch.control_flow import cond, scan
 from mjtorch.forward import MAX_VALUE, forward, step as physics_step
 from mjtorch.model import Data, Model
 from mjtorch.model.make_data import make_data
@@ -218,15 +218,24 @@ class Task(Env):
     def simulate(self, d: Data, ctrl: Tensor) -> Data:
         """`frame_skip` time steps under the same controls (nu,)."""
 
-        def trip(carry: dict[str, Any], _: None) -> tuple[dict[str, Any], None]:
+        wanted = sorted(REACTIONS.intersection(self.fields))
+
+        def trip(carry: dict[str, Any], k: Tensor) -> tuple[dict[str, Any], None]:
             new = physics_step(self.m, d.replace(**carry))
-            if REACTIONS.intersection(self.fields):
-                new = rne_postconstraint(self.m, new)
+            if wanted:
+                # what follows from the forces is looked at after the last step only
+                forces = cond(k == self.frame_skip - 1, lambda: reactions(new), lambda: reactions(carry))
+                new = new.replace(**forces)
             return {name: getattr(new, name) for name in carry}, None
+
+        def reactions(of: Data | dict[str, Any]) -> dict[str, Tensor]:
+            known = of if isinstance(of, dict) else vars(rne_postconstraint(self.m, of))
+            return {name: known[name] for name in wanted}
 
         d = d.replace(ctrl=ctrl)
         changed = {name: getattr(d, name) for name in self.fields if name != "ctrl"}
-        changed, _ = scan(trip, changed, length=self.frame_skip, unroll=False)
+        trips = torch.arange(self.frame_skip, device=d.qpos.device)
+        changed, _ = scan(trip, changed, trips, unroll=False)
         return d.replace(**changed)
 
     def _checked(self, action: Tensor) -> Tensor:
