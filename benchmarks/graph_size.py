@@ -1,12 +1,14 @@
 """How many operations each stage of a step traces to: what a compiler has to read, so what compile time depends on.
 
-A stage is traced for one world with fake tensors; nothing is computed. Operations inside loops and branches count once.
+A stage is traced for one world, by PyTorch's `make_fx` and by `jit`; nothing is computed. Operations inside loops and
+branches count once. Seconds are the least of several runs: the first in a process also loads code.
 """
 
 import argparse
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import mujoco
@@ -70,16 +72,31 @@ def load(name: str) -> mujoco.MjModel:
     return mujoco.MjModel.from_xml_path(str(path))
 
 
-def measure(names: list[str], stages: list[Stage]) -> list[list[str]]:
-    """Rows of the table: the stage, then operations and seconds to trace for each model."""
+def jit_trace(stage: Stage, m: mjtorch.Model, d: mjtorch.Data) -> None:
+    """Trace `stage` as `jit` does."""
+    jitted = mjtorch.jit(stage, in_dims=None)
+    jitted.mapped.trace(jitted.parameters.call((m, d), {}).signature)
+
+
+def seconds(run: Callable[[], object], repeat: int) -> str:
+    """The least CPU time of several runs."""
+    times = []
+    for _ in range(repeat):
+        start = time.process_time()
+        run()
+        times.append(time.process_time() - start)
+    return f"{min(times):.2f}"
+
+
+def measure(names: list[str], stages: list[Stage], repeat: int) -> list[list[str]]:
+    """Rows of the table: the stage, then for each model operations and seconds to trace, by `make_fx` and by `jit`."""
     rows = [[stage.__name__] for stage in stages]
     for name in names:
         m = mjtorch.put_model(load(name))
         d = mjtorch.make_data(m)
         for row, stage in zip(rows, stages, strict=True):
-            start = time.perf_counter()
             count = operations(trace(stage, m, d)).total()
-            row += [str(count), f"{time.perf_counter() - start:.2f}"]
+            row += [str(count), *(seconds(partial(way, stage, m, d), repeat) for way in (trace, jit_trace))]
     return rows
 
 
@@ -96,10 +113,11 @@ def main() -> None:
         "--stage", action="append", choices=names, metavar="NAME", help=f"only these: {', '.join(names)}"
     )
     parser.add_argument("--ops", type=int, default=0, metavar="N", help="also list the N most frequent operations")
+    parser.add_argument("--repeat", type=int, default=3, metavar="N", help="runs of which the fastest counts")
     args = parser.parse_args()
     stages = [stage for stage in STAGES if not args.stage or stage.__name__ in args.stage]
-    header = ["stage", *(text for name in args.models for text in (Path(name).stem, "s"))]
-    print_table(header, measure(args.models, stages))
+    header = ["stage", *(text for name in args.models for text in (Path(name).stem, "make_fx s", "jit s"))]
+    print_table(header, measure(args.models, stages, args.repeat))
     if args.ops:
         m = mjtorch.put_model(load(args.models[0]))
         counts = operations(trace(stages[-1], m, mjtorch.make_data(m))).most_common(args.ops)

@@ -3,11 +3,17 @@
 Batching, compiling and differentiating are transforms around it: `torch.vmap`, `torch.compile`, `torch.func.grad`.
 """
 
-from mjtorch import control_flow, tree
+from mjtorch import control_flow, envs, random, tree
 from mjtorch.collision import collision
 from mjtorch.collision.distance import geom_distance
 from mjtorch.compiler import jit
-from mjtorch.constraint import contact_force, make_constraint, reference_constraint, rne_postconstraint
+from mjtorch.constraint import (
+    contact_efc_address,
+    contact_force,
+    make_constraint,
+    reference_constraint,
+    rne_postconstraint,
+)
 from mjtorch.forward import (
     compare_fwd_inv,
     forward,
@@ -21,6 +27,7 @@ from mjtorch.forward import (
 from mjtorch.integrate import differentiate_pos, euler, implicit, integrate_pos, rungekutta4
 from mjtorch.linearize import Linearization, linearize
 from mjtorch.model import (
+    Bound,
     Cone,
     Contact,
     Data,
@@ -35,9 +42,12 @@ from mjtorch.model import (
     Statistic,
     Substeps,
     get_data,
+    get_data_into,
     get_state,
+    id2name,
     make_data,
     model_axes,
+    name2id,
     put_data,
     put_model,
     reset_data,
@@ -45,12 +55,27 @@ from mjtorch.model import (
     set_state,
     state_size,
 )
-from mjtorch.model.plan.sensor import ObjType
+from mjtorch.model.enums import (
+    BiasType,
+    CamLightType,
+    ConstraintState,
+    ConstraintType,
+    DynType,
+    EqType,
+    GainType,
+    GeomType,
+    JointType,
+    ObjType,
+    TrnType,
+    WrapType,
+)
+from mjtorch.model.plan.sensor import SensorType
 from mjtorch.rollout import rollout
 from mjtorch.sensor import sensor_acc, sensor_pos, sensor_vel
 from mjtorch.smooth.actuation import fwd_actuation
 from mjtorch.smooth.camlight import camlight
 from mjtorch.smooth.com import com_pos, com_vel
+from mjtorch.smooth.derivative import deriv_smooth_vel
 from mjtorch.smooth.energy import energy_pos, energy_vel, subtree_vel
 from mjtorch.smooth.inertia import crb, factor_m, full_m, mul_m, solve_m
 from mjtorch.smooth.inertia_from_geom import inertia_from_geom
@@ -73,27 +98,40 @@ from mjtorch.smooth.rne import rne
 from mjtorch.smooth.set_const import DERIVED, set_const
 from mjtorch.smooth.tendon import tendon
 from mjtorch.smooth.transmission import transmission
-from mjtorch.tree import batch
+from mjtorch.tree import batch, summary
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BiasType",
+    "Bound",
+    "CamLightType",
     "Cone",
+    "ConstraintState",
+    "ConstraintType",
     "Contact",
     "DERIVED",
     "Data",
     "DisableBit",
+    "DynType",
     "EnableBit",
+    "EqType",
+    "GainType",
+    "GeomType",
     "Gradient",
     "Integrator",
+    "JointType",
     "Linearization",
     "Model",
     "ObjType",
     "Option",
+    "SensorType",
     "Solver",
     "State",
     "Statistic",
     "Substeps",
+    "TrnType",
+    "WrapType",
     "apply_ft",
     "batch",
     "camlight",
@@ -101,12 +139,15 @@ __all__ = [
     "com_pos",
     "com_vel",
     "compare_fwd_inv",
+    "contact_efc_address",
     "contact_force",
     "control_flow",
     "crb",
+    "deriv_smooth_vel",
     "differentiate_pos",
     "energy_pos",
     "energy_vel",
+    "envs",
     "euler",
     "factor_m",
     "forward",
@@ -118,7 +159,9 @@ __all__ = [
     "fwd_velocity",
     "geom_distance",
     "get_data",
+    "get_data_into",
     "get_state",
+    "id2name",
     "implicit",
     "inertia_from_geom",
     "integrate_pos",
@@ -138,11 +181,13 @@ __all__ = [
     "model_axes",
     "mul_m",
     "multi_ray",
+    "name2id",
     "object_acceleration",
     "object_velocity",
     "passive",
     "put_data",
     "put_model",
+    "random",
     "ray",
     "reference_constraint",
     "reset_data",
@@ -160,6 +205,7 @@ __all__ = [
     "state_size",
     "step",
     "subtree_vel",
+    "summary",
     "tendon",
     "transmission",
     "tree",

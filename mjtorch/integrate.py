@@ -12,7 +12,7 @@ from mjtorch.math.vector import cross, dot
 from mjtorch.model import Data, DisableBit, Integrator, Model
 from mjtorch.sensor import remembered
 from mjtorch.smooth.actuation import disabled_actuators, next_activation
-from mjtorch.smooth.derivative import damping_derivative, free_bias_vel, smooth_vel
+from mjtorch.smooth.derivative import damping_derivative, deriv_smooth_vel, free_bias_vel
 from mjtorch.smooth.inertia import factored_solve, factorised, full_m, solve_m
 from mjtorch.smooth.plastic import yielded
 from mjtorch.smooth.servo import anchored, wrapped
@@ -116,7 +116,7 @@ def euler_mhat(m: Model, d: Data) -> Tensor:
 def implicit(m: Model, d: Data) -> Data:
     """Implicit in velocity, with all smooth forces or, `implicitfast`, without the bias force (mj_implicit).
 
-    `(M - h D) qacc = qfrc_smooth + qfrc_constraint`, `D` from `smooth_vel`. Without the bias force the matrix is
+    `(M - h D) qacc = qfrc_smooth + qfrc_constraint`, `D` from `deriv_smooth_vel`. Without the bias force the matrix is
     symmetric; bodies that float alone have the bias terms all the same, in a 6 by 6 system each.
     """
     qfrc = d.qfrc_smooth + d.qfrc_constraint
@@ -124,7 +124,7 @@ def implicit(m: Model, d: Data) -> Data:
         return advance(m, d, linalg.solve(implicit_mhat(m, d, include_bias=True), qfrc))
 
     p, h = m.plan.integration, m.opt.timestep
-    inertia, derivative = full_m(m, d), h * smooth_vel(m, d, include_bias=False)
+    inertia, derivative = full_m(m, d), h * deriv_smooth_vel(m, d, include_bias=False)
     if not p.free_body.shape[0]:
         d, factor = factorised(m, d, inertia - derivative)
         return advance(m, d, factored_solve(m, factor, qfrc))
@@ -135,8 +135,8 @@ def implicit(m: Model, d: Data) -> Data:
 
 
 def implicit_mhat(m: Model, d: Data, include_bias: bool) -> Tensor:
-    """`M - h D` (nv, nv), `D` from `smooth_vel`."""
-    return full_m(m, d) - m.opt.timestep * smooth_vel(m, d, include_bias)
+    """`M - h D` (nv, nv), `D` from `deriv_smooth_vel`."""
+    return full_m(m, d) - m.opt.timestep * deriv_smooth_vel(m, d, include_bias)
 
 
 def floating_mhat(m: Model, d: Data, mhat: Tensor) -> Tensor:

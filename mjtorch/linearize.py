@@ -53,6 +53,8 @@ def matrices(m: Model, d: Data) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         change = differentiate_pos(m, after.qpos.detach(), after.qpos, unit(m))
         return torch.cat([change, after.qvel, after.act, after.sensordata])
 
+    if not start.shape[0]:  # nothing moves
+        return blocks(start.new_zeros(m.nsensordata, 0), n)
     return blocks(jacobian(m)(next_state_and_sensors)(start), n)
 
 

@@ -15,6 +15,7 @@ QUICK = (
     "tests/tree/",
     "tests/math/",
     "tests/control_flow/",
+    "tests/test_random.py",
     "tests/compiler/test_jit_errors.py::test_what_cannot_be_traced",
     "tests/compiler/test_jit_errors.py::test_arguments_that_do_not_fit",
     "tests/compiler/test_jit_errors.py::test_options_that_do_not_exist",

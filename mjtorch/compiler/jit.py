@@ -12,9 +12,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from mjtorch import tree
 from mjtorch.compiler.cache import warm
@@ -34,6 +32,7 @@ from mjtorch.compiler.targets.cpu.native import FEW_WORLDS, thread_count
 from mjtorch.compiler.targets.cpu.target import CpuTarget
 from mjtorch.compiler.targets.target import Target
 from mjtorch.compiler.trace import same_in_all_worlds
+from mjtorch.control_flow.context import UNKNOWN, is_recording
 
 Backend = Literal["auto", "native", "inductor", "eager"]
 BACKENDS = ("auto", "native", "inductor", "eager")
@@ -192,7 +191,7 @@ class Jitted:
             self.ran = "native"
             return self._finished(result, prepared.compiled, prepared.ready)
         args, static = self.parameters.bind(args, kwargs)
-        transformed = transformed or any(isinstance(x, FakeTensor) for x in tree.leaves(args))
+        transformed = transformed or any(isinstance(x, UNKNOWN) for x in tree.leaves(args))
         if transformed or self.backend in ("inductor", "eager"):
             return self._vmapped(static, transformed)(*args)
         call = self.parameters.read(args, static)
@@ -336,4 +335,4 @@ def _again(f: Callable[..., Any], settings: dict[str, Any]) -> Jitted:
 
 def _is_transforming() -> bool:
     """Whether somebody else's transform or trace is at work: then the function is part of theirs."""
-    return get_proxy_mode() is not None or peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+    return is_recording() or peek_interpreter_stack() is not None or forward_ad._current_level >= 0

@@ -14,15 +14,15 @@ from typing import Any
 import torch
 import torch.fx.traceback
 from torch import Tensor
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
 from torch.fx import GraphModule, Node
-from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mjtorch.compiler.ir.source import Places
-from mjtorch.control_flow.context import recording_scans
+from mjtorch.compiler.layouts import CPU, Layout, result_layout
+from mjtorch.compiler.record import BRANCH, GraphRecorder, RefusedError, Replay, Traced, parts
 
 Flat = Callable[..., Sequence[Tensor]]
 
@@ -33,13 +33,8 @@ LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "pure
 VALUE_ERRORS = (".item()", "value out of a tracing tensor", "data-dependent control flow", ".numpy()", ".tolist()")
 # One of the fields that PyTorch gives to each node it makes, if told to; Dynamo's, which is not at work here.
 SOURCE = "source_fn_stack"
-BRANCH = (
-    "a Python branch or number made from a tensor's value; use mjtorch.control_flow.cond or while_loop, torch.where, "
-    "or keep the number a tensor"
-)
 RANDOM = "{} draws random numbers, which a compiled function would draw only once; draw them outside and pass them in"
 WRITE = "{} changes {} in place; make a new tensor instead, for example with x.clone() or torch.where"
-SHAPE = "a result whose shape depends on values; use torch.where or a mask"
 # In-place views of temporaries: they change no value.
 HARMLESS = {
     torch.ops.aten.squeeze_.dim,
@@ -65,25 +60,34 @@ def trace(
     Raises:
         TraceError: `flat` needs the value of a tensor, changes an input, or draws random numbers.
     """
-    table: dict[Any, Callable[..., Any]] = {}
-    program, pure = flat, -1
-    while True:
-        graph = _make_fx(program, examples, name, table, retraced=program is not flat)
-        graph.graph.eliminate_dead_code()
-        _settle(graph)
-        calls = list(_calls(graph))
-        writes = [n for n in calls if mutates(n.target)]
-        complaints = [c for n in calls if (c := _complaint(n.target, n.meta.get("val")))]
-        if complaints or any(_origin(n).op != "call_function" for n in writes):
-            _blame(flat, examples, name)
-        if complaints:
-            raise TraceError(f"jit({name}): {complaints[0]}")
-        impure, new = writes and pure < len(table), _decompositions(graph, known, table)
-        if not impure and not new:
-            return graph
-        if impure:  # decompositions may write, too
-            program, pure = _functionalized(graph), len(table)
-        table |= new
+    recorder = _recorder(examples, known)
+    graph = _recorded(flat, examples, name, recorder)
+    calls = list(_calls(graph))
+    writes = _writes(graph)
+    complaint = next((n.target for n in calls if is_random(n.target)), None)
+    if complaint is not None or any(_origin(n).op != "call_function" for n in writes):
+        _blame(flat, examples, name)
+    if complaint is not None:
+        raise TraceError(f"jit({name}): {RANDOM.format(complaint)}")
+    if writes and recorder.decomposed:  # PyTorch rewrites what writes, but not all that it takes other operations for
+        whole = _recorded(flat, examples, name, _recorder(examples, lambda op: True))
+        graph = whole if _writes(whole) else graph
+    while (writing := _writes(graph)) or _decomposable(graph, known):
+        before, program = recorder.decomposed, _functionalized(graph, examples) if writing else graph
+        graph = _recorded(Replay(program, recorder).run, examples, name, recorder)
+        if recorder.decomposed == before:  # else these may write, too
+            break
+    return graph
+
+
+def _recorded(flat: Flat, examples: Sequence[Tensor], name: str, recorder: GraphRecorder) -> GraphModule:
+    """The graph of a function, without writes that nobody else sees."""
+    graph = _record(flat, examples, name, recorder)
+    graph.graph.eliminate_dead_code()
+    _settle(graph)
+    for n in _calls(graph):
+        n.meta.setdefault("source", None)
+    return graph
 
 
 def _settle(graph: GraphModule) -> None:
@@ -108,7 +112,7 @@ def _without_write(n: Node) -> Any:
     if not isinstance(first, Node) or first.op != "call_function" or list(first.users) != [n]:
         return None
     inputs = [x.meta.get("val") for x in {*first.all_input_nodes, *n.all_input_nodes}]
-    if not isinstance(n.target, torch._ops.OpOverload) or not all(isinstance(x, FakeTensor) for x in inputs):
+    if not isinstance(n.target, torch._ops.OpOverload) or not all(isinstance(x, Tensor) for x in inputs):
         return None
     if _memory(first.meta["val"]) in {_memory(x.meta["val"]) for x in first.all_input_nodes}:
         return None
@@ -117,25 +121,34 @@ def _without_write(n: Node) -> Any:
     if pure is None or mutates(pure):
         return None
     # In place, the dtype is that of what is written to.
-    made = pure(*map_arg(n.args, lambda x: x.meta["val"]), **map_arg(n.kwargs, lambda x: x.meta["val"]))
-    own = first.meta["val"]
-    return pure if isinstance(made, Tensor) and (made.dtype, made.shape) == (own.dtype, own.shape) else None
+    given: Any = map_arg((n.args, n.kwargs), lambda x: x.meta["val"])
+    made, own = result_layout(pure, *given), first.meta["val"]
+    return pure if isinstance(made, Layout) and (made.dtype, made.shape) == (own.dtype, own.shape) else None
 
 
-def _functionalized(graph: GraphModule) -> Flat:
-    """The same program without writes in place. Constants become arguments, since they may be written to as well."""
+def _functionalized(graph: GraphModule, examples: Sequence[Tensor]) -> GraphModule:
+    """The same program without writes in place, as PyTorch rewrites it."""
     nodes = [n for n in graph.graph.nodes if n.op == "get_attr" and isinstance(getattr(graph, n.target), Tensor)]
     constants = [getattr(graph, n.target) for n in nodes]
     first = next(n for n in graph.graph.nodes if n.op != "placeholder" and n not in nodes)
-    for n in nodes:
+    for n in nodes:  # become arguments, since they may be written to as well
         with graph.graph.inserting_before(first):
             n.replace_all_uses_with(graph.graph.placeholder(n.name))
         graph.graph.erase_node(n)
     graph.recompile()
     for n in _calls(graph):  # which an interpreter hands on
-        n.meta[SOURCE] = n.meta["source"]
+        n.meta[SOURCE] = n.meta.get("source")
     pure = torch.func.functionalize(torch.fx.Interpreter(graph).run, remove="mutations")
-    return lambda *xs: pure(*xs, *constants)
+    with torch.fx.traceback.preserve_node_meta():
+        made = make_fx(
+            lambda *xs: pure(*xs, *constants),
+            tracing_mode="fake",
+            _allow_non_fake_inputs=True,
+            _disable_torch_fn_metadata_mode=True,
+        )(*examples)
+    for n in _calls(made):
+        n.meta["source"] = n.meta.pop(SOURCE, None)
+    return made
 
 
 def captured(graph: GraphModule) -> list[Tensor]:
@@ -178,17 +191,6 @@ def _origin(n: Node) -> Node:
     return n
 
 
-def _complaint(target: Any, value: Any) -> str:
-    """Why an op with this result cannot be compiled, if so."""
-    if is_random(target):
-        return RANDOM.format(target)
-    if target is torch.ops.aten._local_scalar_dense.default:
-        return BRANCH
-    values = value if isinstance(value, (list, tuple)) else (value,)
-    symbols = any(isinstance(x, Tensor) and any(isinstance(n, torch.SymInt) for n in x.shape) for x in values)
-    return SHAPE if symbols else ""
-
-
 def op_name(target: Any) -> str:
     """`add` for `aten.add.Tensor`."""
     return getattr(target, "overloadpacket", target).__name__
@@ -199,6 +201,10 @@ def _calls(graph: GraphModule) -> Iterator[Node]:
     for module in graph.modules():
         if isinstance(module, GraphModule):
             yield from (n for n in module.graph.nodes if n.op == "call_function")
+
+
+def _writes(graph: GraphModule) -> list[Node]:
+    return [n for n in _calls(graph) if mutates(n.target)]
 
 
 def _varying(graph: GraphModule) -> Iterator[Node]:
@@ -212,50 +218,25 @@ def _varying(graph: GraphModule) -> Iterator[Node]:
                     yield from (n,) if n.op == "call_function" else ()
 
 
-def _decompositions(
-    graph: GraphModule, known: Callable[[str], bool], done: dict[Any, Any]
-) -> dict[Any, Callable[..., Any]]:
-    """Those of PyTorch's decompositions that replace ops that are not known."""
-    missing = {n.target for n in _varying(graph) if isinstance(n.target, torch._ops.OpOverload)} - done.keys()
-    missing = {target for target in missing if not known(op_name(target))}
-    if not missing:
-        return {}
-    from torch._decomp import decomposition_table  # here, because it takes long and is seldom needed
-
-    return {target: decomposition_table[target] for target in missing if target in decomposition_table}
+def _decomposable(graph: GraphModule, known: Callable[[str], bool]) -> bool:
+    """Whether PyTorch can take some op apart that is not known: one that a write has become."""
+    targets = {n.target for n in _varying(graph) if isinstance(n.target, torch._ops.OpOverload)}
+    return any(parts(target) is not None for target in targets if not known(op_name(target)))
 
 
-def _make_fx(
-    flat: Flat,
-    examples: Sequence[Tensor],
-    name: str,
-    table: dict[Any, Callable[..., Any]],
-    retraced: bool = False,
-) -> GraphModule:
+def _recorder(examples: Sequence[Tensor], known: Callable[[str], bool]) -> GraphRecorder:
+    return GraphRecorder(examples[0].device if examples else CPU, known, Places(_record.__code__))
+
+
+def _record(flat: Flat, examples: Sequence[Tensor], name: str, recorder: GraphRecorder) -> GraphModule:
     try:
-        keeping = torch.fx.traceback.preserve_node_meta() if retraced else contextlib.nullcontext()
-        with recording_scans(), keeping, _without_collections():
-            record = make_fx(
-                _with_tensor_indices(
-                    flat, Places(_make_fx.__code__)
-                ),  # and not around it: PyTorch's own code asks tensors for much
-                tracing_mode="fake",
-                _allow_non_fake_inputs=True,
-                decomposition_table=table,
-                _disable_torch_fn_metadata_mode=True,
-            )
-            graph = record(*examples)
-        for n in _calls(graph):
-            n.meta["source"] = n.meta.pop(SOURCE, n.meta.get("source"))
-        return graph
-    except DynamicOutputShapeException as e:
-        raise TraceError(f"jit({name}): {_user_line(e)}: {SHAPE}") from e
-    except DataDependentOutputException as e:
-        raise TraceError(f"jit({name}): {_user_line(e)}: {BRANCH}") from e
+        with _without_collections():
+            indices = _TensorIndices(recorder)
+            return recorder.record(lambda *xs: indices.within(flat, xs), examples)[0]
+    except RefusedError as e:
+        raise TraceError(f"jit({name}): {_user_line(e)}: {e}") from e
     except RuntimeError as e:
-        from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode  # here, because it takes long
-
-        if not isinstance(e, GuardOnDataDependentSymNode) and not any(hint in str(e) for hint in VALUE_ERRORS):
+        if isinstance(e, TraceError) or not any(hint in str(e) for hint in VALUE_ERRORS):
             raise
         raise TraceError(f"jit({name}): {_user_line(e)}: {BRANCH}") from e
 
@@ -278,19 +259,30 @@ class _TensorIndices(TorchFunctionMode):
     Since it sees all calls, it also notes which lines the nodes come from.
     """
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, recorder: GraphRecorder) -> None:
         super().__init__()
-        self.places = places
+        self.recorder, self.on = recorder, False
+
+    def within(self, body: Callable[..., Any], args: Sequence[Any]) -> Any:
+        """Call `body` such that this mode is on, once."""
+        if self.on:
+            return body(*args)
+        self.on = True
+        try:
+            with self:
+                return body(*args)
+        finally:
+            self.on = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        proxies = get_proxy_mode()
-        if proxies is None:
-            return self._call(func, args, kwargs or {})
-        root = proxies.tracer.graph._root
-        last = root._prev
-        out = self._call(func, args, kwargs or {})
-        if root._prev is not last:
-            self._note(root._prev, last)
+        self.on = False  # as every mode is while it is asked
+        last = self.recorder.last()
+        try:
+            out = self._call(func, args, kwargs or {})
+        finally:
+            self.on = True
+        if self.recorder.last() is not last:
+            self.recorder.note(last, self.recorder.places.here())
         return out
 
     def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -299,23 +291,11 @@ class _TensorIndices(TorchFunctionMode):
         if func is Tensor.__setitem__:
             return _set_item(*args)
         if isinstance(func, torch._ops.HigherOrderOperator):  # its bodies are traced while this mode is off
-            args = [_with_tensor_indices(a, self.places) if isinstance(a, FunctionType) else a for a in args]
+            args = [self._within(a) if isinstance(a, FunctionType) else a for a in args]
         return func(*args, **kwargs)
 
-    def _note(self, node: Node, last: Node) -> None:
-        """Tell the nodes after `last` where they come from, as far as no call inside of this one did."""
-        source = self.places.here()
-        while node is not last:
-            node.meta.setdefault("source", source)
-            node = node._prev
-
-
-def _with_tensor_indices(body: Callable[..., Any], places: Places) -> Callable[..., Any]:
-    def run(*args: Any) -> Any:
-        with _TensorIndices(places):
-            return body(*args)
-
-    return run
+    def _within(self, body: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args: self.within(body, args)
 
 
 def _get_item(x: Tensor, key: Any) -> Tensor:
@@ -362,7 +342,7 @@ def _blame(flat: Flat, examples: Sequence[Tensor], name: str) -> None:
         with _Watch(xs, name):
             return flat(*xs)
 
-    _make_fx(watched, examples, name, {})
+    _record(watched, examples, name, _recorder(examples, lambda op: True))
 
 
 class _Watch(TorchDispatchMode):
@@ -379,11 +359,11 @@ class _Watch(TorchDispatchMode):
         kwargs = kwargs or {}
         if mutates(func):
             for x in _written(func, args, kwargs):
-                if _memory(x) in self.inputs or not isinstance(x, FakeTensor):
+                if _memory(x) in self.inputs or not isinstance(x, Traced):
                     self._fail(WRITE.format(func, "an input" if _memory(x) in self.inputs else "a tensor from outside"))
         out = func(*args, **kwargs)
-        if complaint := _complaint(func, out):
-            self._fail(complaint)
+        if is_random(func):
+            self._fail(RANDOM.format(func))
         return out
 
     def _fail(self, complaint: str) -> None:

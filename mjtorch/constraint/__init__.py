@@ -3,11 +3,12 @@
 from mjtorch.constraint.distance import force_from_distance
 from mjtorch.constraint.make import make_constraint, reference_constraint
 from mjtorch.constraint.order import c_order
-from mjtorch.constraint.reaction import contact_force, rne_postconstraint
+from mjtorch.constraint.reaction import contact_efc_address, contact_force, rne_postconstraint
 from mjtorch.constraint.solver import inv_constraint, solve
 
 __all__ = [
     "c_order",
+    "contact_efc_address",
     "contact_force",
     "force_from_distance",
     "inv_constraint",

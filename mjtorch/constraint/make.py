@@ -16,6 +16,10 @@ from mjtorch.math.linalg import ltl_half_solve
 from mjtorch.math.vector import MIN_VALUE
 from mjtorch.model import Data, DisableBit, EnableBit, Model
 from mjtorch.smooth.adhesion import row_adhesion
+from mjtorch.smooth.inertia import full_m
+
+# R over inverse inertia that makes a row rigid in single precision.
+HARDNESS = 1e-6
 
 
 def make_constraint(m: Model, d: Data) -> Data:
@@ -44,6 +48,8 @@ def make_constraint(m: Model, d: Data) -> Data:
     if m.opt.enabled(EnableBit.DIAGEXACT):
         diag = exact_diagonal(m, d, J)
     R = ((1 - imp) / imp * diag).clamp(min=MIN_VALUE)
+    if p.has_rigid_body and R.dtype == torch.float32:
+        R = resolved(m, d, J, R)
     if p.nc and p.contact.max_dim > 1:
         R = torch.cat([R[: -p.nc], R[-p.nc :] * regularizer_scale(m, d)])
     ne, nf, nl, nc = (x.sum() for x in active.split([p.ne, p.nf, p.nl, p.nc]))
@@ -93,6 +99,19 @@ def assemble(m: Model, d: Data) -> tuple[Elements, Tensor, Tensor]:
     if p.nc:
         add(*contact(m, d), DisableBit.CONTACT)
     return element.cat(parts), torch.cat(jacobians), equality_pos
+
+
+def resolved(m: Model, d: Data, J: Tensor, R: Tensor) -> Tensor:
+    """R (nefc,), where it is too small for single precision replaced by one that is not.
+
+    A body that turns about its centre of mass has no inverse weight there. A contact elsewhere on it gets the least R
+    of all, 1e-15, and C balances forces of 1e16 N. Such rows are as good as rigid with `HARDNESS` of the inverse
+    inertia that they push against, `max_k J_k^2 / M_kk` or more. All have the same R, as in C, or those that contradict
+    each other would find another balance.
+    """
+    least = HARDNESS * (J.square() / full_m(m, d).diagonal()).amax(1).detach()
+    low = least > R
+    return torch.where(low, torch.where(low, least, 0.0).amax(), R)
 
 
 def exact_diagonal(m: Model, d: Data, J: Tensor) -> Tensor:

@@ -15,12 +15,35 @@ from mjtorch.smooth.rne import body_acceleration, body_force
 Action = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
-def contact_force(m: Model, d: Data) -> Tensor:
+def contact_force(m: Model, d: Data, contact_id: int | Tensor | None = None, *, to_world_frame: bool = False) -> Tensor:
     """Force [N], then torque [N m] of every contact slot (n, 6), along the rows of `contact.frame` (mj_contactForce).
 
     It acts on the second geom, and its opposite on the first; the normal force is negative only where geoms stick. Zero
     for slots that make no constraint rows. Needs `efc_force`.
+
+    Args:
+        m, d: the model and its data.
+        contact_id: a slot, for (6,), or (k,) int64 several, for (k, 6); not given: all of them.
+        to_world_frame: in the axes of the world instead.
     """
+    force = _in_frames(m, d)
+    if to_world_frame:
+        force = (force.unflatten(1, (2, 1, 3)) @ d.contact.frame[:, None]).flatten(1)
+    return force if contact_id is None else force[contact_id]
+
+
+def contact_efc_address(m: Model, d: Data) -> Tensor:
+    """The first constraint row of every contact slot (n,) int64, -1 where it makes none (mjContact.efc_address)."""
+    p = m.plan.constraint
+    if not p.nc:
+        return torch.full_like(d.contact.geom1, -1)
+    first = p.contact.slot_rows.amin(1)
+    active = torch.cat([d.efc_D[-p.nc :], d.efc_D.new_zeros(1)])[first] > 0
+    return torch.where(active, first + (p.nefc - p.nc), -1)
+
+
+def _in_frames(m: Model, d: Data) -> Tensor:
+    """Forces and torques (n, 6) along the rows of `contact.frame`."""
     p = m.plan.constraint
     if not p.nc:
         return d.contact.pos.new_zeros(len(d.contact.dim), 6)
@@ -68,7 +91,7 @@ def contact_actions(m: Model, d: Data) -> Action:
     """What contacts do to the bodies of their first geoms, then to those of their second."""
     c = d.contact
     body = m.plan.constraint.contact.geom_body[c.geom.clamp(min=0)]
-    force, torque = (contact_force(m, d).unflatten(1, (2, 1, 3)) @ c.frame[:, None]).squeeze(2).unbind(1)
+    force, torque = contact_force(m, d, to_world_frame=True).unflatten(1, (2, 3)).unbind(1)
     return body.mT.flatten(), c.pos.repeat(2, 1), torch.cat([-force, force]), torch.cat([-torque, torque])
 
 

@@ -75,12 +75,12 @@ def _require_tensor(x: Any, path: str, name: str) -> None:
 
 
 def fresh(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
-    """`outputs`, row-major, with copies of those that share memory with an input or with each other."""
+    """`outputs`, row-major, with copies of those that share memory with an input, each other, or anything else."""
     seen = {storage_key(x) for x in inputs}
     result = []
     for x in outputs:
         x = row_major(x)
-        if (key := storage_key(x)) in seen:
+        if (key := storage_key(x)) in seen or x.storage_offset():
             x = x.clone()
         seen.add(key)
         result.append(x)

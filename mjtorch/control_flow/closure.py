@@ -124,6 +124,11 @@ class Conversion:
         self.captured = [x for x in captured.values() if not context.is_constant(x)]
         self._constants = [x for x in captured.values() if context.is_constant(x)]
 
+    def is_captured(self, x: Tensor) -> bool:
+        """Whether `x`, which a function returned, is a tensor from around it."""
+        x = x if self._around is None else self._around.swap(x)
+        return any(x is y for y in (*self.captured, *self._constants))
+
     def close(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """`fn` with the captured tensors as further positional arguments, after its own."""
         n = len(self.captured)

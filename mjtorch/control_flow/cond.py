@@ -36,7 +36,9 @@ def cond(pred: bool | Tensor, true_fun: Callable[..., T], false_fun: Callable[..
     one not chosen is a NaN in the result's derivative.
 
     Both functions return the same structure of tensors with the same shapes and dtypes, may use tensors from around
-    them, and are differentiated in every mode.
+    them, and are differentiated in every mode. Where both return the same tensor from around them there is no choice.
+    A backward pass calls them again: a name that they use must not have got another meaning, as in
+    `x = cond(p, lambda: x + 1, lambda: x)`.
     """
     if isinstance(pred, bool):
         return true_fun(*operands) if pred else false_fun(*operands)
@@ -65,23 +67,33 @@ def cond(pred: bool | Tensor, true_fun: Callable[..., T], false_fun: Callable[..
     branches = flat(true_fun), flat(false_fun)
     converted = Conversion(branches, tensors)
     result = _result(converted.results[0])
-    result.flatten(converted.results[1], "that of false_fun")
-    flat_branches = [_leaves(converted.close(fn)) for fn in branches]
-    return result.unflatten(intercepted(_branch, pred, *flat_branches, (*tensors, *converted.captured)))
+    pairs = zip(result.leaves, result.flatten(converted.results[1], "that of false_fun"), strict=True)
+    found: list[Tensor | None] = [x if x is y and converted.is_captured(x) else None for x, y in pairs]
+    choices = [k for k, x in enumerate(found) if x is None]
+    if choices:
+        flat_branches = [_leaves(converted.close(fn), choices) for fn in branches]
+        values = intercepted(_branch, pred, *flat_branches, (*tensors, *converted.captured))
+        for k, x in zip(choices, values, strict=True):
+            found[k] = x
+    return result.unflatten(found)  # type: ignore[arg-type]
 
 
 def _result(tree: Any) -> Structure:
     return Structure(tree, "cond: the result", "that of true_fun", root="result")
 
 
-def _leaves(fn: Callable[..., Any]) -> Callable[..., tuple[Tensor, ...]]:
-    return lambda *args: tuple(optree.tree_leaves(fn(*args), namespace=NAMESPACE))
+def _leaves(fn: Callable[..., Any], choices: Sequence[int]) -> Callable[..., tuple[Tensor, ...]]:
+    def flat_fn(*args: Tensor) -> tuple[Tensor, ...]:
+        leaves = optree.tree_leaves(fn(*args), namespace=NAMESPACE)
+        return tuple(leaves[k] for k in choices)
+
+    return flat_fn
 
 
 def _both(pred: Tensor, if_true: T, if_false: T) -> T:
     result = _result(if_true)
     pairs = zip(result.leaves, result.flatten(if_false, "that of false_fun"), strict=True)
-    return result.unflatten([torch.where(pred, x, y) for x, y in pairs])
+    return result.unflatten([x if x is y else torch.where(pred, x, y) for x, y in pairs])
 
 
 def _branch(pred: Tensor, true_fn: Any, false_fn: Any, operands: Sequence[Tensor]) -> Sequence[Tensor]:

@@ -4,7 +4,6 @@ This is the only file of the package that looks at the internals of PyTorch's tr
 """
 
 import contextlib
-import contextvars
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast
@@ -19,12 +18,51 @@ from torch._functorch.vmap import restore_vmap
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MODES = torch._C._TorchDispatchModeKey
 _TRACING_MODES = (_MODES.PROXY, _MODES.FAKE, _MODES.FUNCTIONAL)
-_WANTS_SCANS = contextvars.ContextVar("wants_scans", default=False)
+
+
+class Recorder(TorchDispatchMode):
+    """A mode by which a compiler of its own records operations, not PyTorch's, and loops and branches as well.
+
+    Its graphs hold a scan as one operator, which the stock compiler cannot be trusted with.
+
+    recording: whether it does now, or only computes shapes and dtypes
+    """
+
+    recording = True
+
+    def while_loop(self, cond: Any, body: Any, carry: Sequence[Tensor], captured: Sequence[Tensor]) -> Sequence[Tensor]:
+        """As `torch.ops.higher_order.while_loop`."""
+        raise NotImplementedError
+
+    def scan(self, step: Any, init: Any, xs: Sequence[Tensor], captured: Sequence[Tensor]) -> Sequence[Tensor]:
+        """As `torch.ops.higher_order.scan`."""
+        raise NotImplementedError
+
+    def cond(self, pred: Tensor, true_fn: Any, false_fn: Any, operands: Sequence[Tensor]) -> Sequence[Tensor]:
+        """As `torch.ops.higher_order.cond`."""
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Operations inside leave no trace in the graph."""
+        was, self.recording = self.recording, False
+        try:
+            yield
+        finally:
+            self.recording = was
+
+
+class Shaped(Tensor):
+    """A value under a `Recorder`: it has shape and dtype, but no data."""
+
+
+UNKNOWN = (FakeTensor, FunctionalTensor, Shaped)
 
 
 def opaque(fn: F) -> F:
@@ -76,9 +114,9 @@ def world_levels(x: Tensor) -> list[int]:
 
 def is_traced(values: Sequence[Tensor] = ()) -> bool:
     """Whether values are unknown here: a graph is being recorded, or tensors have shapes but no data."""
-    if any(torch._C._get_dispatch_mode(mode) is not None for mode in _TRACING_MODES):
+    if any(torch._C._get_dispatch_mode(mode) is not None for mode in _TRACING_MODES) or recorder() is not None:
         return True
-    return any(isinstance(unwrap(x), FakeTensor | FunctionalTensor) for x in values)
+    return any(isinstance(unwrap(x), UNKNOWN) for x in values)
 
 
 def is_constant(x: Tensor) -> bool:
@@ -92,27 +130,23 @@ def is_constant(x: Tensor) -> bool:
 
 def traced(x: Tensor) -> Tensor:
     """`x` as a value of the function that is being traced, also where that only captured it."""
-    return x if isinstance(unwrap(x), FakeTensor | FunctionalTensor) else x.view_as(x)
+    return x if isinstance(unwrap(x), UNKNOWN) else x.view_as(x)
+
+
+def recorder() -> Recorder | None:
+    """The innermost compiler of its own at work."""
+    return next((mode for mode in reversed(_get_current_dispatch_mode_stack()) if isinstance(mode, Recorder)), None)
 
 
 def is_recording() -> bool:
     """Whether operations are being recorded into a graph."""
-    return get_proxy_mode() is not None
-
-
-@contextlib.contextmanager
-def recording_scans() -> Iterator[None]:
-    """Graphs recorded inside hold a scan as one operator, which the stock compiler cannot be trusted with."""
-    token = _WANTS_SCANS.set(True)
-    try:
-        yield
-    finally:
-        _WANTS_SCANS.reset(token)
+    mode = recorder()
+    return mode.recording if mode is not None else get_proxy_mode() is not None
 
 
 def wants_scans() -> bool:
-    """Whether the graph that is being recorded is for a compiler that knows scans."""
-    return _WANTS_SCANS.get()
+    """Whether a graph that is being recorded is for a compiler that knows scans."""
+    return recorder() is not None
 
 
 def in_compiled_backward() -> bool:
@@ -132,7 +166,8 @@ def in_compiled_training(values: Sequence[Tensor]) -> bool:
 
 def unrecorded() -> contextlib.AbstractContextManager[Any]:
     """Operations inside leave no trace in the graph being recorded."""
-    return disable_proxy_modes_tracing()
+    mode = recorder()
+    return disable_proxy_modes_tracing() if mode is None else mode.paused()
 
 
 def imagined() -> contextlib.AbstractContextManager[Any]:

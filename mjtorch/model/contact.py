@@ -39,6 +39,16 @@ class Contact(tree.Tree):
     dim: tuple[int, ...] = tree.field(static=True)
 
     @property
+    def geom1(self) -> Tensor:
+        """(n,) int64, the first geom, -1 in an empty slot."""
+        return self.geom[..., 0]
+
+    @property
+    def geom2(self) -> Tensor:
+        """(n,) int64, the second geom, -1 in an empty slot."""
+        return self.geom[..., 1]
+
+    @property
     def active(self) -> Tensor:
         """(n,) bool: makes constraint rows."""
         return self.detected & (self.dist < self.includemargin)

@@ -1,17 +1,29 @@
 """`Data`: mjData of one world as a tree."""
 
+import dataclasses
+from typing import Any, Self
+
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.model.access import Bound, Objects, bind
 from mjtorch.model.contact import Contact
 
 
 @tree.dataclass(kw_only=True)
-class Data(tree.Tree):
+class Data(Objects, tree.Tree):
     """State, inputs and everything computed from them, for one world (mjData). All names are MuJoCo's.
 
     Matrices that MuJoCo stores as 9 numbers are (3, 3) here; Jacobians and moments are dense; the contact list and the
     constraint rows have fixed sizes, and a row that is not active has `efc_D = 0`.
+
+    Functions return new ones: `d.replace(ctrl=u)` instead of `d.ctrl = u`. Its tensors are ordinary ones, and all that
+    were not replaced are those of the old `Data`: writing into one, as `d.ctrl[0] = 1` does, changes every `Data` that
+    shares it, and compiled functions do not see it in what they have returned before; `d.clone()` shares nothing.
+
+    Of many worlds (`mjtorch.batch(d, 64)`, `tree.stack([d, d])`), `len(d)` is their number and `d[i]` one of them;
+    `tree.where(done, fresh, d)` chooses between worlds; `d.body(m, "torso").xpos` is for all of them. To save it,
+    `torch.save(tree.state_dict(d), path)`, and `tree.load_state_dict(make_data(m), torch.load(path))`.
 
     State and inputs
         time () [s], qpos (nq,), qvel (nv,), act (na,), plastic (nplastic,) where plastic springs rest,
@@ -43,6 +55,42 @@ class Data(tree.Tree):
         efc_J (nefc, nv), efc_pos, efc_margin, efc_frictionloss, efc_diagA (nefc,), efc_KBIP (nefc, 4),
         efc_D, efc_R, efc_vel, efc_aref, efc_b, efc_force (nefc,), efc_state (nefc,) integer, mjtConstraintState
     """
+
+    @classmethod
+    def fields(cls) -> tuple[dataclasses.Field, ...]:
+        """The fields of this class."""
+        return dataclasses.fields(cls)
+
+    @property
+    def qLDiagInv(self) -> Tensor:
+        """(nv,) the inverse diagonal of D in `M = L^T D L`, of which `qLD` is `sqrt(D) L`."""
+        return self.qLD.diagonal(dim1=-2, dim2=-1).square().reciprocal()
+
+    def bind(self, m: Any, objects: Any) -> Bound:
+        """Fields of objects in this `Data` and its model `m`.
+
+        objects: what `m.body(name)` and its kin return; or objects of a `mujoco.MjSpec` or `MjModel`, one or a sequence
+            of one kind.
+        """
+        return bind(m, self, objects)
+
+    def __len__(self) -> int:
+        """How many worlds there are."""
+        if not self.time.dim():
+            raise TypeError("this Data is one world, and has no length; mjtorch.batch(d, size) makes many of it")
+        return self.time.shape[0]
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __getitem__(self, worlds: Any) -> Self:
+        """One world, or several, by a number, a slice, a mask or numbers along the first world axis."""
+        if not self.time.dim():
+            raise TypeError("this Data is one world, and has no parts; mjtorch.batch(d, size) makes many of it")
+        return tree.map(lambda x: x[worlds], self)
+
+    def _about(self) -> list[str]:
+        return [f"worlds: {' x '.join(map(str, self.time.shape))}"] if self.time.dim() else []
 
     time: Tensor
     qpos: Tensor

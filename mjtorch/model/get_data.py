@@ -1,5 +1,6 @@
 """`get_data`: from a `Data` to `mujoco.MjData`."""
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -42,8 +43,8 @@ def get_data(mj_model: mujoco.MjModel, d: Data) -> mujoco.MjData | list[mujoco.M
     """Copy to MuJoCo: one `MjData`, or a list of them if `d` has a leading world axis.
 
     All that `Data` knows is filled in; the contact list and the constraint rows hold the active ones only, in MuJoCo's
-    order. What `Data` does not have is left as a new `MjData` has it, save for `qLD`, which is computed from `M`, and
-    the quaternions of inertias, geoms and sites.
+    order. What `Data` does not have is left as a new `MjData` has it, save for `qLD`, which is computed from `M`, the
+    paths of tendons, and the quaternions of inertias, geoms and sites.
 
     Args:
         mj_model: the model that `d` belongs to.
@@ -52,18 +53,27 @@ def get_data(mj_model: mujoco.MjModel, d: Data) -> mujoco.MjData | list[mujoco.M
     Raises:
         TypeError, ValueError: an argument is not what it should be, or `d` belongs to another model.
     """
-    if not isinstance(mj_model, mujoco.MjModel):
-        raise TypeError(f"get_data: mj_model must be a mujoco.MjModel, got {type(mj_model).__name__}")
-    if not isinstance(d, Data):
-        raise TypeError(f"get_data: d must be a mjtorch Data, got {type(d).__name__}")
-    sizes = {"qpos": mj_model.nq, "qvel": mj_model.nv, "ctrl": mj_model.nu, "act": mj_model.na}
-    for name, size in sizes.items():
-        shape = tuple(getattr(d, name).shape)
-        if shape[-1] != size or len(shape) > 2:
-            raise ValueError(
-                f"get_data: d.{name} must have shape ({size},) for one world or (worlds, {size}) for many, "
-                f"got {shape}; d may belong to another model"
-            )
+    _check(mj_model, d, "get_data")
+    one = d.qpos.dim() == 1
+    result = [mujoco.MjData(mj_model) for _ in range(1 if one else d.qpos.shape[0])]
+    get_data_into(result[0] if one else result, mj_model, d)
+    return result[0] if one else result
+
+
+def get_data_into(result: mujoco.MjData | Sequence[mujoco.MjData], mj_model: mujoco.MjModel, d: Data) -> None:
+    """`get_data` into `MjData` that are there: one, or as many as `d` has worlds.
+
+    Raises:
+        TypeError, ValueError: as `get_data`; `result` does not have one for each world, or is of another model.
+    """
+    _check(mj_model, d, "get_data_into")
+    worlds = d.qpos.shape[:-1]
+    results = [result] if isinstance(result, mujoco.MjData) else list(result)
+    if isinstance(result, mujoco.MjData) != (not worlds) or len(results) != worlds.numel():
+        wanted = f"a list of {worlds[0]} MjData" if worlds else "one MjData"
+        raise ValueError(f"get_data_into: result must be {wanted}, as d has, got {type(result).__name__}")
+    if any(len(one.qpos) != mj_model.nq or len(one.xpos) != mj_model.nbody for one in results):
+        raise ValueError("get_data_into: result belongs to another model than mj_model")
     host = tree.map(lambda x: x.detach().cpu().numpy(), d)
     layout = _Layout(mj_model, d.contact.dim)
     if layout.nefc != d.efc_D.shape[-1]:
@@ -71,9 +81,23 @@ def get_data(mj_model: mujoco.MjModel, d: Data) -> mujoco.MjData | list[mujoco.M
             f"get_data: d has {d.efc_D.shape[-1]} constraint rows, but a model made from mj_model has {layout.nefc}; "
             "options that switch constraints off must be the same as at put_model"
         )
-    if d.qpos.dim() == 1:
-        return _world(mj_model, host, layout)
-    return [_world(mj_model, tree.map(lambda x, i=i: x[i], host), layout) for i in range(d.qpos.shape[0])]
+    for k, one in enumerate(results):
+        _world(mj_model, one, tree.map(lambda x, k=k: x[k], host) if worlds else host, layout)
+
+
+def _check(mj_model: mujoco.MjModel, d: Data, caller: str) -> None:
+    if not isinstance(mj_model, mujoco.MjModel):
+        raise TypeError(f"{caller}: mj_model must be a mujoco.MjModel, got {type(mj_model).__name__}")
+    if not isinstance(d, Data):
+        raise TypeError(f"{caller}: d must be a mjtorch Data, got {type(d).__name__}")
+    sizes = {"qpos": mj_model.nq, "qvel": mj_model.nv, "ctrl": mj_model.nu, "act": mj_model.na}
+    for name, size in sizes.items():
+        shape = tuple(getattr(d, name).shape)
+        if shape[-1] != size or len(shape) > 2:
+            raise ValueError(
+                f"{caller}: d.{name} must have shape ({size},) for one world or (worlds, {size}) for many, "
+                f"got {shape}; d may belong to another model"
+            )
 
 
 class _Layout:
@@ -112,9 +136,9 @@ def is_contact_row(efc_type: np.ndarray) -> np.ndarray:
     return efc_type >= int(mujoco.mjtConstraint.mjCNSTR_CONTACT_FRICTIONLESS)
 
 
-def _world(mj_model: mujoco.MjModel, d: Any, layout: _Layout) -> mujoco.MjData:
-    """One world, its fields as numpy arrays."""
-    result = mujoco.MjData(mj_model)
+def _world(mj_model: mujoco.MjModel, result: mujoco.MjData, d: Any, layout: _Layout) -> None:
+    """Fill `result` with one world, its fields as numpy arrays."""
+    mujoco.mj_resetData(mj_model, result)
     contacts = layout.contacts(d)
     rows = layout.rows(d, contacts)
     jacobian = d.efc_J[rows]
@@ -139,7 +163,6 @@ def _world(mj_model: mujoco.MjModel, d: Any, layout: _Layout) -> mujoco.MjData:
     _contacts(result, d, layout, contacts, rows)
     _rows(result, d, layout, contacts, rows)
     _jacobian(result, jacobian, sparse)
-    return result
 
 
 def _adhesion(mj_model: mujoco.MjModel, geom: np.ndarray) -> np.ndarray:

@@ -3,22 +3,29 @@
 import dataclasses
 from typing import Any
 
+import mujoco
 import torch
 from torch import Tensor
 
 from mjtorch.model.contact import Contact
 from mjtorch.model.data import Data
 from mjtorch.model.model import Model
+from mjtorch.model.put_model import put_model
 
 # number of mjtWarning values
 N_WARNING = 7
 
 
-def make_data(m: Model) -> Data:
+def make_data(m: Model | mujoco.MjModel) -> Data:
     """One world at `qpos0`, at rest, with `eq_active` as the model says; controls and everything computed are zero.
 
-    Call `forward` to fill what follows from the state; `step` needs no such call.
+    Call `forward` to fill what follows from the state; `step` needs no such call. Of an `MjModel`, what fits the model
+    that `put_model` makes of it with its defaults.
     """
+    if isinstance(m, mujoco.MjModel):
+        m = put_model(m)
+    if not isinstance(m, Model):
+        raise TypeError(f"make_data: m must be a mjtorch Model or a mujoco.MjModel, got {type(m).__name__}")
     zeros = {name: m.qpos0.new_zeros(shape) for name, shape in shapes(m).items()}
     integers = {
         name: torch.zeros(shape, dtype=torch.int64, device=m.qpos0.device) for name, shape in integer_shapes(m).items()

@@ -1,8 +1,13 @@
 """`Model`: mjModel as a tree."""
 
+import dataclasses
+import textwrap
+from typing import Any
+
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.model.access import KINDS, Bound, Objects, bind
 from mjtorch.model.option import Option, Statistic
 from mjtorch.model.plan import Plan
 from mjtorch.model.settings import Settings
@@ -11,13 +16,17 @@ Ints = tuple[int, ...]
 
 
 @tree.dataclass(kw_only=True)
-class Model(tree.Tree):
+class Model(Objects, tree.Tree):
     """What is simulated (mjModel): names, shapes and units are MuJoCo's.
 
     Numbers that may be differentiated or batched are tensors. Sizes, types, addresses and ids are static tuples of int:
     changing them means another program. `plan` holds the index tensors and masks that follow from them, one part per
     room of the engine; they are made by `put_model` and never batched. `settings`: what C does not have, all off by
-    default.
+    default. `shapes`: of all numbers in one world, such as ("body_mass", (nbody,)) and ("opt.gravity", (3,)).
+
+    `names`: of the objects of each kind. `m.body("torso").mass`, `m.joint("knee").range` and so on are fields of single
+    objects, `m.body("torso").set("mass", 3.0)` is a model that differs there, `d.body(m, "torso").xpos` is in a `Data`;
+    see `mjtorch.model.access.Bound`. Names are static: a model whose names are others is compiled anew.
     """
 
     # sizes
@@ -43,8 +52,12 @@ class Model(tree.Tree):
     nsensordata: int = tree.field(static=True)
     nmocap: int = tree.field(static=True)
     nuserdata: int = tree.field(static=True)
+    nM: int = tree.field(static=True)
     nC: int = tree.field(static=True)
     nkey: int = tree.field(static=True)
+    nmesh: int = tree.field(static=True)
+    nhfield: int = tree.field(static=True)
+    nexclude: int = tree.field(static=True)
 
     # structure
     body_parentid: Ints = tree.field(static=True)
@@ -90,6 +103,10 @@ class Model(tree.Tree):
     actuator_gaintype: Ints = tree.field(static=True)
     actuator_biastype: Ints = tree.field(static=True)
     actuator_trnid: tuple[Ints, ...] = tree.field(static=True)
+    actuator_ctrladr: Ints = tree.field(static=True)
+    actuator_ctrlnum: Ints = tree.field(static=True)
+    actuator_outadr: Ints = tree.field(static=True)
+    actuator_outnum: Ints = tree.field(static=True)
     actuator_actadr: Ints = tree.field(static=True)
     actuator_actnum: Ints = tree.field(static=True)
     actuator_ctrllimited: Ints = tree.field(static=True)
@@ -114,6 +131,9 @@ class Model(tree.Tree):
     M_rownnz: Ints = tree.field(static=True)
     M_rowadr: Ints = tree.field(static=True)
     M_colind: Ints = tree.field(static=True)
+
+    names: tuple[tuple[str, ...], ...] = tree.field(static=True)
+    shapes: tuple[tuple[str, Ints], ...] = tree.field(static=True)
 
     opt: Option
     stat: Statistic
@@ -242,3 +262,23 @@ class Model(tree.Tree):
     key_mpos: Tensor
     key_mquat: Tensor
     key_ctrl: Tensor
+
+    @classmethod
+    def fields(cls) -> tuple[dataclasses.Field, ...]:
+        """The fields of this class."""
+        return dataclasses.fields(cls)
+
+    def bind(self, objects: Any) -> Bound:
+        """Fields of objects of a `mujoco.MjSpec` or `MjModel`, one or a sequence of one kind, in this model."""
+        return bind(self, None, objects)
+
+    def _about(self) -> list[str]:
+        """Names, and what differs between worlds, for `repr`."""
+        lines = []
+        for kind, names in zip(KINDS.values(), self.names, strict=True):
+            if names:
+                lines.append(textwrap.shorten(f"{kind.size}={len(names)}: {', '.join(n or '-' for n in names)}", 100))
+        shapes = dict(self.shapes)
+        leaves = [(path, x) for path, x in tree.leaves_with_path(self) if path in shapes]
+        own = [path for path, x in leaves if getattr(x, "ndim", 0) > len(shapes[path])]
+        return [*lines, *([f"of each world: {', '.join(own)}"] if own else [])]

@@ -1,6 +1,7 @@
 """`Option` and `Statistic`: mjOption and mjStatistic as trees."""
 
 import enum
+from typing import Any, Self
 
 from torch import Tensor
 
@@ -83,6 +84,7 @@ class Option(tree.Tree):
     density: () [kg/m^3]
     viscosity: () [Pa s]
     o_margin: () [m], o_solref: (2,), o_solimp: (5,), o_friction: (5,) for all contacts under `EnableBit.OVERRIDE`
+    fluid: whether there may be one; from where `density` or `viscosity` are replaced, whatever by
     """
 
     timestep: Tensor
@@ -111,6 +113,13 @@ class Option(tree.Tree):
     disableflags: int = tree.field(static=True)
     enableflags: int = tree.field(static=True)
     disableactuator: int = tree.field(static=True)
+    fluid: bool = tree.field(static=True)
+
+    def replace(self, /, **changes: Any) -> Self:
+        """A copy with some fields changed; those that the plans of a model cannot follow are refused by `step`."""
+        if {"density", "viscosity"} & changes.keys():
+            changes.setdefault("fluid", True)
+        return tree.replace(self, **changes)
 
     def disabled(self, flag: DisableBit) -> bool:
         """Whether a standard feature is switched off."""

@@ -1,6 +1,5 @@
 """`put_model`: from an `mujoco.MjModel` to a `Model`."""
 
-import dataclasses
 from typing import Any
 
 import mujoco
@@ -10,12 +9,15 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model import plan, settings, support
+from mjtorch.model.access import names_of
 from mjtorch.model.model import Model
 from mjtorch.model.option import Cone, Integrator, Option, Solver, Statistic
 from mjtorch.model.plan import sdf
 from mjtorch.model.same_frame import local_frames
 from mjtorch.model.settings import Gradient, Substeps
 
+# Static fields that mjModel does not have in this form.
+MADE = ("names", "shapes")
 DTYPES = (torch.float32, torch.float64)
 
 
@@ -55,10 +57,13 @@ def put_model(
     dtype = torch.get_default_dtype() if dtype is None else dtype
     if dtype not in DTYPES:
         raise ValueError(f"put_model: dtype must be torch.float32 or torch.float64, got {dtype}")
-    if contact_capacity is not None and (not isinstance(contact_capacity, int) or contact_capacity < 0):
+    is_count = isinstance(contact_capacity, int) and not isinstance(contact_capacity, bool)
+    if contact_capacity is not None and (not is_count or contact_capacity < 0):
         raise ValueError(f"put_model: contact_capacity must be an int >= 0, got {contact_capacity!r}")
     support.check(mj_model)
     where = torch.empty(0, device=device).device
+    if where.type == "meta":
+        raise ValueError("put_model: device must be one that holds numbers, got 'meta'")
 
     def tensor(x: Any) -> Tensor:
         return torch.tensor(np.array(x, dtype=np.float64), dtype=dtype, device=where)
@@ -76,6 +81,7 @@ def put_model(
         disableflags=int(mj_model.opt.disableflags),
         enableflags=int(mj_model.opt.enableflags),
         disableactuator=int(mj_model.opt.disableactuator),
+        fluid=bool(mj_model.opt.density or mj_model.opt.viscosity),
     )
     plans = plan.build(mj_model, device=where, dtype=dtype, contact_capacity=contact_capacity)
     subtrees: dict[str, Any] = {
@@ -83,14 +89,16 @@ def put_model(
         "stat": Statistic(meaninertia=tensor(mj_model.stat.meaninertia)),
         "plan": plans,
         "settings": settings.build(mj_model, plans, option.timestep, gradient, substeps),
-        "sdf_grid": tensor(sdf.grid(mj_model)),
     }
-    statics = {name: _static(_field(mj_model, name)) for name in tree.static_fields(Model)}
-    numbers = [f.name for f in dataclasses.fields(Model) if f.name not in subtrees and f.name not in statics]
+    statics = {name: _static(_field(mj_model, name)) for name in tree.static_fields(Model) if name not in MADE}
+    numbers = [name for name in tree.tensor_fields(Model) if name not in (*subtrees, "sdf_grid")]
     tensors: dict[str, Any] = {name: tensor(_field(mj_model, name)) for name in numbers}
     tensors |= {name: tensor(x) for name, x in local_frames(mj_model).items()}
+    tensors["sdf_grid"] = tensor(sdf.grid(mj_model))
+    checked = {name: x for name, x in subtrees.items() if name in ("opt", "stat")} | tensors
+    shapes = tuple((path, tuple(x.shape)) for path, x in tree.leaves_with_path(checked))
     # Tracing gets the strides wrong of what is indexed by a tensor that is not row-major.
-    return tree.map(Tensor.contiguous, Model(**subtrees, **statics, **tensors))
+    return tree.map(Tensor.contiguous, Model(**subtrees, **statics, **tensors, shapes=shapes, names=names_of(mj_model)))
 
 
 def _field(mj_model: mujoco.MjModel, name: str) -> Any:

@@ -5,6 +5,7 @@ import enum
 import torch
 from torch import Tensor
 
+from mjtorch import tree
 from mjtorch.model.data import Data
 from mjtorch.model.make_data import make_data
 from mjtorch.model.model import Model
@@ -120,8 +121,14 @@ def _names(sig: int, caller: str) -> list[str]:
 
 
 def reset_data(m: Model, d: Data) -> Data:
-    """`make_data(m)` instead of `d`, whose numbers do not matter (mj_resetData); under `vmap`, as many worlds."""
-    return make_data(m)
+    """`make_data(m)` instead of `d`, whose numbers do not matter, in as many worlds as `d` has (mj_resetData)."""
+    return _as_many(make_data(m), d)
+
+
+def _as_many(fresh: Data, d: Data) -> Data:
+    for size in reversed(d.time.shape):
+        fresh = tree.batch(fresh, size)
+    return fresh
 
 
 def reset_data_keyframe(m: Model, d: Data, key: int | Tensor) -> Data:
@@ -129,8 +136,8 @@ def reset_data_keyframe(m: Model, d: Data, key: int | Tensor) -> Data:
 
     Args:
         m: the model.
-        d: what is replaced.
-        key: which keyframe, a number or () int64, which may differ between worlds.
+        d: what is replaced, one world or many.
+        key: which keyframe, a number or int64, () or one for each world of `d`.
 
     Raises:
         ValueError: the model has no such keyframe.
@@ -138,16 +145,21 @@ def reset_data_keyframe(m: Model, d: Data, key: int | Tensor) -> Data:
     if not m.nkey or (isinstance(key, int) and not 0 <= key < m.nkey):
         raise ValueError(f"reset_data_keyframe: there is no keyframe {key}; the model has {m.nkey}")
 
-    def row(x: Tensor) -> Tensor:
-        return x[key] if isinstance(key, int) else x.index_select(0, key.reshape(1)).squeeze(0)
+    worlds = d.time.shape
 
-    return make_data(m).replace(
+    def row(x: Tensor, *shape: int) -> Tensor:
+        shape = shape or tuple(x.shape[1:])
+        if isinstance(key, int):
+            return x[key].reshape(shape).expand((*worlds, *shape)).clone()
+        return x.index_select(0, key.expand(worlds).reshape(-1)).reshape((*worlds, *shape))
+
+    return reset_data(m, d).replace(
         time=row(m.key_time),
         qpos=row(m.key_qpos),
         qvel=row(m.key_qvel),
         act=row(m.key_act),
         plastic=row(m.key_plastic),
-        mocap_pos=row(m.key_mpos).reshape(m.nmocap, 3),
-        mocap_quat=row(m.key_mquat).reshape(m.nmocap, 4),
+        mocap_pos=row(m.key_mpos, m.nmocap, 3),
+        mocap_quat=row(m.key_mquat, m.nmocap, 4),
         ctrl=row(m.key_ctrl),
     )

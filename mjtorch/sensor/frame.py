@@ -8,7 +8,8 @@ from torch import Tensor
 
 from mjtorch.math import quaternion as quat
 from mjtorch.model import Data, Model
-from mjtorch.model.plan.sensor import FRAME_MAT, FRAME_POS, FramePlan, ObjType
+from mjtorch.model.enums import ObjType
+from mjtorch.model.plan.sensor import FRAME_MAT, FRAME_POS, FramePlan
 from mjtorch.smooth.object import point_acceleration, point_velocity
 
 

@@ -14,7 +14,7 @@ from mjtorch.smooth.reflected import dof_damping
 from mjtorch.smooth.tendon import tendon_damping_derivative
 
 
-def smooth_vel(m: Model, d: Data, include_bias: bool) -> Tensor:
+def deriv_smooth_vel(m: Model, d: Data, include_bias: bool = False) -> Tensor:
     """`d(qfrc_actuator + qfrc_passive - qfrc_bias) / d(qvel)` (nv, nv), the last term if asked for (mjd_smooth_vel).
 
     As in C, the derivative has no terms of springs, of constraints, and of actuators that are clamped.
@@ -35,8 +35,8 @@ def smooth_vel(m: Model, d: Data, include_bias: bool) -> Tensor:
     total = torch.diag(diagonal)
     if moments:
         total = total + coupled(m, torch.cat(slopes), torch.cat(moments))
-    if include_bias or (passive and m.plan.passive.fluid):
-        total = total + body_vel(m, d, include_bias, passive and m.plan.passive.fluid)
+    if include_bias or (passive and m.opt.fluid):
+        total = total + body_vel(m, d, include_bias, passive and m.opt.fluid)
     return total
 
 

@@ -1,4 +1,12 @@
-"""Jacobians of points fixed to bodies, and forces applied at them (mj_jac and its kin, mj_applyFT)."""
+"""Jacobians of points fixed to bodies, and forces applied at them (mj_jac and its kin, mj_applyFT).
+
+All take one point (3,) and one id, an int or (), too: what they return lacks the axis of k then.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -7,8 +15,29 @@ from mjtorch.math.spatial import cross_motion
 from mjtorch.math.vector import MIN_VALUE, cross
 from mjtorch.model import Data, Model
 
+F = TypeVar("F", bound=Callable)
 
-def jac(m: Model, d: Data, point: Tensor, body_id: Tensor) -> tuple[Tensor, Tensor]:
+
+def one_or_many(f: F) -> F:
+    """`f(m, d, *points, ids)`, of (k, 3) and (k,), for one point (3,) and one id, too, without the axis of k.
+
+    Many points may have one id.
+    """
+
+    @functools.wraps(f)
+    def call(m: Model, d: Data, *args: Any, **named: Any) -> Any:
+        *points, ids = inspect.signature(f).bind(m, d, *args, **named).args[2:] if named else args
+        ids = torch.as_tensor(ids, device=d.qpos.device)
+        if ids.dim() or any(point.dim() > 1 for point in points):
+            return f(m, d, *points, ids if ids.dim() else ids.expand(points[0].shape[0]))
+        found = f(m, d, *(point[None] for point in points), ids[None])
+        return tuple(x[0] for x in found) if isinstance(found, tuple) else found[0]
+
+    return cast(F, call)
+
+
+@one_or_many
+def jac(m: Model, d: Data, point: Tensor, body_id: Tensor | int) -> tuple[Tensor, Tensor]:
     """Velocity of points per dof velocity (mj_jac): `J[:, j] = v_j + w_j x (point - com)`, zero if dof j is not above.
 
     point: (k, 3) [m] in the world, body_id: (k,) int64, the body each point moves with.
@@ -22,27 +51,32 @@ def jac(m: Model, d: Data, point: Tensor, body_id: Tensor) -> tuple[Tensor, Tens
     return jacp.mT, (angular * moves).mT
 
 
-def jac_body(m: Model, d: Data, body_id: Tensor) -> tuple[Tensor, Tensor]:
+@one_or_many
+def jac_body(m: Model, d: Data, body_id: Tensor | int) -> tuple[Tensor, Tensor]:
     """`jac` of the origins `xpos` of the bodies `body_id` (k,) int64 (mj_jacBody). Returns jacp, jacr (k, 3, nv)."""
     return jac(m, d, d.xpos[body_id], body_id)
 
 
-def jac_body_com(m: Model, d: Data, body_id: Tensor) -> tuple[Tensor, Tensor]:
+@one_or_many
+def jac_body_com(m: Model, d: Data, body_id: Tensor | int) -> tuple[Tensor, Tensor]:
     """`jac` of the bodies' centres of mass, `body_id` (k,) int64 (mj_jacBodyCom). Returns jacp, jacr (k, 3, nv)."""
     return jac(m, d, d.xipos[body_id], body_id)
 
 
-def jac_geom(m: Model, d: Data, geom_id: Tensor) -> tuple[Tensor, Tensor]:
+@one_or_many
+def jac_geom(m: Model, d: Data, geom_id: Tensor | int) -> tuple[Tensor, Tensor]:
     """`jac` of the geoms `geom_id` (k,) int64 (mj_jacGeom). Returns jacp, jacr (k, 3, nv)."""
     return jac(m, d, d.geom_xpos[geom_id], m.plan.kinematics.attached_body[m.nbody + geom_id])
 
 
-def jac_site(m: Model, d: Data, site_id: Tensor) -> tuple[Tensor, Tensor]:
+@one_or_many
+def jac_site(m: Model, d: Data, site_id: Tensor | int) -> tuple[Tensor, Tensor]:
     """`jac` of the sites `site_id` (k,) int64 (mj_jacSite). Returns jacp, jacr (k, 3, nv)."""
     return jac(m, d, d.site_xpos[site_id], m.plan.kinematics.attached_body[m.nbody + m.ngeom + site_id])
 
 
-def jac_subtree_com(m: Model, d: Data, body_id: Tensor) -> Tensor:
+@one_or_many
+def jac_subtree_com(m: Model, d: Data, body_id: Tensor | int) -> Tensor:
     """Velocity (k, 3, nv) per dof velocity of the centres of mass of subtrees (mj_jacSubtreeCom).
 
     body_id: (k,) int64, the roots of the subtrees. A mean over bodies, weighted by mass; zero without mass.
@@ -55,7 +89,8 @@ def jac_subtree_com(m: Model, d: Data, body_id: Tensor) -> Tensor:
     return moved.mT / m.body_subtreemass[body_id].clamp(min=MIN_VALUE)[:, None, None]
 
 
-def jac_dot(m: Model, d: Data, point: Tensor, body_id: Tensor) -> tuple[Tensor, Tensor]:
+@one_or_many
+def jac_dot(m: Model, d: Data, point: Tensor, body_id: Tensor | int) -> tuple[Tensor, Tensor]:
     """Rate of change of `jac` at points that move with their bodies (mj_jacDot).
 
     point: (k, 3) [m] in the world, body_id: (k,) int64. Returns jacp, jacr (k, 3, nv). Needs `com_vel`. The axes of
@@ -74,13 +109,15 @@ def jac_dot(m: Model, d: Data, point: Tensor, body_id: Tensor) -> tuple[Tensor, 
     return (rate * moves).mT, (cdof_dot[:, :3] * moves).mT
 
 
-def apply_ft(m: Model, d: Data, force: Tensor, torque: Tensor, point: Tensor, body_id: Tensor) -> Tensor:
+def apply_ft(m: Model, d: Data, force: Tensor, torque: Tensor, point: Tensor, body_id: Tensor | int) -> Tensor:
     """Generalized force (nv,) of forces and torques that act on bodies (mj_applyFT).
 
     force: (k, 3) [N], torque: (k, 3) [N m], point: (k, 3) [m] where the forces act, all in the world; body_id: (k,)
     int64. Give the result to `qfrc_applied`.
     """
     p = m.plan.kinematics
+    force, torque, point = (x.reshape(-1, 3) for x in (force, torque, point))
+    body_id = torch.as_tensor(body_id, device=d.qpos.device).expand(len(force))
     wrench = wrench_at(force, torque, point - d.subtree_com[p.body_root[body_id]])
     return (d.cdof * (p.body_dof[body_id].mT @ wrench)).sum(-1)
 

@@ -5,7 +5,8 @@ from torch import Tensor
 
 from mjtorch.math.vector import cross
 from mjtorch.model import Data, DisableBit, Model
-from mjtorch.model.plan.sensor import FRAME_MAT, FRAME_POS, ObjType
+from mjtorch.model.enums import ObjType
+from mjtorch.model.plan.sensor import FRAME_MAT, FRAME_POS
 
 
 def to_local(mat: Tensor, v: Tensor) -> Tensor:

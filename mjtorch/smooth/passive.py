@@ -104,13 +104,13 @@ def passive(m: Model, d: Data) -> Data:
             forces["qfrc_damper"] = forces["qfrc_damper"] + tendon_damper(m, d) @ d.ten_J
     if others and p.gravcomp and not opt.disabled(DisableBit.GRAVITY):
         forces["qfrc_gravcomp"] = apply_at_com(m, d, gravcomp_wrench(m))
-    if others and p.fluid:
+    if others and opt.fluid:
         forces["qfrc_fluid"] = fluid_force(m, d)
     total = forces["qfrc_spring"] + forces["qfrc_damper"]
     if others and m.plan.constraint.nc and m.plan.collision.adhesion_source:
         total = total + adhesion_force(m, d)
     if p.gravcomp:
         total = total + forces["qfrc_gravcomp"] * p.gravcomp_dof
-    if p.fluid:
+    if opt.fluid:
         total = total + forces["qfrc_fluid"]
     return d.replace(**forces, qfrc_passive=total)

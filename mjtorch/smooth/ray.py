@@ -32,22 +32,24 @@ def ray(
     Args:
         m: the model.
         d: what `kinematics` leaves.
-        pnt: (k, 3) [m] where the rays start.
-        vec: (k, 3) [m] where they go.
-        geomgroup: for each of the six groups of geoms whether rays see it; not given: all of them.
+        pnt: (k, 3) [m] where the rays start; or one ray, (3,).
+        vec: (k, 3) [m] where they go, or (3,).
+        geomgroup: for each of the six groups of geoms whether rays see it; not given, or empty: all of them.
         flg_static: whether rays see geoms that cannot move.
         bodyexclude: a body whose geoms rays do not see, or (k,) int64 one for each ray; -1: none.
 
     Returns:
-        dist (k,) in lengths of `vec`, and the geom (k,) int64; both -1 where a ray meets nothing. Derivatives of `dist`
-        are those of the way to the geom that was met.
+        dist (k,) in lengths of `vec`, and the geom (k,) int64; both -1 where a ray meets nothing. Of one ray (). The
+        derivatives of `dist` are those of the way to the geom that was met.
 
     Raises:
         NotImplementedError: rays would see signed distance fields that are not made of meshes.
         ValueError: `geomgroup` does not have six elements.
     """
-    hit = cast(m, d, pnt, vec, sight(m, "ray", geomgroup, flg_static, bodyexclude))
-    return hit.dist, hit.geom
+    one = pnt.dim() == 1 and vec.dim() == 1
+    starts, ways = (pnt[None], vec[None]) if one else torch.broadcast_tensors(pnt, vec)
+    hit = cast(m, d, starts, ways, sight(m, "ray", geomgroup, flg_static, bodyexclude))
+    return (hit.dist[0], hit.geom[0]) if one else (hit.dist, hit.geom)
 
 
 def multi_ray(
@@ -106,7 +108,7 @@ def sight(
     seen = p.body != excluded
     if not flg_static:
         seen = seen & ~p.fixed
-    if geomgroup is not None:
+    if geomgroup is not None and len(geomgroup):
         if len(geomgroup) != NGROUP:
             raise ValueError(f"{caller}: geomgroup must have {NGROUP} elements, got {len(geomgroup)}")
         groups = torch.tensor([bool(g) for g in geomgroup], device=p.group.device)

@@ -9,12 +9,14 @@ from mjtorch.smooth.com import subtree_sum
 from mjtorch.smooth.tendon import tendon_bias
 
 
-def rne(m: Model, d: Data) -> Data:
+def rne(m: Model, d: Data, *, flg_acc: bool = False) -> Data:
     """Bias force qfrc_bias: Coriolis, centrifugal and gravitational forces at zero acceleration (mj_rne).
 
     With what the armature of spatial tendons adds (mj_tendonBias).
+
+    flg_acc: at the acceleration `qacc` instead: with the forces that it takes, but for those of armature
     """
-    bias = inverse_dynamics(m, d, torch.zeros_like(d.qvel))
+    bias = inverse_dynamics(m, d, d.qacc if flg_acc else torch.zeros_like(d.qvel))
     return d.replace(qfrc_bias=bias + tendon_bias(m, d) if m.plan.tendon.swinging else bias)
 
 

@@ -1,7 +1,19 @@
 """Frozen dataclasses that are pytrees, and the few tree operations that mjtorch uses."""
 
 from mjtorch.tree.dataclass import NAMESPACE, Tree, dataclass, field, replace, static_fields, tensor_fields
-from mjtorch.tree.ops import batch, constant_leaves, leaves, leaves_with_path, map, stack, unstack, where
+from mjtorch.tree.ops import (
+    batch,
+    constant_leaves,
+    leaves,
+    leaves_with_path,
+    load_state_dict,
+    map,
+    stack,
+    state_dict,
+    unstack,
+    where,
+)
+from mjtorch.tree.show import summary
 from mjtorch.tree.structure import Structure
 
 __all__ = [
@@ -14,10 +26,13 @@ __all__ = [
     "field",
     "leaves",
     "leaves_with_path",
+    "load_state_dict",
     "map",
     "replace",
     "stack",
+    "state_dict",
     "static_fields",
+    "summary",
     "tensor_fields",
     "unstack",
     "where",

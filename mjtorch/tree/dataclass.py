@@ -2,13 +2,14 @@
 
 import dataclasses
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Self, TypeVar, dataclass_transform, overload
 
 import optree
 import torch
 import torch.utils._pytree as torch_pytree
 
+from mjtorch.tree import show
 from mjtorch.tree.static import Name, exact, names
 
 T = TypeVar("T")
@@ -51,6 +52,29 @@ class Tree:
         """A copy with some fields changed; see `tree.replace`."""
         return replace(self, **changes)
 
+    def tree_replace(self, changes: Mapping[str, Any]) -> Self:
+        """`replace`, with names that may lead to parts, such as "opt.gravity"."""
+        return self.replace(**changes)
+
+    def to(self, *where: torch.device | str | int | torch.dtype, **named: Any) -> Self:
+        """All tensors on another device, those of floating point with another dtype; arguments as of `Tensor.to`."""
+        dtypes = [x for x in (*where, *named.values()) if isinstance(x, torch.dtype)]
+        where = tuple(x for x in where if x not in dtypes)
+        others = {name: x for name, x in named.items() if name != "dtype"}
+
+        def move(x: Any) -> Any:
+            return x.to(*where, **others, **({"dtype": dtypes[0]} if dtypes and x.is_floating_point() else {}))
+
+        return optree.tree_map(move, self, namespace=NAMESPACE)  # type: ignore[arg-type, return-value]
+
+    def clone(self) -> Self:
+        """A copy that shares no memory."""
+        return optree.tree_map(torch.clone, self, namespace=NAMESPACE)  # type: ignore[arg-type, return-value]
+
+    def detach(self) -> Self:
+        """The same numbers without a way back for gradients."""
+        return optree.tree_map(torch.detach, self, namespace=NAMESPACE)  # type: ignore[arg-type, return-value]
+
 
 @overload
 def dataclass(cls: type[T], *, kw_only: bool = ...) -> type[T]: ...
@@ -74,9 +98,11 @@ def dataclass(cls: type[T] | None = None, *, kw_only: bool = False) -> Any:
     if cls is None:
         return lambda c: dataclass(c, kw_only=kw_only)
     methods = {"__post_init__": _name_static_part, "__getstate__": _without_name, "__setstate__": _with_name}
+    methods |= {"__repr__": show.text, "_repr_html_": show.page}
     for name, value in (methods | {STATIC: None, NAME: None}).items():
         setattr(cls, name, value)
-    frozen = dataclasses.dataclass(frozen=True, kw_only=kw_only, eq=False)(cls)
+    frozen = dataclasses.dataclass(frozen=True, kw_only=kw_only, eq=False, repr=False)(cls)
+    frozen.__setattr__ = _refuse_to_set  # type: ignore[method-assign]
     _register(frozen)
     return frozen
 
@@ -119,6 +145,11 @@ def _check_hashable(owner: str, field: str, value: Any) -> None:
         exact(value)
     except TypeError:
         raise TypeError(f"{owner}: static field {field!r} must be hashable, got {value!r}") from None
+
+
+def _refuse_to_set(x: Any, name: str, value: Any) -> None:
+    kind = type(x).__name__
+    raise dataclasses.FrozenInstanceError(f"{kind} cannot be changed; make another one with replace({name}=...)")
 
 
 def _without_name(x: Any) -> dict[str, Any]:
@@ -177,7 +208,15 @@ def _register(cls: type) -> None:
 
 
 def replace(tree: T, /, **changes: Any) -> T:
-    """A copy of `tree` with some fields changed; an unknown name is an error that says what is close to it."""
+    """A copy of `tree` with some fields changed; an unknown name is an error that says what is close to it.
+
+    A name may lead to a part of a field: `replace(m, **{"opt.gravity": g})`.
+    """
+    for name in [name for name in changes if "." in name]:
+        head, _, rest = name.partition(".")
+        part = changes.get(head, getattr(tree, head, None))
+        change = {rest: changes.pop(name)}
+        changes[head] = part.replace(**change) if isinstance(part, Tree) else replace(part, **change)
     fields = type(tree).__dataclass_fields__  # type: ignore[attr-defined]
     for name in changes:
         if name not in fields:

@@ -1,7 +1,7 @@
 """Operations on whole trees: map, where, stack, batch."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import optree
@@ -44,10 +44,36 @@ def constant_leaves(tree: Any) -> list[bool]:
     return found
 
 
+def state_dict(tree: Any) -> dict[str, Tensor]:
+    """The leaves of `tree` by their paths, without constant ones: what `torch.save` writes and `torch.load` reads.
+
+    >>> state_dict({"q": torch.ones(2), "at": (torch.zeros(1),)})
+    {'at.0': tensor([0.]), 'q': tensor([1., 1.])}
+    """
+    return {path: x for (path, x), c in zip(leaves_with_path(tree), constant_leaves(tree), strict=True) if not c}
+
+
+def load_state_dict(tree: T, state: Mapping[str, Tensor]) -> T:
+    """`tree` with leaves that `state_dict` of a tree of this structure has returned, whatever their shapes.
+
+    Raises:
+        KeyError: `state` has other paths.
+    """
+    paths = state_dict(tree).keys()
+    for problem, names in (("lacks", paths - state.keys()), ("has in excess", state.keys() - paths)):
+        if names:
+            raise KeyError(
+                f"load_state_dict: state {problem} {', '.join(sorted(names)[:8])}; it is that of another tree"
+            )
+    choose = lambda path, x: state.get(".".join(map(str, path)), x)  # noqa: E731
+    return optree.tree_map_with_path(choose, tree, namespace=NAMESPACE)  # type: ignore[arg-type, return-value]
+
+
 def where(condition: Tensor, if_true: T, if_false: T) -> T:
     """Choose between two trees of one structure, leaf by leaf.
 
-    condition: bool, scalar, or `(B,)` for trees whose leaves have a leading axis of size `B`.
+    condition: bool, scalar, or `(B,)` for trees whose leaves have a leading axis of size `B`. One of the trees may lack
+        it: `where(done, fresh, d)` puts the one world `fresh` wherever one of `d` is done.
 
     >>> where(torch.tensor([True, False]), {"q": torch.ones(2, 3)}, {"q": torch.zeros(2, 3)})["q"]
     tensor([[1., 1., 1.],
@@ -58,12 +84,14 @@ def where(condition: Tensor, if_true: T, if_false: T) -> T:
     n = condition.dim()
 
     def choose(path: Any, a: Tensor, b: Tensor) -> Tensor:
-        if a.shape[:n] != condition.shape or b.shape != a.shape:
+        most = a.shape if a.dim() > b.dim() else b.shape
+        fits = all(x.shape in (most, most[n:]) for x in (a, b))
+        if not fits or most[:n] != condition.shape:
             raise ValueError(
                 f"where: leaf {_show(path)} has shapes {tuple(a.shape)} and {tuple(b.shape)}, which must be equal and "
-                f"begin with the shape of the condition, {tuple(condition.shape)}"
+                f"begin with the shape of the condition, {tuple(condition.shape)}, which one of them may lack"
             )
-        return torch.where(condition.reshape(condition.shape + (1,) * (a.dim() - n)), a, b)
+        return torch.where(condition.reshape(condition.shape + (1,) * (len(most) - n)), a, b)
 
     return optree.tree_map_with_path(choose, if_true, if_false, namespace=NAMESPACE)  # type: ignore[arg-type, return-value]
 

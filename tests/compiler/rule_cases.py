@@ -150,6 +150,12 @@ def binary(x: Tensor, y: Tensor) -> Functions:
     if torch.bool not in (x.dtype, y.dtype):
         found |= {name: getattr(torch, name) for name in INT_BINARY}
         found["scaled"] = lambda x, y: (torch.add(x, y, alpha=2), torch.sub(x, y, alpha=-3), torch.addcmul(x, x, y))
+        if x.dtype == y.dtype == torch.int64:
+            found["shifted"] = lambda x, y: (x << 3, x >> 2, x << 70, x >> 64, (x << 60) >> 61)
+            found["shifted by some"] = lambda x, y: (
+                torch.bitwise_left_shift(x, 20 * y),
+                torch.bitwise_right_shift(x, y),
+            )
     return {k: f for k, f in found.items() if torch.bool not in (x.dtype, y.dtype) or k not in divides}
 
 

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 import mjtorch
-from mjtorch import models
+from mjtorch import jit, models
 from mjtorch.cli import main
 from mjtorch.compiler.targets.cpu.build import BuildError, compiler
+from mjtorch.compiler.targets.exported.interface import Field, Interface
+from mjtorch.compiler.targets.exported.target import ExportedFile
 from mjtorch.export import Export, export_step
 
 try:
@@ -346,3 +348,24 @@ def test_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "must end in .cpp" in capsys.readouterr().err
     assert main(["compile", "cartpole", "-o", str(tmp_path / "step.cpp"), "--outputs", "nothing"]) == 2
     assert "'nothing' is not a field of Data" in capsys.readouterr().err
+
+
+def test_an_exported_function_is_a_target() -> None:
+    """By its C interface: arguments shared or strided, results passed on or constant."""
+
+    def turn(angle: Tensor, speed: Tensor, torque: Tensor, on: Tensor) -> tuple[Tensor, ...]:
+        speed = speed + 0.1 * torch.where(on, torque - angle.sin(), 0.0)
+        return angle + 0.1 * speed, speed, torque, torch.arange(2), on
+
+    fields = [Field("angle", "state", (3,), torch.float32), Field("speed", "state", (3,), torch.float32)]
+    fields += [Field("torque", "input", (3,), torch.float32), Field("on", "input", (), torch.bool)]
+    fields += [Field("given", "output", (3,), torch.float32), Field("two", "output", (2,), torch.int64)]
+    fields += [Field("was_on", "output", (), torch.bool)]
+    face = Interface("pendulum", tuple(fields), torch.float32, {"count": 3, "rate": 0.1})
+    args = torch.randn(3, 5).T, torch.randn(5, 3), torch.randn(3), torch.arange(5) % 2 == 0
+    dims = (0, 0, None, 0)
+    got = jit(turn, in_dims=dims, backend=ExportedFile(face))(*args)
+    for x, y in zip(got, torch.vmap(turn, in_dims=dims)(*args), strict=True):
+        torch.testing.assert_close(x, y)
+    with pytest.raises(ValueError, match="'step' is a name of the interface"):
+        Interface("pendulum", tuple(fields), torch.float32, {"step": 0.1})

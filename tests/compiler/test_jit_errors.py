@@ -177,8 +177,8 @@ def test_traced_again_only_for_writes_that_are_seen(
 ) -> None:
     module = sys.modules["mjtorch.compiler.trace"]  # the package has a function of this name
     traces = []
-    original = module._make_fx
-    monkeypatch.setattr(module, "_make_fx", lambda *args, **more: traces.append(args) or original(*args, **more))
+    original = module._record
+    monkeypatch.setattr(module, "_record", lambda *args, **more: traces.append(args) or original(*args, **more))
     found, wanted = jit(f, strict=True)(X), torch.vmap(f)(X)
     assert found.dtype == wanted.dtype
     torch.testing.assert_close(found, wanted)

@@ -49,11 +49,13 @@ def from_c(
     dims = tuple(int(d.contact.dim[c]) for c in contacts)
     limit = int(mujoco.mjtConstraint.mjCNSTR_LIMIT_JOINT)
     types = tuple(int(t) for t in d.efc_type) + (limit,) * spare
+    make = Tensors(m.qpos0.device, dtype)
     plan = solver_plan.from_rows(
         types,
         ids + (0,) * spare,
         dims,
-        make=Tensors(m.qpos0.device, dtype),
+        make=make,
+        by_dof=solver_plan.from_types(mj_model, types, ids + (0,) * spare, make),
         iterations=mj_model.opt.iterations,
     )
     m = m.replace(plan=m.plan.replace(solver=plan))

@@ -53,6 +53,15 @@ def stack() -> str:
     return FLOOR.format("".join(box.format(0.0995 + 0.199 * k, 10.0**k / 100) for k in range(5)))
 
 
+def wedged() -> str:
+    """A palm that turns about its centre of mass, which C takes for rigid, in the floor on both sides; two fingers."""
+    half = '<joint axis="0 1 0" frictionloss="{1}"/><geom type="capsule" fromto="0 0 0 {0}.03 0 0" size=".008"/>'
+    finger = f'<body pos="{{0}}.04 0 .02">{half}<body pos="{{0}}.03 0 0">{half}</body></body>'
+    fingers = "".join(finger.format(side, 0.01) for side in ("", "-"))
+    palm = '<joint axis="0 1 0" damping=".001"/><geom type="box" size=".03 .02 .02" mass=".1"/>'
+    return FLOOR.format(f'<body pos="0 0 .019">{palm}{fingers}</body>')
+
+
 # With the relative errors of acceleration, in the norm of the inertia, that are allowed: typical, and worst.
 MODELS = {
     "chain of 8": (chain(8), 1e-4, 0.1),
@@ -62,6 +71,7 @@ MODELS = {
     "key in hand": (key_in_hand(), 1e-5, 1e-2),
     "heavy arm": (heavy_arm(), 1e-5, 1e-3),
     "stack": (stack(), 1e-5, 1e-3),
+    "wedged": (wedged(), 1e-5, 1e-3),
 }
 
 

@@ -8,7 +8,7 @@ from control_flow.contexts import CONTEXTS, assert_same, compiled, each, nonstri
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mjtorch import control_flow as cf, tree
+from mjtorch import control_flow as cf, jit, tree
 
 
 def zero() -> Tensor:
@@ -106,6 +106,18 @@ def shared_branch(x: Tensor, w: Tensor) -> Any:
     return cf.cond(torch.ones(2).sum() > 1, lambda: x * w, lambda: x + w)
 
 
+def partial_branch(x: Tensor, w: Tensor) -> Any:
+    """Some of what both return they only hand on, also within a loop."""
+    y = 3 * w
+
+    def body(i: Tensor, z: Tensor) -> Tensor:
+        first, second, third = cf.cond(z.sum() > i, lambda: (z * y, x, w), lambda: (z - y, x, w))
+        return first + second * third
+
+    row = cf.cond(x[0] > 0, lambda: torch.stack([x, w])[1], lambda: w)
+    return cf.fori_loop(0, 9, body, x), cf.cond(x.sum() > 0, lambda: (y, w), lambda: (y, w)), row
+
+
 def branches(x: Tensor, w: Tensor) -> Any:
     index = (x[0] * 4).to(torch.int64)
     return cf.switch(index, [lambda x: x * w, lambda x: x + w, lambda x: x, lambda x: w], x)
@@ -173,6 +185,7 @@ PROBLEMS = (
     handed_on,
     branch,
     shared_branch,
+    partial_branch,
     branches,
     branch_in_loop,
     mapped,
@@ -312,3 +325,16 @@ def test_unmarked_function_under_compile() -> None:
     assert_same(torch.compile(lambda x, w: newton_root(x, w)[0] + 1, backend="eager")(x, w), newton_root(x, w)[0] + 1)
     with pytest.raises(Exception, match="nonstrict_trace"):
         compiled(lambda x, w: newton_root(x, w)[0] + 1, "eager")(x, w)
+
+
+def test_what_both_branches_hand_on_is_no_choice() -> None:
+    """It costs nothing, and is the very tensor."""
+
+    def f(x: Tensor, w: Tensor) -> Any:
+        return cf.cond(x.sum() > 0, lambda: (x, w, x + 1), lambda: (x, w, x - 1))
+
+    x, w = torch.randn(3, 2), torch.randn(3, 2)
+    program = jit(f, strict=True).lower(x, w)
+    assert [o.source for o in program.outputs] == [0, 1, -1]
+    graph = make_fx(f)(x[0], w[0])
+    assert len(graph.true_graph_0.graph.find_nodes(op="output")[0].args[0]) == 1

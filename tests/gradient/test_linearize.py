@@ -114,3 +114,11 @@ def after(m: Model, d: Data) -> list[Data]:
     for _ in range(10):
         states.append(mjtorch.step(m, states[-1]))
     return states
+
+
+def test_what_does_not_move() -> None:
+    mj_model = mujoco.MjModel.from_xml_string(
+        "<mujoco><worldbody><geom size='1'/></worldbody><sensor><clock/></sensor></mujoco>"
+    )
+    m = mjtorch.put_model(mj_model)
+    assert [tuple(x.shape) for x in mjtorch.linearize(m, mjtorch.make_data(m))] == [(0, 0), (0, 0), (1, 0), (1, 0)]

@@ -9,7 +9,7 @@ from reference import load, random_state
 from mjtorch.model import Data, Integrator, Model, put_data, put_model
 from mjtorch.smooth.actuation import fwd_actuation
 from mjtorch.smooth.com import com_vel
-from mjtorch.smooth.derivative import free_bias_vel, smooth_vel
+from mjtorch.smooth.derivative import deriv_smooth_vel, free_bias_vel
 from mjtorch.smooth.passive import passive
 from mjtorch.smooth.rne import rne
 
@@ -93,7 +93,7 @@ def test_matches_c(model: str, seed: int, integrator: Integrator) -> None:
     mj_model = load(model)
     m, d, mj_data = prepared(mj_model, seed)
     expected = oracle(mj_model, mj_data, integrator)
-    actual = smooth_vel(m, d, include_bias=integrator == Integrator.IMPLICIT).numpy()
+    actual = deriv_smooth_vel(m, d, include_bias=integrator == Integrator.IMPLICIT).numpy()
     assert np.abs(actual - expected).max() <= 1e-10 * max(1, np.abs(expected).max())
 
 
@@ -105,14 +105,14 @@ def test_disabled(model: str, flags: str) -> None:
         mj_model.opt.disableflags |= getattr(mujoco.mjtDisableBit, f"mjDSBL_{flag}")
     m, d, mj_data = prepared(mj_model, 0)
     expected = oracle(mj_model, mj_data, Integrator.IMPLICIT)
-    assert np.abs(smooth_vel(m, d, True).numpy() - expected).max() <= 1e-10 * np.abs(expected).max()
+    assert np.abs(deriv_smooth_vel(m, d, True).numpy() - expected).max() <= 1e-10 * np.abs(expected).max()
 
 
 def test_disabled_group() -> None:
     mj_model = load(CLAMPED, disableactuator=1 << 2)
     m, d, mj_data = prepared(mj_model, 0)
     expected = oracle(mj_model, mj_data, Integrator.IMPLICIT)
-    assert np.abs(smooth_vel(m, d, True).numpy() - expected).max() <= 1e-10 * np.abs(expected).max()
+    assert np.abs(deriv_smooth_vel(m, d, True).numpy() - expected).max() <= 1e-10 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("model", ["feature/joints", "feature/ball", "feature/free", "feature/fluid"])
@@ -125,7 +125,7 @@ def test_is_the_derivative(model: str) -> None:
         after = rne(m, passive(m, com_vel(m, fwd_actuation(m, after))))
         return after.qfrc_actuator + after.qfrc_passive - after.qfrc_bias
 
-    assert torch.allclose(smooth_vel(m, d, True), torch.func.jacfwd(force)(d.qvel), rtol=1e-10, atol=1e-10)
+    assert torch.allclose(deriv_smooth_vel(m, d, True), torch.func.jacfwd(force)(d.qvel), rtol=1e-10, atol=1e-10)
 
 
 def test_bodies_that_float_alone() -> None:
@@ -142,7 +142,7 @@ def test_vmap_and_gradients(model: str) -> None:
     speeds = torch.stack([d.qvel, torch.zeros_like(d.qvel)])
 
     def derivative(qvel: torch.Tensor) -> torch.Tensor:
-        return smooth_vel(m, com_vel(m, d.replace(qvel=qvel)), True)
+        return deriv_smooth_vel(m, com_vel(m, d.replace(qvel=qvel)), True)
 
     expected = torch.stack([derivative(v) for v in speeds])
     assert torch.allclose(torch.vmap(derivative)(speeds), expected, rtol=1e-12, atol=1e-12)

@@ -6,7 +6,7 @@ from reference import assert_fields_close, load, random_state
 
 from mjtorch.model import put_data, put_model
 from mjtorch.smooth.com import com_vel
-from mjtorch.smooth.derivative import smooth_vel
+from mjtorch.smooth.derivative import deriv_smooth_vel
 from mjtorch.smooth.ellipsoid import ellipsoids, wrench, wrench_derivative
 from mjtorch.smooth.fluid import drag, drag_coefficients, drag_derivative, inertia_box
 from mjtorch.smooth.passive import passive
@@ -64,7 +64,7 @@ def test_ellipsoids_at_rest_have_finite_gradients_and_a_batch() -> None:
 
     def force(qvel: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
         model, moving = m.replace(geom_size=size), com_vel(m, d.replace(qvel=qvel))
-        return torch.cat([passive(model, moving).qfrc_fluid, smooth_vel(model, moving, False).flatten()])
+        return torch.cat([passive(model, moving).qfrc_fluid, deriv_smooth_vel(model, moving, False).flatten()])
 
     speeds = torch.stack([torch.zeros_like(d.qvel), d.qvel])
     for qvel in speeds:

@@ -204,7 +204,7 @@ def test_constant_leaves() -> None:
     assert tree.constant_leaves({"a": plan, "b": [torch.ones(1)]}) == [True, False, False]
 
 
-@pytest.mark.parametrize("module", ["dataclass", "ops"])
+@pytest.mark.parametrize("module", ["dataclass", "ops", "show"])
 def test_examples(module: str) -> None:
     found = doctest.testmod(importlib.import_module(f"mjtorch.tree.{module}"))
     assert found.attempted

@@ -17,12 +17,14 @@ import torch
 from mjtorch.compiler.ir.nodes import BOOL, FLOAT32, FLOAT64, INT
 
 # What an operation takes, and returns: floats, numbers, or anything of one dtype, and the same; of one dtype, and a
-# flag; flags or integers, and the same; a flag and two of one dtype, and that dtype; anything, and what is asked for.
-FLOATS, NUMBERS, COMPARISON, LOGIC, PREDICATE, CHOICE, CAST = (
+# flag; flags or integers, and the same; integers, and the same; a flag and two of one dtype, and that dtype; anything,
+# and what is asked for.
+FLOATS, NUMBERS, COMPARISON, LOGIC, INTEGERS, PREDICATE, CHOICE, CAST = (
     "floats",
     "numbers",
     "comparison",
     "logic",
+    "integers",
     "predicate",
     "choice",
     "cast",
@@ -32,6 +34,7 @@ TAKES = {
     NUMBERS: (FLOAT32, FLOAT64, INT),
     COMPARISON: (FLOAT32, FLOAT64, INT, BOOL),
     LOGIC: (INT, BOOL),
+    INTEGERS: (INT,),
     PREDICATE: (FLOAT32, FLOAT64),
 }
 
@@ -44,6 +47,7 @@ class Op:
     meaning: on arrays of numpy
     quick: whether it is one instruction
     c: the C functions for float and double, if it is those
+    vector: whether `targets/c/functions.h` has a definition for vectors, so that C's are for single numbers only
     aten: the operation of PyTorch with one argument that it is, if it is one
     """
 
@@ -52,6 +56,7 @@ class Op:
     arity: int = 2
     quick: bool = False
     c: tuple[str, str] | None = None
+    vector: bool = False
     aten: str = ""
 
 
@@ -59,9 +64,9 @@ def _torch(f: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[np.ndarray], 
     return lambda x: f(torch.from_numpy(x)).numpy()
 
 
-def _function(name: str, meaning: Callable[..., Any]) -> Op:
+def _function(name: str, meaning: Callable[..., Any], *, vector: bool = False) -> Op:
     """A function of one float that has the same name in PyTorch and in C."""
-    return Op(FLOATS, meaning, 1, c=(f"{name}f", name), aten=name)
+    return Op(FLOATS, meaning, 1, c=(f"{name}f", name), vector=vector, aten=name)
 
 
 OPS: dict[str, Op] = {
@@ -93,6 +98,9 @@ OPS: dict[str, Op] = {
     "or": Op(LOGIC, np.bitwise_or, quick=True),
     "xor": Op(LOGIC, np.bitwise_xor, quick=True),
     "not": Op(LOGIC, np.bitwise_not, 1, quick=True),
+    # by 0 to 63 bits
+    "shl": Op(INTEGERS, np.left_shift, quick=True),
+    "shr": Op(INTEGERS, np.right_shift, quick=True),
     "isfinite": Op(PREDICATE, np.isfinite, 1),
     "isinf": Op(PREDICATE, np.isinf, 1),
     "where": Op(CHOICE, np.where, 3, quick=True),
@@ -107,22 +115,22 @@ OPS: dict[str, Op] = {
     "tan": _function("tan", np.tan),
     "asin": _function("asin", np.arcsin),
     "acos": _function("acos", np.arccos),
-    "atan": _function("atan", np.arctan),
+    "atan": _function("atan", np.arctan, vector=True),
     "sinh": _function("sinh", np.sinh),
     "cosh": _function("cosh", np.cosh),
-    "tanh": _function("tanh", np.tanh),
+    "tanh": _function("tanh", np.tanh, vector=True),
     "asinh": _function("asinh", np.arcsinh),
     "acosh": _function("acosh", np.arccosh),
     "atanh": _function("atanh", np.arctanh),
-    "exp": _function("exp", np.exp),
-    "expm1": _function("expm1", np.expm1),
-    "log": _function("log", np.log),
-    "log1p": _function("log1p", np.log1p),
+    "exp": _function("exp", np.exp, vector=True),
+    "expm1": _function("expm1", np.expm1, vector=True),
+    "log": _function("log", np.log, vector=True),
+    "log1p": _function("log1p", np.log1p, vector=True),
     "log2": _function("log2", np.log2),
     "erf": _function("erf", _torch(torch.erf)),
     "erfc": _function("erfc", _torch(torch.erfc)),
     "lgamma": _function("lgamma", _torch(torch.lgamma)),
-    "atan2": Op(FLOATS, np.arctan2, c=("atan2f", "atan2")),
+    "atan2": Op(FLOATS, np.arctan2, c=("atan2f", "atan2"), vector=True),
     "hypot": Op(FLOATS, np.hypot, c=("hypotf", "hypot")),
     # to integers, as floats
     "floor": Op(FLOATS, np.floor, 1, c=("floorf", "floor")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch
+import numpy as np
 
 from mjtorch.compiler.ir.nodes import BOOL, INT, Assign, Call, Expr, FromIndex, Index, Load, Number, Store, lookup
 from mjtorch.compiler.lower.lowering import Lowering, call
@@ -126,7 +126,7 @@ def triangular(low: Lowering, a: View, b: Array, upper: bool, unit: bool) -> Arr
 
     Many columns are spread over the lanes instead, each solved by one of them.
     """
-    shape: Sequence[int] = (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:])
+    shape: Sequence[int] = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:])
     n, columns, dtype = shape[-2], shape[-1], a.dtype
     # A column lies in one piece, beside the others where each is a lane's.
     out, inverse = low.alloc(shape, dtype), low.alloc((*a.shape[:-2], n), dtype)

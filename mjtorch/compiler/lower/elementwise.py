@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch.fx import Node
 
@@ -298,6 +299,22 @@ def _xor(low: Lowering, node: Node, x: Value, y: Value) -> Lazy:
     return low.elementwise("xor", x, y, dtype=result_dtype(node))
 
 
+@rule("bitwise_left_shift", "__lshift__", "bitwise_right_shift", "__rshift__")
+def _shift(low: Lowering, node: Node, x: Value, bits: Value) -> Lazy:
+    """Shifts of 64 bits or more, or of fewer than none, leave nothing but the sign of what goes right."""
+    if node.meta["val"].dtype != torch.int64:
+        raise NoRule(f"{node.target} of {node.meta['val'].dtype}")
+    left = op_name(node).strip("_") in ("bitwise_left_shift", "lshift")
+    name = "shl" if left else "shr"
+    if isinstance(bits, int) and 0 <= bits < 64:
+        return low.elementwise(name, x, bits, dtype=INT)
+    bits = _once(low, as_dtype(low, bits, INT))
+    least, most = low.elementwise("ge", bits, 0, out=BOOL), low.elementwise("lt", bits, 64, out=BOOL)
+    some = low.store(low.elementwise("and", least, most, dtype=BOOL))
+    shifted = low.elementwise(name, x, choose(low, some, bits, 63), dtype=INT)
+    return choose(low, some, shifted, 0) if left else shifted
+
+
 # --- choices ----------------------------------------------------------------------------------------------------------
 
 
@@ -305,7 +322,7 @@ def choose(low: Lowering, condition: Value, x: Value, y: Value, dtype: str | Non
     """`x` where `condition` holds, else `y`; all broadcast."""
     arrays = c, a, b = [low.array(v) for v in (condition, x, y)]
     kind = dtype or a.dtype
-    shape = tuple(torch.broadcast_shapes(*(v.shape for v in arrays)))
+    shape = tuple(np.broadcast_shapes(*(v.shape for v in arrays)))
 
     def at(index: Any) -> Call:
         chosen = (cast(broadcast(v, shape, index), kind) for v in (a, b))

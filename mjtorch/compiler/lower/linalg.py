@@ -396,7 +396,7 @@ def triangular(low: Lowering, a: View, b: Array, upper: bool, unit: bool = False
     Columns that are zero in all worlds side by side stay so, where there are many: so inactive constraints cost
     nothing. (A zero that meets an infinity or NaN of `A` then gives 0, not NaN.) Each column lies in one piece.
     """
-    shape = (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:])
+    shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:])
     n, columns, dtype = shape[-2], shape[-1], a.dtype
     if isinstance(b, Lazy) and b.cost > 0 and columns >= MANY_ROWS:
         b = low.stored(b)

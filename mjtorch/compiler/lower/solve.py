@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch.fx import Node
 
@@ -93,7 +94,7 @@ def factorise(low: Lowering, x: Value) -> tuple[View, View, View]:
 def solve_factorised(low: Lowering, lu: View, pivots: View, b: Array, adjoint: bool) -> View:
     """Solve `A X = B`, or `A^T X = B`, for stacks of columns `B (..., n, k)`."""
     n, columns, dtype = lu.shape[-1], b.shape[-1], lu.dtype
-    lead = tuple(torch.broadcast_shapes(lu.shape[:-2], b.shape[:-2]))
+    lead = tuple(np.broadcast_shapes(lu.shape[:-2], b.shape[:-2]))
     out = low.alloc((*lead, n, columns), dtype)
     low.store(b, out)
 

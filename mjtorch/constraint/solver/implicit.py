@@ -28,7 +28,7 @@ def attach(p: Problem, qacc: Tensor) -> Tensor:
     if context.nests_forward_mode():
         raise NotImplementedError(SECOND)
     at = qacc.detach()
-    residual = gradient(p, p.M @ at, residuals(p, p.J @ at - p.aref))
+    residual = gradient(p, p.M @ at, residuals(p, p.rows.times(at) - p.aref))
     leaves, spec = pytree.tree_flatten(p)
     return _Minimiser.apply(spec, at, residual, *(x.detach() for x in leaves))
 
@@ -61,7 +61,7 @@ class _Minimiser(torch.autograd.Function):
 
 def _minus_solve(spec: pytree.TreeSpec, leaves: list[Tensor], qacc: Tensor, x: Tensor) -> Tensor:
     p: Problem = pytree.tree_unflatten(leaves, spec)
-    return _First.apply(-hessian_solve(p, residuals(p, p.J @ qacc - p.aref), x))
+    return _First.apply(-hessian_solve(p, residuals(p, p.rows.times(qacc) - p.aref), x))
 
 
 class _First(torch.autograd.Function):

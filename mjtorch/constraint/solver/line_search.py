@@ -93,7 +93,7 @@ class Narrowing(tree.Tree):
 
 def prepare(p: Problem, at: Residuals, Ma: Tensor, search: Tensor) -> Line:
     """What the cost along `search (nv,)` depends on (PrimalPrepare)."""
-    Mv, Jv = p.M @ search, p.J @ search
+    Mv, Jv = p.M @ search, p.rows.times(search)
     cones: tuple[ConeLine, ...] = ()
     for c, start in zip(p.cones, at.slips, strict=True):
         V = Jv[c.rows] * c.scale

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.constraint.solver import line_search
-from mjtorch.constraint.solver.curvature import hessian_solve
+from mjtorch.constraint.solver.curvature import curvature, hessian_solve
 from mjtorch.constraint.solver.problem import Problem, Residuals, cost, gradient, residuals
 from mjtorch.control_flow import while_loop
 from mjtorch.math import linalg
@@ -46,7 +46,8 @@ class Direction(tree.Tree):
 def newton_direction(p: Problem, s: Iterate, at: Residuals) -> Direction:
     """`-H^-1 grad`; stops when the decrease that the quadratic model predicts is below tolerance."""
     Hgrad = hessian_solve(p, at, s.grad)
-    converged = small(p, 0.5 * (s.grad @ Hgrad))
+    decrease = 0.5 * (s.grad @ Hgrad)
+    converged = small(p, decrease) | (decrease < unresolved(p, at))
     # Before the first step the gradient must be small as well: stiff rows hide force errors from the decrement.
     stop = converged & ((s.niter > 0) | small(p, length(s.grad)))
     return Direction(search=-Hgrad, stop=stop, memory=())
@@ -88,7 +89,7 @@ def begin(p: Problem, qacc: Tensor, memory: tuple[Tensor, ...], *, gradient_too:
 
     It is done if the duality gap `grad' M^-1 grad / 2` is below tolerance, and the gradient as well if asked.
     """
-    Ma, jar = p.M @ qacc, p.J @ qacc - p.aref
+    Ma, jar = p.M @ qacc, p.rows.times(qacc) - p.aref
     grad = gradient(p, Ma, residuals(p, jar))
     done = small(p, 0.5 * (grad @ linalg.ltl_solve(p.qLD, grad)))
     if gradient_too:
@@ -143,6 +144,19 @@ def small(p: Problem, x: Tensor) -> Tensor:
     return torch.clamp(p.scale * x, min=0) < p.tolerance
 
 
+def unresolved(p: Problem, at: Residuals) -> Tensor:
+    """What the rounding of the rows' residuals adds to `grad' H^-1 grad / 2`, at most.
+
+    Residuals are differences of numbers of the size of `aref`, so they are off by `eps |aref|`, and the gradient is by
+    `n = J' W eps |aref|`, with `W` the curvatures. As `J H^-1 J' <= W^-1`, `n' H^-1 n <= eps^2 aref' W aref`. In double
+    precision, as in C, all is taken to be exact.
+    """
+    if p.aref.dtype != torch.float32:
+        return torch.zeros_like(p.scale)
+    error = torch.finfo(torch.float32).eps * p.aref
+    return 0.5 * (curvature(p, at)[: p.nefc] * error) @ error
+
+
 def length(x: Tensor) -> Tensor:
     """Euclidean length of a vector."""
     return (x @ x).sqrt()
@@ -150,7 +164,7 @@ def length(x: Tensor) -> Tensor:
 
 def warmstart(p: Problem, previous: Tensor, efc_b: Tensor) -> Tensor:
     """The better of `previous (nv,)`, the last step's acceleration, and the unconstrained one (warmstart)."""
-    jar = p.J @ previous - p.aref
+    jar = p.rows.times(previous) - p.aref
     inertial = 0.5 * (p.M @ previous - p.qfrc_smooth) @ (previous - p.qacc_smooth)
     worse = cost(p, residuals(p, jar)) + inertial > cost(p, residuals(p, efc_b))
     return torch.where(worse | ~p.active.any(), p.qacc_smooth, previous)

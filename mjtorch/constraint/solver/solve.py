@@ -29,7 +29,7 @@ def solve(m: Model, d: Data) -> Data:
             solver_niter=torch.zeros_like(d.solver_niter),
         )
     problem = build(m, d)
-    efc_b = d.efc_J @ d.qacc_smooth - d.efc_aref
+    efc_b = problem.rows.times(d.qacc_smooth) - d.efc_aref
     # Loops see none of the derivatives.
     fixed, fixed_b = tree.map(torch.Tensor.detach, (problem, efc_b))
     previous = d.qacc_warmstart.detach()
@@ -46,9 +46,11 @@ def inv_constraint(m: Model, d: Data) -> Data:
     if not d.efc_J.numel():
         return d.replace(qfrc_constraint=torch.zeros_like(d.qfrc_constraint))
     problem = build(m, d)
-    at = residuals(problem, problem.J @ d.qacc - problem.aref)
+    at = residuals(problem, problem.rows.times(d.qacc) - problem.aref)
     efc_force = force(problem, at)
-    return d.replace(efc_force=efc_force, efc_state=state(m, problem, at), qfrc_constraint=efc_force @ problem.J)
+    return d.replace(
+        efc_force=efc_force, efc_state=state(m, problem, at), qfrc_constraint=problem.rows.transpose_times(efc_force)
+    )
 
 
 def _primal(m: Model, d: Data, problem: Problem, p: Problem, efc_b: Tensor, previous: Tensor) -> Data:
@@ -58,28 +60,28 @@ def _primal(m: Model, d: Data, problem: Problem, p: Problem, efc_b: Tensor, prev
     found = solver(p, start, m.opt.iterations, m.opt.ls_iterations)
     qacc = attach(problem, found.qacc)
     at = residuals(p, found.jar)
-    efc_force = value_of(force(p, at), force(problem, residuals(problem, problem.J @ qacc - problem.aref)))
+    efc_force = value_of(force(p, at), force(problem, residuals(problem, problem.rows.times(qacc) - problem.aref)))
     return d.replace(
         qacc=qacc,
         efc_force=efc_force,
         efc_state=state(m, p, at),
-        qfrc_constraint=efc_force @ problem.J,
+        qfrc_constraint=problem.rows.transpose_times(efc_force),
         solver_niter=found.niter,
     )
 
 
 def _dual(m: Model, d: Data, problem: Problem, p: Problem, efc_b: Tensor, previous: Tensor) -> Data:
     cold = m.opt.disabled(DisableBit.WARMSTART)
-    start = torch.zeros_like(efc_b) if cold else force(p, residuals(p, p.J @ previous - p.aref))
+    start = torch.zeros_like(efc_b) if cold else force(p, residuals(p, p.rows.times(previous) - p.aref))
     frictionloss = d.efc_frictionloss.detach()
     found, niter = solve_pgs(m, p, frictionloss, efc_b, visits(m, d, m.plan.solver.block_slot), start)
-    qacc = attach(problem, p.qacc_smooth + linalg.ltl_solve(p.qLD, found @ p.J))
-    efc_force = value_of(found, force(problem, residuals(problem, problem.J @ qacc - problem.aref)))
+    qacc = attach(problem, p.qacc_smooth + linalg.ltl_solve(p.qLD, p.rows.transpose_times(found)))
+    efc_force = value_of(found, force(problem, residuals(problem, problem.rows.times(qacc) - problem.aref)))
     return d.replace(
         qacc=qacc,
         efc_force=efc_force,
         efc_state=dual_state(m, p, frictionloss, found),
-        qfrc_constraint=efc_force @ problem.J,
+        qfrc_constraint=problem.rows.transpose_times(efc_force),
         solver_niter=niter,
     )
 
@@ -90,7 +92,7 @@ def _noslip(m: Model, d: Data, problem: Problem, p: Problem, efc_b: Tensor) -> D
     order = visits(m, d, m.plan.noslip.slot)
     found, niter = solve_noslip(m, p, friction, frictionloss, efc_b, order, d.efc_force.detach())
     efc_force = value_of(found, d.efc_force)
-    qfrc_constraint = efc_force @ problem.J
+    qfrc_constraint = problem.rows.transpose_times(efc_force)
     return d.replace(
         qacc=problem.qacc_smooth + linalg.ltl_solve(problem.qLD, qfrc_constraint),
         efc_force=efc_force,

@@ -16,6 +16,7 @@ from mjtorch.model.plan import (
     integration,
     kinematics,
     noslip,
+    option,
     passive,
     plastic,
     ray,
@@ -32,6 +33,7 @@ from mjtorch.model.plan.history import HistoryPlan
 from mjtorch.model.plan.integration import IntegrationPlan
 from mjtorch.model.plan.kinematics import KinematicsPlan
 from mjtorch.model.plan.noslip import NoslipPlan
+from mjtorch.model.plan.option import OptionPlan
 from mjtorch.model.plan.passive import PassivePlan
 from mjtorch.model.plan.plastic import PlasticPlan
 from mjtorch.model.plan.ray import RayPlan
@@ -63,6 +65,7 @@ class Plan(tree.Tree):
     noslip: NoslipPlan
     sensor: SensorPlan
     ray: RayPlan
+    option: OptionPlan
 
 
 def build(
@@ -91,4 +94,5 @@ def build(
         noslip=noslip.build(mj_model, make, constraints),
         sensor=sensor.build(mj_model, make, collisions, constraints),
         ray=ray.build(mj_model, make),
+        option=option.build(mj_model),
     )

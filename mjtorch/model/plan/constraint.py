@@ -16,6 +16,10 @@ from mjtorch.model.plan.geom_pairs import GeomPair, tried_pairs
 from mjtorch.model.plan.tendon import moving_tendons
 from mjtorch.model.plan.tensors import Tensors
 
+# A body whose inverse weight is less than this part of what turning it adds at its geoms may make rigid rows: the
+# softest that C allows are 1e-4 of the weight, and the hardest that single precision resolves 1e-6 of the truth.
+RIGID = 0.01
+
 
 @tree.dataclass(kw_only=True)
 class EqualityPlan(tree.Tree):
@@ -160,6 +164,8 @@ class ConstraintPlan(tree.Tree):
     efc_id: static, the equality, dof, tendon, joint or contact slot that each row belongs to
     ne, nf, nl, nc: static, number of equality, friction, limit and contact rows
     all_spring: static, whether `spring` is 1 everywhere
+    has_rigid_body: static, whether a geom lies so far from the axis that its body turns about, through the centre of
+        mass, that contacts with it are rigid to C
     root: static, the root of the only kinematic tree that moves, -1 if there are several
     element: (nefc,) element of each row, in [equality, friction, limit, contact, friction of elliptic contacts]
     spring: (nelement,) 0 for elements without position: frictional dofs, tendons, friction of elliptic contacts
@@ -174,6 +180,7 @@ class ConstraintPlan(tree.Tree):
     nl: int = tree.field(static=True)
     nc: int = tree.field(static=True)
     all_spring: bool = tree.field(static=True)
+    has_rigid_body: bool = tree.field(static=True)
     root: int = tree.field(static=True)
     element: Tensor
     spring: Tensor
@@ -240,6 +247,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors, collision: CollisionPlan) -> 
         nl=nl,
         nc=nc,
         all_spring=bool(spring.all()),
+        has_rigid_body=_has_rigid_body(m),
         root=roots.pop() if len(roots) == 1 else -1,
         element=b.make.ints([*eq_element, *range(len(equality.id), before), *(before + e for e in contact_element)]),
         spring=b.make.floats(spring, nelement),
@@ -251,6 +259,15 @@ def build(mj_model: mujoco.MjModel, make: Tensors, collision: CollisionPlan) -> 
         tendon=tendon,
         contact=contact,
     )
+
+
+def _has_rigid_body(m: mujoco.MjModel) -> bool:
+    """Whether there is a body whose inverse weight, at its centre of mass, is much less than at one of its geoms."""
+    body = m.geom_bodyid
+    arm = np.linalg.norm(m.geom_pos - m.body_ipos[body], axis=1) + m.geom_rbound
+    weight, turning = m.body_invweight0[body].T
+    collides = (m.geom_contype | m.geom_conaffinity) != 0
+    return bool((collides & (weight < RIGID * turning * arm * arm)).any())
 
 
 def _equality(b: _Builder) -> tuple[EqualityPlan, list[int], list[int]]:

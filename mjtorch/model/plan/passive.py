@@ -26,7 +26,7 @@ class PassivePlan(tree.Tree):
 
     Every hinge and slide joint counts as a spring, every dof as damped, so that stiffness and damping may be batched or
     trained from zero. What costs more is left out where it is zero in the model that was put: springs of ball and free
-    joints, polynomial terms, gravity compensation (`body_gravcomp`), the fluid (`opt.density`, `opt.viscosity`).
+    joints, polynomial terms, gravity compensation (`body_gravcomp`).
 
     scalar_joint, scalar_qpos: (nscalar,) hinge and slide joints, their address in qpos
     quat_qpos: (nturn, 4), shift_qpos: (nshift, 3) addresses in qpos of the ball and free joints with springs
@@ -59,7 +59,6 @@ class PassivePlan(tree.Tree):
     stiffness_poly: bool = tree.field(static=True)
     damping_poly: bool = tree.field(static=True)
     gravcomp: bool = tree.field(static=True)
-    fluid: bool = tree.field(static=True)
 
 
 def build(mj_model: mujoco.MjModel, make: Tensors) -> PassivePlan:
@@ -88,7 +87,6 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> PassivePlan:
         stiffness_poly=bool((mj_model.jnt_stiffnesspoly != 0).any()),
         damping_poly=bool(mj_model.dof_dampingpoly.any() or damping(mj_model, on_joint(mj_model))[:, 1:].any()),
         gravcomp=bool((mj_model.body_gravcomp != 0).any()),
-        fluid=bool(mj_model.opt.density or mj_model.opt.viscosity),
     )
 
 

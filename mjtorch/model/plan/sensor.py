@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.math.vector import MIN_VALUE
+from mjtorch.model.enums import ObjType
 from mjtorch.model.plan import contact_sensor, distance, range_finder, tactile, volume
 from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.constraint import ConstraintPlan
@@ -71,16 +72,6 @@ class SensorType(enum.IntEnum):
     CLOCK = 45
     TACTILE = 46
     USER = 48
-
-
-class ObjType(enum.IntEnum):
-    """mjtObj, the ones that have a frame."""
-
-    BODY = 1
-    XBODY = 2
-    GEOM = 5
-    SITE = 6
-    CAMERA = 7
 
 
 # mjtSensor values that `put_model` accepts.

@@ -15,6 +15,24 @@ FRICTION = (int(CONSTRAINT.mjCNSTR_FRICTION_DOF), int(CONSTRAINT.mjCNSTR_FRICTIO
 
 
 @tree.dataclass(kw_only=True)
+class RowsPlan(tree.Tree):
+    """Which rows have one dof, the same in all states: friction of dofs, limits of hinges and slides.
+
+    nsingle: static, how many
+    in_order: static, whether they are the first
+    order: (nefc,) these rows, then the others; source: (nefc,) where each row lies in the others, then these
+    dof: (nsingle,) their dofs, column: (nsingle, nv) one-hot
+    """
+
+    nsingle: int = tree.field(static=True)
+    in_order: bool = tree.field(static=True)
+    order: Tensor
+    source: Tensor
+    dof: Tensor
+    column: Tensor
+
+
+@tree.dataclass(kw_only=True)
 class SolverPlan(tree.Tree):
     """How the rows fall into families of cost, and into the blocks that PGS visits.
 
@@ -35,6 +53,7 @@ class SolverPlan(tree.Tree):
     block_cone: (nblock,) the cone of a block; the number of cones where it has none
     block_slot: (nblock,) the contact slot of a block; -1 where it has none
     draws: (iterations * (nblock - 1),) random numbers that shuffle the blocks; only one if the solver is not PGS
+    rows: which of them have one dof
     """
 
     low: Tensor
@@ -53,6 +72,7 @@ class SolverPlan(tree.Tree):
     block_cone: Tensor
     block_slot: Tensor
     draws: Tensor
+    rows: RowsPlan
 
     @property
     def ncone(self) -> int:
@@ -74,6 +94,7 @@ def build(
         collision.contact_dim,
         make=make,
         iterations=int(mj_model.opt.iterations) if pgs else 0,
+        by_dof=from_types(mj_model, constraint.efc_type, constraint.efc_id, make),
     )
 
 
@@ -84,6 +105,7 @@ def from_rows(
     *,
     make: Tensors,
     iterations: int,
+    by_dof: RowsPlan,
 ) -> SolverPlan:
     """The plan for rows of the given types; `efc_id` of a contact row is its slot in `contact_dim`."""
     kind = np.array(efc_type, dtype=np.int64)
@@ -116,6 +138,27 @@ def from_rows(
         block_cone=make.ints([cone_of.get(rows[0], len(cones)) for rows in blocks]),
         block_slot=make.ints([efc_id[rows[0]] if is_contact[rows[0]] else -1 for rows in blocks]),
         draws=make.ints(_pcg32(max(1, iterations * (len(blocks) - 1)))),
+        rows=by_dof,
+    )
+
+
+def from_types(m: mujoco.MjModel, efc_type: tuple[int, ...], efc_id: tuple[int, ...], make: Tensors) -> RowsPlan:
+    """Which of the rows of the given types have one dof."""
+    dof = np.full(len(efc_type), -1)
+    for row, (kind, number) in enumerate(zip(efc_type, efc_id, strict=True)):
+        if kind == CONSTRAINT.mjCNSTR_FRICTION_DOF:
+            dof[row] = number
+        elif kind == CONSTRAINT.mjCNSTR_LIMIT_JOINT and m.jnt_type[number] != mujoco.mjtJoint.mjJNT_BALL:
+            dof[row] = m.jnt_dofadr[number]
+    single = dof[dof >= 0]
+    order = np.argsort(dof < 0, kind="stable")
+    return RowsPlan(
+        nsingle=len(single),
+        in_order=bool((order == np.arange(len(order))).all()),
+        order=make.ints(order),
+        source=make.ints(np.argsort(np.roll(order, -len(single)))),
+        dof=make.ints(single),
+        column=make.floats(np.eye(m.nv)[single], len(single), m.nv),
     )
 
 

@@ -44,18 +44,23 @@ from mjtorch.compiler.ir.walk import atoms, indices, walk
 TYPES = {FLOAT32: "vf", FLOAT64: "vd", INT: "vi", BOOL: "vb"}
 SCALARS = {FLOAT32: "float", FLOAT64: "double", INT: "int64_t", BOOL: "uint8_t"}
 LETTER = {FLOAT32: "F", FLOAT64: "D", INT: "I", BOOL: "B"}
-INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^"}
+INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^", "shl": "<<", "shr": ">>"}
 PREFIX = {"neg": "-", "not": "~"}
 # What divides integers, for powers of two.
 SHIFTS = {"idiv_floor": "({0}>>{1})", "remainder": "({0}&{2})"}
 VECTOR = pathlib.Path(__file__).with_name("vector.h")
+FUNCTIONS = VECTOR.with_name("functions.h")
 
 
 def vector_header() -> str:
-    """What printed programs compute with: `vector.h`, and the C functions that the table of operations names."""
+    """What printed programs compute with: `vector.h`, `functions.h`, and what the table of ops calls of C."""
     macros = {1: "BOTH", 2: "BOTH2"}
-    lines = [f"{macros[op.arity]}({name}, {op.c[0]}, {op.c[1]})" for name, op in OPS.items() if op.c is not None]
-    return VECTOR.read_text().replace("/*FUNCTIONS*/", "\n".join(lines))
+    called: dict[bool, list[str]] = {False: [], True: []}
+    for name, op in OPS.items():
+        if op.c is not None:
+            called[op.vector].append(f"{macros[op.arity]}({name}, {op.c[0]}, {op.c[1]})")
+    text = VECTOR.read_text().replace('#include "functions.h"', FUNCTIONS.read_text())
+    return text.replace("/*FUNCTIONS*/", "\n".join(called[False])).replace("/*ONE BY ONE*/", "\n".join(called[True]))
 
 
 class Printer(ABC):

@@ -256,8 +256,16 @@ ARITHMETIC(D, vd)
   }
 #define BOTH(name, f32, f64) LANEWISE(F, vf, name, f32) LANEWISE(D, vd, name, f64)
 #define BOTH2(name, f32, f64) LANEWISE2(F, vf, name, f32) LANEWISE2(D, vd, name, f64)
-// Those of C, one line each.
+// Those of C, one line each, and those that vectors have definitions of.
 /*FUNCTIONS*/
+// Adding and subtracting 1.5 * 2^23 (or 2^52) rounds to an integer.
+INLINE vf round_fastF(vf x) { return (x + SF(12582912.0f)) - SF(12582912.0f); }
+INLINE vd round_fastD(vd x) { return (x + SD(6755399441055744.0)) - SD(6755399441055744.0); }
+#if N > 1
+#include "functions.h"
+#else
+/*ONE BY ONE*/
+#endif
 // Squares are common enough to be worth a test; the result of a world does not depend on its neighbours.
 #define POWER(L, vector, call)                                                           \
   INLINE vector pow##L(vector x, vector y) {                                             \
@@ -329,9 +337,6 @@ DERIVED(D, vd)
     sincos##L(x, s, c);                                                                  \
     return c;                                                                            \
   }
-// Adding and subtracting 1.5 * 2^23 (or 2^52) rounds to an integer.
-INLINE vf round_fastF(vf x) { return (x + SF(12582912.0f)) - SF(12582912.0f); }
-INLINE vd round_fastD(vd x) { return (x + SD(6755399441055744.0)) - SD(6755399441055744.0); }
 INLINE vf floor_fastF(vf x) { vf r = round_fastF(x); return selF(gtF(r, x), r - SF(1), r); }
 INLINE vd floor_fastD(vd x) { vd r = round_fastD(x); return selD(gtD(r, x), r - SD(1), r); }
 INLINE vf abs_fastF(vf x) { return selF(ltF(x, SF(0)), -x, x); }

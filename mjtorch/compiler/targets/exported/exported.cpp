@@ -36,11 +36,11 @@ namespace {
 const NAME_field FIELD[] = {
 /*FIELDS*/
 };
-// Where the step reads and writes each field: the number of an input and of an output (-1: none); an output that is not
-// computed is a copy of input `source`, or `constant`. `initial` stands for an input that is not given.
+// Where the step reads and writes each field: the number of an input and of an output (-1: none). `initial` stands for an
+// input that is not given.
 const struct {
-  int bytes, input, output, source;
-  void const *initial, *constant;
+  int bytes, input, output;
+  void const* initial;
 } SLOT[] = {
 /*SLOTS*/
 };
@@ -93,12 +93,6 @@ bool step_tile(void* const* given, int64_t first, int64_t count) {
     next += ROUND(size * SLOT[k].bytes * N);
   }
   run_tile(in, out, 0, count, scratch.data);
-  for (int k = 0; k < FIELDS; ++k) {
-    if (SLOT[k].output < 0) continue;
-    Array const& result = out[SLOT[k].output];
-    if (SLOT[k].source >= 0) copy(k, result, in[SLOT[k].source], count);
-    if (SLOT[k].constant) copy(k, result, Array{(void*)SLOT[k].constant, 1, 0}, count);
-  }
   for (int k = 0; k < FIELDS; ++k)
     if (SLOT[k].output >= 0 && user[k].data) copy(k, user[k], out[SLOT[k].output], count);
   return true;

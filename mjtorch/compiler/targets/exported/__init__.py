@@ -1,0 +1,1 @@
+"""Programs as one C++ file with a C interface, which needs nothing but a C++ compiler."""

@@ -1,0 +1,1 @@
+"""Gymnasium's MuJoCo tasks, version 5."""

@@ -1,0 +1,42 @@
+"""`make`: environments by name."""
+
+import difflib
+from typing import Any
+
+from mjtorch.envs.env import with_tensors
+from mjtorch.envs.gymnasium.table import TASKS, load
+from mjtorch.envs.wrappers.episode import AutoReset, EpisodeStatistics, Mode, TimeLimit
+
+# Gymnasium's version of its tasks that these are.
+VERSION = "-v5"
+
+
+def names() -> tuple[str, ...]:
+    """What `make` can make."""
+    return tuple(f"{name}{VERSION}" for name in TASKS)
+
+
+def make(name: str, *, limit: int | None = None, mode: Mode = "next_step", **parameters: Any) -> AutoReset:
+    """An environment by its name, such as "Ant-v5", with a time limit, statistics of episodes, and resets.
+
+        env = mjtorch.envs.make("Ant-v5", healthy_reward=0.5, dtype=torch.float64)
+
+    Args:
+        name: one of `names()`, Gymnasium's MuJoCo tasks; their models come out of the installed package `gymnasium`.
+        limit: steps after which an episode is truncated, if not those of the task.
+        mode: when worlds whose episode is over begin another one; see `AutoReset`.
+        **parameters: Gymnasium's own, such as `forward_reward_weight`, `frame_skip` or `xml_file`; and `device`,
+            `dtype` and `contact_capacity` as for `put_model`.
+
+    Raises:
+        ValueError: there is no such environment.
+        TypeError: it has no such parameter.
+        ModuleNotFoundError: Gymnasium is not installed.
+    """
+    if name not in names():
+        close = difflib.get_close_matches(name, names(), cutoff=0.4) or names()
+        raise ValueError(f"make: there is no environment {name!r}; did you mean {' or '.join(close)}?")
+    base = name.removesuffix(VERSION)
+    task = load(base, **parameters)
+    limited = TimeLimit(env=task, limit=TASKS[base].steps if limit is None else limit)
+    return with_tensors(AutoReset(env=EpisodeStatistics(env=limited), mode=mode))

@@ -1,0 +1,50 @@
+"""Which options the plans were made for: those that a `Model` cannot take up any more once it is put."""
+
+import mujoco
+
+from mjtorch import tree
+from mjtorch.model.option import DisableBit, Solver
+
+# What these switch off has no place in plans made without it; it can be switched off later, but not on.
+ONLY_OFF = (
+    DisableBit.CONSTRAINT,
+    DisableBit.EQUALITY,
+    DisableBit.FRICTIONLOSS,
+    DisableBit.LIMIT,
+    DisableBit.CONTACT,
+)
+# These choose the pairs of geoms, their order, and how many contacts each can have.
+FIXED = (DisableBit.FILTERPARENT, DisableBit.MIDPHASE, DisableBit.NATIVECCD, DisableBit.MULTICCD)
+
+
+@tree.dataclass(kw_only=True)
+class OptionPlan(tree.Tree):
+    """Options that plans depend on, all static.
+
+    cone: mjtCone
+    disableflags: of those, the flags in `ONLY_OFF` and `FIXED`
+    sweeps: `iterations` if the solver is PGS, which needs random numbers for them, else 0
+    noslip, sdf: whether there are iterations of the noslip solver, and of contacts of signed distance fields
+    delayed: whether sensors have delays, which RK4 does not support
+    """
+
+    cone: int = tree.field(static=True)
+    disableflags: int = tree.field(static=True)
+    sweeps: int = tree.field(static=True)
+    noslip: bool = tree.field(static=True)
+    sdf: bool = tree.field(static=True)
+    delayed: bool = tree.field(static=True)
+
+
+def build(mj_model: mujoco.MjModel) -> OptionPlan:
+    """The plan for `mj_model`."""
+    opt = mj_model.opt
+    planned = sum(int(flag) for flag in (*ONLY_OFF, *FIXED))
+    return OptionPlan(
+        cone=int(opt.cone),
+        disableflags=int(opt.disableflags) & planned,
+        sweeps=int(opt.iterations) if int(opt.solver) == Solver.PGS else 0,
+        noslip=opt.noslip_iterations > 0,
+        sdf=opt.sdf_iterations > 0,
+        delayed=bool(mj_model.sensor_delay.any()),
+    )
