@@ -113,3 +113,12 @@ def test_command_line(options: tuple[str, ...], said: str) -> None:
 def test_the_cost_model_explains_itself() -> None:
     command = [sys.executable, str(BENCHMARKS / "cost_model.py"), "--help"]
     assert "one quick operation" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_environments_take_turns() -> None:
+    """A side that is not there is a line, and not the end."""
+    options = ("--sides", "gymnasium", "envpool", "--repeats", "1", "--seconds", "0.1", "--envpool-python")
+    command = [sys.executable, str(BENCHMARKS / "environments.py"), "InvertedPendulum-v5", *options, sys.executable]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "InvertedPendulum-v5: envpool cannot run: ModuleNotFoundError" in said
+    assert "gymnasium" in said.splitlines()[-1] and "1.00" in said.splitlines()[-1]

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mjtorch.math.shape import parts, reach
+from mjtorch.math.shape import Boxes, apart, parts, reach
 from mjtorch.math.vector import dot
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.collision import Family
@@ -26,14 +26,16 @@ class Chosen(NamedTuple):
     lost: Tensor | None
 
 
-def bounds(m: Model, d: Data) -> Tensor:
-    """How far (ngeom, 3) [m] geoms reach from their centres along the axes of the world; planes, not at all.
+def bounds(m: Model, d: Data) -> Boxes:
+    """Boxes around all geoms; planes have none.
 
-    That is exact for all but meshes, whose box is that of the hull in its own frame.
+    Those along the axes of the world are exact but for meshes: they are around the boxes of these.
     """
     p = m.plan.collision
     half, round, radius = parts(p.geom_type, m.geom_size.detach())
-    return reach(d.geom_xmat.detach(), half + p.hull_reach, round, radius)
+    half = half + p.hull_reach
+    pos, mat = d.geom_xpos.detach(), d.geom_xmat.detach()
+    return Boxes(pos, mat, half + round + radius[:, None], reach(mat, half, round, radius))
 
 
 def everything(family: Family) -> Chosen:
@@ -41,14 +43,14 @@ def everything(family: Family) -> Chosen:
     return Chosen(None, family.geom, family.candidate, None, None)
 
 
-def chosen(m: Model, d: Data, family: Family, bound: Tensor, threshold: Tensor) -> Chosen:
+def chosen(family: Family, bound: Boxes, threshold: Tensor) -> Chosen:
     """As many pairs of each block as it has places: those whose boxes overlap, the deepest first.
 
-    bound: (ngeom, 3) [m] of `bounds`; threshold: (ncandidate,) [m] how near to each other candidates matter
+    threshold: (ncandidate,) [m] how near to each other candidates matter
     """
     if not family.bounded:
         return everything(family)
-    gap = above_planes(m, d, family) if family.planes else between_boxes(d, family, bound)
+    gap = above_planes(family, bound) if family.planes else apart(bound, *family.geom)
     near = gap <= threshold[family.candidate].detach()
     if not family.selects:
         return everything(family)._replace(near=near)
@@ -66,21 +68,12 @@ def chosen(m: Model, d: Data, family: Family, bound: Tensor, threshold: Tensor) 
     return Chosen(pair, family.geom[:, pair], family.candidate[pair], near[pair], torch.stack(lost).sum())
 
 
-def between_boxes(d: Data, family: Family, bound: Tensor) -> Tensor:
-    """How far apart (n,) [m] the boxes of the pairs of a family are, along an axis of the world; bound: of `bounds`."""
-    one, two = family.geom
-    center = d.geom_xpos.detach()
-    return ((center[two] - center[one]).abs() - bound[one] - bound[two]).amax(-1)
-
-
-def above_planes(m: Model, d: Data, family: Family) -> Tensor:
+def above_planes(family: Family, bound: Boxes) -> Tensor:
     """How high (n,) [m] above planes, the first geoms of a family, the boxes of the second ones begin."""
     plane, other = family.geom
-    center, mat, p = d.geom_xpos.detach(), d.geom_xmat.detach(), m.plan.collision
-    half, round, radius = parts(p.geom_type[other], m.geom_size.detach()[other])
-    turned = mat[plane].mT @ mat[other]
-    below = reach(turned, half + p.hull_reach[other], round, radius)[:, 2]
-    return dot(center[other] - center[plane], mat[plane][..., 2]) - below
+    up = bound.mat[plane][..., 2]
+    below = ((up[:, None] @ bound.mat[other])[:, 0].abs() * bound.own[other]).sum(-1)
+    return dot(bound.pos[other] - bound.pos[plane], up) - below
 
 
 def deepest(order: Tensor, count: int) -> Tensor:

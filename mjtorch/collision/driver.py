@@ -100,7 +100,7 @@ def candidates(m: Model, d: Data, axis: Tensor, threshold: Tensor) -> Found:
     which, lost = [p.round_candidate] if rows else [], []
     bound = bounds(m, d) if any(family.bounded for family in p.families) else None
     for family in p.families:
-        pairs = everything(family) if bound is None else chosen(m, d, family, bound, threshold)
+        pairs = everything(family) if bound is None else chosen(family, bound, threshold)
         start = 0
         for block, points in zip(family.blocks, family_contacts(m, d, family, pairs, threshold), strict=True):
             normal, pos = points.normal.flatten(0, 1), points.pos.flatten(0, 1)

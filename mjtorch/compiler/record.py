@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch._decomp
 from torch import Tensor
-from torch._decomp import decomposition_table
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.utils._mode_utils import no_dispatch
@@ -133,6 +133,9 @@ class Recorded(GraphModule):
         """What the graph computes."""
         return Interpreter(self).run(*args)
 
+    def __str__(self) -> str:
+        return self.print_readable(print_output=False)
+
 
 class Frame:
     """A graph that is being recorded: that of the function, or of a body."""
@@ -201,17 +204,15 @@ class GraphRecorder(_Handler, Recorder):
         finally:
             self.frame, self.recording = around, was
 
-    @contextlib.contextmanager
-    def lines(self, source: Callable[[], Source | None]) -> Iterator[None]:
-        """Let the nodes that are made inside know where they come from, unless they do."""
-        root = self.frame.graph._root
-        last = root._prev
-        yield
-        if root._prev is last or (found := source()) is None:
-            return
-        node = root._prev
-        while node is not last:
-            node.meta.setdefault("source", found)
+    def last(self) -> Node:
+        """The newest node of the graph that is being recorded."""
+        return self.frame.graph._root._prev
+
+    def note(self, last: Node, source: Source | None) -> None:
+        """Let the nodes after `last` know where they come from, unless they do."""
+        node = self.last()
+        while source is not None and node is not last:
+            node.meta.setdefault("source", source)
             node = node._prev
 
     def _input(self, k: int, x: Tensor) -> Traced:
@@ -417,8 +418,9 @@ class GraphRecorder(_Handler, Recorder):
             nodes = substituted(operands, self._node)
             held = self.frame.bodies(prefixes, graphs)
             node_args = *nodes[:place], *held, *nodes[place:]
-            with self.lines(self.places.here):
-                self._attach(out, self.frame.graph.create_node("call_function", op, node_args, {}, op.__name__))
+            last = self.last()
+            self._attach(out, self.frame.graph.create_node("call_function", op, node_args, {}, op.__name__))
+            self.note(last, self.places.here())
         return out
 
 
@@ -431,8 +433,10 @@ class Replay(Interpreter):
 
     def run_node(self, n: Node) -> Any:
         """The value of a node."""
-        with self.recorder.lines(lambda: n.meta.get("source")):
-            return super().run_node(n)
+        last = self.recorder.last()
+        out = super().run_node(n)
+        self.recorder.note(last, n.meta.get("source"))
+        return out
 
 
 def _replayed(f: Callable[..., Any], recorder: GraphRecorder) -> Callable[..., Any]:
@@ -462,4 +466,4 @@ def _follows_values(func: OpOverload, given: Sequence[Tensor], kwargs: dict[str,
 
 def parts(func: OpOverload) -> Callable[..., Any] | None:
     """How PyTorch takes an operation apart, if it does."""
-    return decomposition_table.get(func)
+    return torch._decomp.decomposition_table.get(func)

@@ -276,11 +276,14 @@ class _TensorIndices(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.on = False  # as every mode is while it is asked
+        last = self.recorder.last()
         try:
-            with self.recorder.lines(self.recorder.places.here):
-                return self._call(func, args, kwargs or {})
+            out = self._call(func, args, kwargs or {})
         finally:
             self.on = True
+        if self.recorder.last() is not last:
+            self.recorder.note(last, self.recorder.places.here())
+        return out
 
     def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
         if func is Tensor.__getitem__:

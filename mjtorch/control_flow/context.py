@@ -133,11 +133,6 @@ def traced(x: Tensor) -> Tensor:
     return x if isinstance(unwrap(x), UNKNOWN) else x.view_as(x)
 
 
-def operators() -> Any:
-    """The loops and branches of whoever is recording: `while_loop`, `scan`, `cond`."""
-    return recorder() or torch.ops.higher_order
-
-
 def recorder() -> Recorder | None:
     """The innermost compiler of its own at work."""
     return next((mode for mode in reversed(_get_current_dispatch_mode_stack()) if isinstance(mode, Recorder)), None)

@@ -183,7 +183,9 @@ def _while_operator(cond: FlatFunction, body: FlatFunction, n: int, operands: Se
     if not context.is_recording():
         return one_trip(cond, body, carry, captured)
     start, test = tuple(_contiguous(carry)), _own_memory(cond)
-    return list(context.operators().while_loop(lambda *x: test(*x)[0], _own_memory(body), start, tuple(captured)))
+    recorder = context.recorder()
+    loop = torch.ops.higher_order.while_loop if recorder is None else recorder.while_loop
+    return list(loop(lambda *x: test(*x)[0], _own_memory(body), start, tuple(captured)))
 
 
 def _contiguous(values: Sequence[Tensor]) -> list[Tensor]:
@@ -196,11 +198,12 @@ def _scan_operator(step: FlatFunction, m: int, k: int, operands: Sequence[Tensor
 
     Not `torch.ops.higher_order.scan`, because Inductor (2.13) confuses the bodies of nested scans.
     """
-    if context.is_recording() and context.wants_scans():
+    recorder = context.recorder()
+    if recorder is not None and recorder.recording:
         init = _contiguous(operands[:m])
         # It takes neither two views of one tensor nor, in a traced function, tensors that have data (2.13).
         rest = fresh([context.traced(x) for x in operands[m:]], ())
-        return list(context.operators().scan(_listed(_own_memory(step)), init, rest[:k], tuple(rest[k:])))
+        return list(recorder.scan(_listed(_own_memory(step)), init, rest[:k], tuple(rest[k:])))
     length = operands[m].shape[0]
     if context.in_compiled_backward():
         if length > BACKWARD_LIMIT:
@@ -235,4 +238,6 @@ def _cond_operator(
         pairs = zip(true_fn(*operands), false_fn(*operands), strict=True)
         return [torch.where(pred, x, y) for x, y in pairs]
     branches = _own_memory(true_fn), _own_memory(false_fn)
-    return list(context.operators().cond(pred, *branches, tuple(operands)))
+    recorder = context.recorder()
+    branch = torch.ops.higher_order.cond if recorder is None else recorder.cond
+    return list(branch(pred, *branches, tuple(operands)))

@@ -10,7 +10,7 @@ Wrappers are environments around environments. All of it compiles into one progr
     state = step(env, state, actions)                           # actions: (4096, nu)
 """
 
-from mjtorch.envs.env import Env, State, Task, Wrapper, reset, step
+from mjtorch.envs.env import Env, State, Task, Wrapper, reset, step, with_tensors
 from mjtorch.envs.make import make, names
 from mjtorch.envs.wrappers.action import ActionDelay, ActionNoise, ClipAction, RescaleAction
 from mjtorch.envs.wrappers.episode import AutoReset, EpisodeStatistics, TimeLimit, reset_where
@@ -39,4 +39,5 @@ __all__ = [
     "reset",
     "reset_where",
     "step",
+    "with_tensors",
 ]

@@ -1,7 +1,7 @@
 """What an environment is: `reset(key) -> State`, `step(state, action) -> State`, for one world."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -46,6 +46,9 @@ class State(tree.Tree):
     def done(self) -> Tensor:
         """() bool: the episode is over."""
         return self.terminated | self.truncated
+
+
+E = TypeVar("E", bound="Env")
 
 
 class Env(tree.Tree):
@@ -276,6 +279,18 @@ class Wrapper(Env):
     def step(self, state: State, action: Tensor) -> State:
         """That of what is inside."""
         return self.env.step(state, action)
+
+
+def with_tensors(env: E) -> E:
+    """`env` with tensors for the numbers among its parameters, which compiled functions are quicker called with."""
+    rest = env.task.rest.qpos
+
+    def as_tensor(x: Any) -> Any:
+        if isinstance(x, bool) or not isinstance(x, int | float):
+            return x
+        return torch.tensor(x, dtype=torch.int64 if isinstance(x, int) else rest.dtype, device=rest.device)
+
+    return tree.map(as_tensor, env)
 
 
 @stage

@@ -3,7 +3,7 @@
 import difflib
 from typing import Any
 
-from mjtorch.envs.env import Env
+from mjtorch.envs.env import with_tensors
 from mjtorch.envs.gymnasium.table import TASKS, load
 from mjtorch.envs.wrappers.episode import AutoReset, EpisodeStatistics, Mode, TimeLimit
 
@@ -16,7 +16,7 @@ def names() -> tuple[str, ...]:
     return tuple(f"{name}{VERSION}" for name in TASKS)
 
 
-def make(name: str, *, limit: int | None = None, mode: Mode = "next_step", **parameters: Any) -> Env:
+def make(name: str, *, limit: int | None = None, mode: Mode = "next_step", **parameters: Any) -> AutoReset:
     """An environment by its name, such as "Ant-v5", with a time limit, statistics of episodes, and resets.
 
         env = mjtorch.envs.make("Ant-v5", healthy_reward=0.5, dtype=torch.float64)
@@ -39,4 +39,4 @@ def make(name: str, *, limit: int | None = None, mode: Mode = "next_step", **par
     base = name.removesuffix(VERSION)
     task = load(base, **parameters)
     limited = TimeLimit(env=task, limit=TASKS[base].steps if limit is None else limit)
-    return AutoReset(env=EpisodeStatistics(env=limited), mode=mode)
+    return with_tensors(AutoReset(env=EpisodeStatistics(env=limited), mode=mode))

@@ -3,6 +3,7 @@
 import enum
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -60,6 +61,33 @@ def reach(mat: Tensor, half: Tensor, round: Tensor, radius: Tensor) -> Tensor:
     """
     box = (mat.abs() @ half[..., None])[..., 0]
     return box + norm(mat * round[:, None]) + radius[:, None]
+
+
+class Boxes(NamedTuple):
+    """Boxes around shapes.
+
+    pos: (n, 3) [m] centres, mat: (n, 3, 3) axes, in the columns; own: (n, 3) [m] half lengths along these axes
+    world: (n, 3) [m] half lengths of boxes along the axes of the world around the same shapes
+    """
+
+    pos: Tensor
+    mat: Tensor
+    own: Tensor
+    world: Tensor
+
+
+def apart(boxes: Boxes, one: Tensor, two: Tensor) -> Tensor:
+    """How far apart (k,) [m] shapes `one (k,)` and `two (k,)` are at least: as their boxes along the normal of a face.
+
+    Negative where their boxes overlap along all of these.
+    """
+    offset, mat1, mat2 = boxes.pos[two] - boxes.pos[one], boxes.mat[one], boxes.mat[two]
+    half1, half2, turn = boxes.own[one], boxes.own[two], (mat1.mT @ mat2).abs()
+    along1, along2 = ((offset[:, None] @ mat)[:, 0].abs() for mat in (mat1, mat2))
+    by_world = offset.abs() - boxes.world[one] - boxes.world[two]
+    by_one = along1 - half1 - (turn @ half2[..., None])[..., 0]
+    by_two = along2 - half2 - (turn.mT @ half1[..., None])[..., 0]
+    return torch.maximum(torch.maximum(by_one, by_two), by_world).amax(-1)
 
 
 def inside(shape: Shape, size: Tensor, point: Tensor) -> Tensor:

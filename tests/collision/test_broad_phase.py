@@ -11,6 +11,7 @@ import mjtorch
 from mjtorch.collision import collision
 from mjtorch.collision.broad_phase import bounds
 from mjtorch.collision.support import assembled, support
+from mjtorch.math.shape import Boxes, apart
 
 KINDS = ("box", "ellipsoid", "cylinder", "capsule", "wedge", "sphere")
 
@@ -88,9 +89,7 @@ def test_pairs_without_a_place_are_counted():
     assert block.places < block.pairs == 190
     mj_data = placed(mj_model, 0.05)
     d = collision(m, posed(m, mj_data))
-    pos, reach = torch.tensor(mj_data.geom_xpos), bounds(m, posed(m, mj_data))
-    first, second = np.triu_indices(20, 1)
-    near = ((pos[first] - pos[second]).abs() <= reach[first] + reach[second]).all(-1)
+    near = apart(bounds(m, posed(m, mj_data)), *torch.tensor(np.array(np.triu_indices(20, 1)))) <= 0
     assert near.sum() > block.places
     slots = m.plan.collision.ncon
     assert int(d.ncon) <= slots
@@ -110,7 +109,22 @@ def test_boxes_around_geoms_are_as_tight_as_their_furthest_points():
     axes = torch.eye(3, dtype=torch.float64).expand(10, 3, 3)
     furthest = torch.stack([support(shape, axes[:, k], None)[:, k] for k in range(3)], dim=-1)
     expected = furthest - d.geom_xpos + shape.radius[:, None]
-    torch.testing.assert_close(bounds(m, d), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(bounds(m, d).world, expected, rtol=0, atol=1e-12)
+    furthest = torch.stack([support(shape, d.geom_xmat[:, :, k], None) for k in range(3)], dim=1) - d.geom_xpos[:, None]
+    expected = (furthest * d.geom_xmat.mT).sum(-1) + shape.radius[:, None]
+    torch.testing.assert_close(bounds(m, d).own, expected, rtol=0, atol=1e-12)
+
+
+def test_boxes_that_are_apart_are_so_along_the_normal_of_a_face():
+    """Two rods side by side, at an angle to the axes of the world: only their own axes tell."""
+    mat = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))).Q
+    half = torch.tensor([[1.0, 0.1, 0.1]] * 2, dtype=torch.float64)
+    pos = torch.stack([torch.zeros(3, dtype=torch.float64), mat @ torch.tensor([0.3, 0.5, 0.1], dtype=torch.float64)])
+    world = (mat.abs() @ half[..., None])[..., 0]
+    boxes = Boxes(pos, mat.expand(2, 3, 3), half, world)
+    assert ((pos[1] - pos[0]).abs() <= 2 * world[0]).all()
+    one, two = torch.tensor([0, 1]), torch.tensor([1, 0])
+    torch.testing.assert_close(apart(boxes, one, two), torch.full((2,), 0.3, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("kinds", [("box",), ("ellipsoid", "capsule")])

@@ -73,6 +73,12 @@ def loops(x: Tensor) -> Any:
     )
 
 
+def test_a_graph_can_be_read_and_called() -> None:
+    graph = jit(loops).lower(X).graph
+    assert "torch.ops.aten.exp.default(arg0)" in str(graph)
+    torch.testing.assert_close(graph(X[0]), mjtorch.tree.leaves(loops(X[0])))
+
+
 @pytest.mark.parametrize("f", [views, writes, numbers, matrices, derivatives, loops])
 def test_what_is_recorded_comes_true(f: Callable[[Tensor], Any]) -> None:
     compiled = jit(f, strict=True)

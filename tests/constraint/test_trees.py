@@ -8,6 +8,9 @@ from reference import assert_fields_close, converged, load
 
 import mjtorch
 from mjtorch import tree
+from mjtorch.constraint.solver.curvature import hessian, hessian_solve
+from mjtorch.constraint.solver.problem import build, residuals
+from mjtorch.constraint.solver.trees import compacted
 
 LEG = """<body pos="{at} 0 0"><joint axis="0 1 0" damping=".1" {limits}/>
 <geom type="capsule" size=".04" fromto="0 0 0 {foot} 0 -.15"/></body>"""
@@ -54,6 +57,27 @@ def test_as_c(distance: float, integrator: str, cone: str) -> None:
     mine = mjtorch.step(m, theirs)
     mujoco.mj_step(mj_model, d)
     assert_fields_close(mine, mjtorch.put_data(mj_model, d, model=m), ("qpos", "qvel"), 1e-8)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-2), (torch.float64, 1e-6)])
+def test_joined_as_dense(dtype: torch.dtype, tolerance: float) -> None:
+    """Systems of equations with the second derivative, where contacts join trees."""
+    mj_model = scene(JOINED)
+    m = mjtorch.put_model(mj_model, dtype=dtype)
+    d = mjtorch.forward(m, mjtorch.put_data(mj_model, state(mj_model), model=m))
+    p = build(m, d)
+    at = residuals(p, d.efc_J @ d.qacc_smooth - d.efc_aref)
+    assert p.forest[0].there.sum() > 3
+    x = torch.linspace(-1, 1, m.nv, dtype=dtype)
+    H = hessian(p, at).double()
+    error = hessian_solve(p, at, x).double() - torch.linalg.solve(H, x.double())
+    assert error @ H @ error < tolerance**2 * (x.double() @ torch.linalg.solve(H, x.double()))
+
+
+def test_compacted() -> None:
+    flag = torch.tensor([[False, True, False, True], [False] * 4])
+    row, there = compacted(flag)
+    assert row[there].tolist() == [1, 3] and there.sum(1).tolist() == [2, 0]
 
 
 def test_worlds() -> None:

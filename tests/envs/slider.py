@@ -41,7 +41,7 @@ class Slider(envs.Task):
         return 1 - after.qpos[0] ** 2, after.qpos[0].abs() > self.edge, {"x": after.qpos[0]}
 
 
-def slider(**parameters: Any) -> Slider:
+def slider(frame_skip: int = 2, **parameters: Any) -> Slider:
     """One of them."""
     m = put_model(mujoco.MjModel.from_xml_string(XML), dtype=DOUBLE)
-    return Slider.of(m, frame_skip=2, **parameters)
+    return Slider.of(m, frame_skip=frame_skip, **parameters)

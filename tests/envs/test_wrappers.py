@@ -44,6 +44,12 @@ def test_parameters_are_tensors_that_may_change() -> None:
     assert step(near, begin(near), push(0, 0, 0)).terminated.all()
 
 
+def test_numbers_become_tensors() -> None:
+    env = envs.with_tensors(envs.TimeLimit(env=envs.RescaleAction(env=slider(), low=0.0), limit=3))
+    assert all(isinstance(x, Tensor) for x in tree.leaves(env))
+    assert env.limit.dtype == torch.int64 and env.env.low.dtype == DOUBLE
+
+
 def test_what_is_not_finite_ends_and_is_counted() -> None:
     env = envs.AutoReset(env=envs.EpisodeStatistics(env=slider()))
     state = step(env, begin(env), push(1, 1, 1))

@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
-from mjtorch.constraint.solver.problem import Problem, Residuals, Trees, merge
-from mjtorch.control_flow import if_any, scan
+from mjtorch.constraint.solver import trees
+from mjtorch.constraint.solver.problem import Problem, Residuals, merge
+from mjtorch.control_flow import if_any
 from mjtorch.math import linalg
 
 
@@ -38,31 +39,11 @@ def dense_hessian(p: Problem, at: Residuals) -> Tensor:
 
 
 def hessian_solve(p: Problem, at: Residuals, x: Tensor) -> Tensor:
-    """`H^-1 x (nv,)`, `H` the second derivative at `at`; never without a solution, where M has a factor.
-
-    Where no row touches two kinematic trees, each is solved by itself: most scenes are such, most of the time.
-    """
-    if not p.trees:
-        return dense_solve(p, at, x)
-    found, weak = zip(*(tree_solve(t, curvature(p, at), x[t.dof]) for t in p.trees), strict=True)
-    together = p.coupled | torch.cat(weak).any()
-    apart = torch.cat([y.flatten() for y in found])[p.tree_dof]
-    return if_any(together, lambda: dense_solve(p, at, x), apart)
-
-
-def tree_solve(t: Trees, weight: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """`hessian_solve` for `x (ntree, n)`, and whether rounding has left too little of the Hessian (ntree,).
-
-    weight: (nefc,) second derivatives of the cost of the rows
-    """
-
-    def one(_: Tensor, part: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        M, J, touches, x = part
-        weighted = torch.where(touches, weight, 0.0)[:, None] * J
-        factor, weak = linalg.checked_cholesky(M + J.mT @ weighted)
-        return _, (linalg.cholesky_solve(factor, x), weak)
-
-    return scan(one, torch.zeros_like(weight[0]), (t.M, t.J, t.touches, x), unroll=False)[1]
+    """`H^-1 x (nv,)`, `H` the second derivative at `at`; never without a solution, where M has a factor."""
+    for forest in p.forest:
+        b = trees.blocks(forest, p.rows, curvature(p, at))
+        return if_any(b.weak, lambda: dense_solve(p, at, x), trees.solve(forest, b, x))
+    return dense_solve(p, at, x)
 
 
 def dense_solve(p: Problem, at: Residuals, x: Tensor) -> Tensor:

@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.constraint.solver import rows
+from mjtorch.constraint.solver import rows, trees
 from mjtorch.constraint.solver.rows import Rows
+from mjtorch.constraint.solver.trees import Forest
 from mjtorch.math.vector import MIN_VALUE
 from mjtorch.model import Data, Model
-from mjtorch.model.plan.kinematics import TreesPlan
 from mjtorch.smooth.inertia import full_m
 
 # mjtConstraintState
@@ -58,20 +58,6 @@ class Cones(tree.Tree):
 
 
 @tree.dataclass(kw_only=True)
-class Trees(tree.Tree):
-    """The kinematic trees of n dofs each, as far as the problem falls apart into them.
-
-    dof: (ntree, n), M: (ntree, n, n)
-    J: (ntree, nefc, n), touches: (ntree, nefc) bool, whether J has a row that is not zero
-    """
-
-    dof: Tensor
-    M: Tensor
-    J: Tensor
-    touches: Tensor
-
-
-@tree.dataclass(kw_only=True)
 class Problem(tree.Tree):
     """One world's minimisation; `nterm = nefc + 2 ncone`.
 
@@ -83,8 +69,7 @@ class Problem(tree.Tree):
     low, high: (nterm,) the interval where a term is quadratic
     row_source: (nefc,) where each row is found in [rows, flattened cones]
     cones: one `Cones` if there are elliptic contacts, else none
-    trees: by size, if there are several and no elliptic contacts, tree_dof: (nv,) where each dof lies in theirs
-    coupled: () bool, an active row touches two of them
+    forest: one `Forest` if there are several kinematic trees and no elliptic contacts, else none
     scale: () one over the trace of M, which makes costs and gradients comparable with tolerances
     tolerance, ls_tolerance: ()
     """
@@ -103,9 +88,7 @@ class Problem(tree.Tree):
     high: Tensor
     row_source: Tensor
     cones: tuple[Cones, ...]
-    trees: tuple[Trees, ...]
-    tree_dof: Tensor
-    coupled: Tensor
+    forest: tuple[Forest, ...]
     scale: Tensor
     tolerance: Tensor
     ls_tolerance: Tensor
@@ -151,15 +134,15 @@ def build(m: Model, d: Data) -> Problem:
         D = torch.cat([D, c.Dm, c.Dm])
         low, high = torch.cat([low, zero - torch.inf, zero - torch.inf]), torch.cat([high, zero, zero])
     M = full_m(m, d)
-    parts = () if cones else tuple(_tree(t, M, d.efc_J) for t in m.plan.kinematics.trees)
-    touched = torch.cat([t.touches for t in parts]).sum(0) if parts else torch.zeros_like(p.row_source)
+    k, by_dof = m.plan.kinematics, rows.build(p.rows, d.efc_J, active)
+    forest = (trees.build(k.trees, k.tree_dof, M, by_dof),) if k.trees and not cones else ()
     return Problem(
         M=M,
         qLD=d.qLD,
         qfrc_smooth=d.qfrc_smooth,
         qacc_smooth=d.qacc_smooth,
         J=d.efc_J,
-        rows=rows.build(p.rows, d.efc_J, active),
+        rows=by_dof,
         aref=d.efc_aref,
         R=R,
         active=active,
@@ -168,20 +151,12 @@ def build(m: Model, d: Data) -> Problem:
         high=high,
         row_source=p.row_source,
         cones=cones,
-        trees=parts,
-        tree_dof=m.plan.kinematics.tree_dof,
-        coupled=(touched > 1).any(),
+        forest=forest,
         scale=1 / M.diagonal().sum(),
         # Single precision does not get closer.
         tolerance=torch.clamp(m.opt.tolerance, min=MIN_TOLERANCE[m.opt.tolerance.dtype]),
         ls_tolerance=m.opt.ls_tolerance,
     )
-
-
-def _tree(t: TreesPlan, M: Tensor, J: Tensor) -> Trees:
-    """The trees `t` of the inertia M (nv, nv) and the rows J (nefc, nv)."""
-    rows = J[:, t.dof].movedim(1, 0)
-    return Trees(dof=t.dof, M=M[t.dof[:, :, None], t.dof[:, None, :]], J=rows, touches=(rows != 0).any(-1))
 
 
 def _cones(m: Model, d: Data) -> Cones:

@@ -27,8 +27,7 @@ class Rows(tree.Tree):
         rest = torch.where(self.active, self.rest @ x, 0.0)
         if not self.plan.nsingle:
             return rest
-        both = torch.cat([self.single * x[self.plan.dof], rest])
-        return both if self.plan.in_order else both[self.plan.source]
+        return torch.cat([rest, self.single * x[self.plan.dof]])[self.plan.source]
 
     def transpose_times(self, x: Tensor) -> Tensor:
         """`J' x` (nv,), of x (nefc,)."""

@@ -8,7 +8,7 @@ import mujoco
 import numpy as np
 import torch
 
-from mjtorch.math.shape import parts, reach
+from mjtorch.math.shape import Boxes, apart, parts, reach
 from mjtorch.model.option import DisableBit, EnableBit, Integrator
 from mjtorch.model.plan.mesh import hull_reach
 
@@ -89,7 +89,7 @@ def _share(capacity: int, candidates: dict[int, int], seen: dict[int, int]) -> d
 def observed(mj_model: mujoco.MjModel, pairs: Mapping[Key, Pairs]) -> Observed:
     """What short rollouts with random controls show (the same on every call): episodes of so much simulated time.
 
-    Two geoms are near each other where their boxes along the axes of the world overlap, as the broad phase has it.
+    Two geoms are near each other where their boxes overlap, as the broad phase has it.
     """
     half, round, radius = parts(torch.tensor(mj_model.geom_type, dtype=torch.long), torch.tensor(mj_model.geom_size))
     half = half + torch.tensor(hull_reach(mj_model))
@@ -99,8 +99,9 @@ def observed(mj_model: mujoco.MjModel, pairs: Mapping[Key, Pairs]) -> Observed:
     for step, data in states(mj_model):
         most = np.maximum(most, np.bincount(data.contact.dim, minlength=7)[:7])
         if pairs and step % every == 0:
-            bound = reach(torch.tensor(data.geom_xmat).unflatten(-1, (3, 3)), half, round, radius).numpy()
-            near = {kind: max(near[kind], _overlapping(data, bound, those)) for kind, those in pairs.items()}
+            pos, mat = torch.tensor(data.geom_xpos), torch.tensor(data.geom_xmat).unflatten(-1, (3, 3))
+            boxes = Boxes(pos, mat, half + round + radius[:, None], reach(mat, half, round, radius))
+            near = {kind: max(near[kind], _overlapping(boxes, those)) for kind, those in pairs.items()}
     return Observed({dim: int(count) for dim, count in enumerate(most) if count}, near)
 
 
@@ -119,11 +120,9 @@ def states(mj_model: mujoco.MjModel) -> Iterator[tuple[int, mujoco.MjData]]:
         yield from enumerate(_rollout(model, starts[episode % len(starts)], episode, steps))
 
 
-def _overlapping(data: mujoco.MjData, bound: np.ndarray, pairs: Pairs) -> int:
-    """How many pairs are near each other; bound: (ngeom, 3) [m] how far geoms reach along the axes of the world."""
-    one, two = pairs.geom.T
-    gap = np.abs(data.geom_xpos[two] - data.geom_xpos[one]) - bound[one] - bound[two]
-    return int((gap.max(-1) <= pairs.within).sum())
+def _overlapping(boxes: Boxes, pairs: Pairs) -> int:
+    """How many pairs are near each other."""
+    return int((apart(boxes, *torch.from_numpy(pairs.geom.T)) <= torch.from_numpy(pairs.within)).sum())
 
 
 def _rollout(model: mujoco.MjModel, keyframe: int | None, seed: int, steps: int) -> Iterator[mujoco.MjData]:

@@ -20,7 +20,7 @@ class RowsPlan(tree.Tree):
 
     nsingle: static, how many
     in_order: static, whether they are the first
-    order: (nefc,) these rows, then the others; source: (nefc,) where each row lies there
+    order: (nefc,) these rows, then the others; source: (nefc,) where each row lies in the others, then these
     dof: (nsingle,) their dofs, column: (nsingle, nv) one-hot
     """
 
@@ -156,7 +156,7 @@ def from_types(m: mujoco.MjModel, efc_type: tuple[int, ...], efc_id: tuple[int, 
         nsingle=len(single),
         in_order=bool((order == np.arange(len(order))).all()),
         order=make.ints(order),
-        source=make.ints(np.argsort(order)),
+        source=make.ints(np.argsort(np.roll(order, -len(single)))),
         dof=make.ints(single),
         column=make.floats(np.eye(m.nv)[single], len(single), m.nv),
     )

@@ -178,7 +178,8 @@ INLINE int holds(vb x, int l) { return LANE(x, l) != 0; }
 #define MOVING(L, vector, scalar, READ)                                                  \
   INLINE void scatter##L(P##L p, int64_t i, vi o, vector x) {                               \
     EACH LANE(p[i + LANE(o, l)], l) = LANE(x, l);                                        \
-  }                                                                                      \
+  }
+#define COMMON(L, vector, scalar, READ)                                                  \
   INLINE vector gather_common##L(scalar const* p, vi o) {                                         \
     vector r;                                                                            \
     EACH LANE(r, l) = READ(p[LANE(o, l)]);                                               \
@@ -194,6 +195,7 @@ MOVING(F, vf, float, SAME)
 MOVING(D, vd, double, SAME)
 MOVING(I, vi, int64_t, SAME)
 MOVING(B, vb, uint8_t, TO_MASK)
+COMMON(B, vb, uint8_t, TO_MASK)
 INLINE vb gather_commonmaskB(MASK const* p, vi o) {
   vb r;
   EACH LANE(r, l) = p[LANE(o, l)];
@@ -204,11 +206,18 @@ INLINE vb gather_commonmaskB(MASK const* p, vi o) {
 #if N == 16
 INLINE __m512i spots(vi o) { return (__m512i)(CONVERT(o, vs) * N + (vs){STEPS8, 8, 9, 10, 11, 12, 13, 14, 15}); }
 INLINE vf gatherF(PF p, int64_t i, vi o) { return (vf)_mm512_i32gather_ps(spots(o), (float*)(p + i), 4); }
+INLINE vf gather_commonF(float const* p, vi o) { return (vf)_mm512_i32gather_ps((__m512i)CONVERT(o, vs), p, 4); }
+IN_PARTS(vi, __m512i, gather_commonI, (int64_t const* p, vi o), _mm512_i64gather_epi64(PART(o, __m512i), p, 8))
+IN_PARTS(vi, __m512i, gatherI, (PI p, int64_t i, vi o),
+         _mm512_i64gather_epi64((__m512i)(PART(o, pi) * N + 8 * k + (pi){STEPS8}), (int64_t*)(p + i), 8))
+COMMON(D, vd, double, SAME)
 INLINE vb gatherB(PB p, int64_t i, vi o) { return (vb)_mm512_i32gather_epi32(spots(o), (int*)(p + i), 4); }
 GATHER(D, vd)
-GATHER(I, vi)
 #else
 INLINE __m512i spots(vi o) { return (__m512i)(o * N + (vi){STEPS8}); }
+INLINE vd gather_commonD(double const* p, vi o) { return (vd)_mm512_i64gather_pd((__m512i)o, p, 8); }
+INLINE vi gather_commonI(int64_t const* p, vi o) { return (vi)_mm512_i64gather_epi64((__m512i)o, p, 8); }
+COMMON(F, vf, float, SAME)
 INLINE vd gatherD(PD p, int64_t i, vi o) { return (vd)_mm512_i64gather_pd(spots(o), (double*)(p + i), 8); }
 INLINE vi gatherI(PI p, int64_t i, vi o) { return (vi)_mm512_i64gather_epi64(spots(o), (long long*)(p + i), 8); }
 INLINE vb gatherB(PB p, int64_t i, vi o) { return (vb)_mm512_i64gather_epi64(spots(o), (long long*)(p + i), 8); }
@@ -219,6 +228,9 @@ GATHER(F, vf)
 GATHER(D, vd)
 GATHER(I, vi)
 GATHER(B, vb)
+COMMON(F, vf, float, SAME)
+COMMON(D, vd, double, SAME)
+COMMON(I, vi, int64_t, SAME)
 #endif
 
 // Functions. Comparisons are written so that NaN is passed on, as torch does.

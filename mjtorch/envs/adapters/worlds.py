@@ -1,0 +1,82 @@
+"""Many worlds of an environment and their state: what all adapters stand on."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mjtorch import random
+from mjtorch.compiler import jit
+from mjtorch.envs.env import Env, State, reset, step, with_tensors
+from mjtorch.envs.wrappers.episode import reset_where
+
+
+class Worlds:
+    """`count` worlds of `env`, compiled, that remember where they are.
+
+    state: of all worlds; None before the first reset
+    low, high: the least and the greatest actions (nu,)
+    size: how many numbers an observation has
+
+    Args:
+        env: for one world.
+        count: of worlds.
+        **options: for `jit`, such as `threads` or `backend`.
+    """
+
+    def __init__(self, env: Env, count: int, **options: Any) -> None:
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ValueError(f"the number of worlds must be a positive int, got {count!r}")
+        self.env, self.count = with_tensors(env), count
+        self.state: State | None = None
+        self.low, self.high = env.action_range
+        self.size = env.reset(random.key(0, device=self.device)).obs.shape[0]
+        self._reset = jit(reset, in_dims=(None, 0), **options)
+        self._step = jit(step, in_dims=(None, 0, 0), **options)
+        self._reset_where = jit(reset_where, in_dims=(None, 0, 0), **options)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the worlds are."""
+        return self.env.task.m.qpos0.device
+
+    @torch.no_grad()
+    def reset(self, seed: int | Sequence[int] | None = None) -> State:
+        """All worlds begin, with a seed for all or one for each; without, with the numbers that come next."""
+        if seed is None:
+            if self.state is None:
+                raise ValueError("the first reset needs a seed")
+            keys = self.state.key
+        elif isinstance(seed, int):
+            keys = random.split(random.key(seed, device=self.device), self.count)
+        else:
+            if len(seed) != self.count:
+                raise ValueError(f"{self.count} worlds need as many seeds, got {len(seed)}")
+            keys = torch.vmap(random.key)(torch.tensor(list(seed), dtype=torch.int64, device=self.device))
+        self.state = self._reset(self.env, keys)
+        return self.state
+
+    @torch.no_grad()
+    def reset_where(self, mask: Tensor) -> State:
+        """Those worlds begin again where `mask` (count,) holds."""
+        if mask.dtype != torch.bool or tuple(mask.shape) != (self.count,):
+            raise ValueError(f"a mask of worlds is bool of shape {(self.count,)}, got {mask.dtype} {tuple(mask.shape)}")
+        self.state = self._reset_where(self.env, self._begun(), mask)
+        return self.state
+
+    @torch.no_grad()
+    def step(self, actions: Any) -> State:
+        """All worlds under `actions` (count, nu), anything that `torch.as_tensor` takes."""
+        actions, shape = torch.as_tensor(actions, device=self.device), (self.count, self.low.shape[0])
+        if tuple(actions.shape) != shape:
+            raise ValueError(f"actions must have shape {shape}, (worlds, actuators), got {tuple(actions.shape)}")
+        if not actions.is_floating_point():
+            raise TypeError(f"actions must be floats, got {actions.dtype}")
+        self.state = self._step(self.env, self._begun(), actions)
+        return self.state
+
+    def _begun(self) -> State:
+        if self.state is None:
+            raise ValueError("call reset before the first step")
+        return self.state
