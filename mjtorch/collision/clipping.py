@@ -44,11 +44,13 @@ class Cut(NamedTuple):
     corner: (n, v, 6) position [m], and three whole numbers: the line that the side which begins here is on, and what
         the corner came from: the line that it is on, and the line of the ground that cut that; -1: none, it begins it.
         Lines of the subject come first, then those of the ground.
-    number: (n,) how many there are; line: () the line of the ground that cuts next
+    number: (n,) how many there are; turn: (n,) which of them is the first, from which on they go around
+    line: () the line of the ground that cuts next
     """
 
     corner: Tensor
     number: Tensor
+    turn: Tensor
     line: Tensor
 
 
@@ -136,32 +138,51 @@ def clipped(ground: Outline, lines: Tensor, subject: Outline) -> Cut:
 
     def body(now: Cut) -> Cut:
         origin, direction = (x.index_select(1, now.line[None]) for x in (ground.corner, lines))
-        after = halved(now, dot(now.corner[..., :3] - origin, direction), k)
+        depth = dot(now.corner[..., :3] - origin, direction)
+        depth = torch.where(depth.abs() > (DOUBLE if depth.dtype is torch.float64 else SINGLE), depth, 0.0)
+        outside = (torch.arange(2 * k, device=depth.device) < now.number[:, None]) & (depth < 0)
         active = now.line < ground.number
-        return Cut(
-            torch.where(active[:, None, None], after.corner, now.corner),
-            torch.where(active, after.number, now.number),
-            after.line,
-        )
+        # Most lines cut nothing off: then the next corner becomes the first.
+        cuts, ahead = active & outside.any(-1), now.turn + 1
+        turn = torch.where(active, torch.where(ahead < now.number, ahead, 0), now.turn)
 
-    return while_loop(lambda now: now.line < most, body, Cut(start, subject.number, torch.zeros_like(most)))
+        def cut() -> Cut:
+            after = halved(now._replace(corner=turned(now.corner, now)), turned(depth[..., None], now)[..., 0], k)
+            return Cut(
+                torch.where(cuts[:, None, None], after.corner, now.corner),
+                torch.where(cuts, after.number, now.number),
+                torch.where(cuts, 0, turn),
+                after.line,
+            )
+
+        return if_any(cuts, cut, Cut(now.corner, now.number, turn, now.line + 1))
+
+    first = Cut(start, subject.number, torch.zeros_like(subject.number), torch.zeros_like(most))
+    last = while_loop(lambda now: now.line < most, body, first)
+    return last._replace(corner=turned(last.corner, last))
+
+
+def turned(rows: Tensor, cut: Cut) -> Tensor:
+    """What belongs to the corners, rows (n, v, c), from the first one on."""
+    place = torch.arange(rows.shape[1], device=rows.device) + cut.turn[:, None]
+    place = torch.where(place < cut.number[:, None], place, place - cut.number[:, None]).clamp(min=0)
+    return rows.gather(1, place[..., None].expand_as(rows))
 
 
 def halved(now: Cut, depth: Tensor, lines: int) -> Cut:
-    """The part that is not outside of the line of the ground; depth: (n, v) [m] of corners in there.
+    """The part that is not outside of the line of the ground; depth: (n, v) [m] of corners in there, or zero.
 
-    lines: how many the subject may have
+    lines: how many the subject may have; corners begin with the first
     """
     size = depth.shape[1]
     there = torch.arange(size, device=depth.device) < now.number[:, None]
-    depth = torch.where(depth.abs() > (DOUBLE if depth.dtype is torch.float64 else SINGLE), depth, 0.0)
     ahead = following(depth[..., None], now.number)[..., 0]
     crosses, stays = there & (depth * ahead < 0), there & (ahead >= 0)
     cutting = lines + now.line.to(depth.dtype)
     position, side, origin = now.corner.split((3, 1, 2), dim=-1)
     # A corner on the line needs no other in its place; the side that it begins is on the line if the next is outside.
-    turned = torch.where(((depth == 0) & (ahead < 0))[..., None], cutting, side)
-    after = following(torch.cat([position, turned, origin], dim=-1), now.number)
+    ends = torch.where(((depth == 0) & (ahead < 0))[..., None], cutting, side)
+    after = following(torch.cat([position, ends, origin], dim=-1), now.number)
     share = depth / torch.where(crosses, depth - ahead, 1.0)
     new = position + share[..., None] * (after[..., :3] - position)
     new_side = torch.where((depth > 0)[..., None], cutting, side)
@@ -169,7 +190,8 @@ def halved(now: Cut, depth: Tensor, lines: int) -> Cut:
     rows = torch.stack([new, after], dim=2).flatten(1, 2)
     kept = torch.stack([crosses, stays], dim=2).flatten(1, 2)
     chosen = first(kept, size).element
-    return Cut(rows.gather(1, chosen[..., None].expand(-1, -1, 6)), kept.sum(-1).clamp(max=size), now.line + 1)
+    corner = rows.gather(1, chosen[..., None].expand(-1, -1, 6))
+    return Cut(corner, kept.sum(-1).clamp(max=size), torch.zeros_like(now.turn), now.line + 1)
 
 
 def positions(

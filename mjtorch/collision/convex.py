@@ -8,7 +8,7 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.collision.epa import epa, no_depth
 from mjtorch.collision.gjk import Support, difference, gjk
-from mjtorch.collision.multicontact import Patch, features, may_touch_along_faces, multicontact, no_patch, polygon
+from mjtorch.collision.multicontact import Patch, features, may_touch_along_faces, multicontact, no_patch, polygons
 from mjtorch.collision.support import (
     CURVED,
     MESH,
@@ -119,8 +119,7 @@ def touching(shape1: Core, shape2: Core, found: Closest, margin: Tensor, hulls: 
     normal = found.nearest.normal
     around1 = features(shape1, normal, found.corner1, found.vertex1, hulls)
     around2 = features(shape2, -normal, found.corner2, found.vertex2, hulls)
-    polygons = (lambda face: polygon(shape1, face, hulls)), (lambda face: polygon(shape2, face, hulls))
-    return multicontact(around1, around2, *polygons, margin)
+    return multicontact(around1, around2, polygons(shape1, hulls), polygons(shape2, hulls), margin)
 
 
 def closest(
@@ -168,7 +167,8 @@ def nearest(
 
     pairs = detach(shape1), detach(shape2), active, apart, limit
     found: Closest = each(search, pairs, where=active, otherwise=lambda x: unknown(x[0], x[1]))
-    cores = witness(shape1, shape2, found.nearest, found.corner1, found.corner2)
+    met = shape1, shape2, found.nearest, found.corner1, found.corner2
+    cores: Nearest = each(lambda x: witness(*x), met, where=found.within, otherwise=lambda x: x[2])
     near = Nearest(
         cores.normal,
         cores.dist - shape1.radius - shape2.radius,

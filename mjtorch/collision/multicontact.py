@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mjtorch.collision.clipping import CONTACTS, Outline, outline, over
 from mjtorch.collision.support import MESH, Core, to_local, to_world
+from mjtorch.control_flow.cond import cond
 from mjtorch.math.shape import Shape
 from mjtorch.math.vector import norm
 from mjtorch.model.plan.mesh import Hulls
@@ -24,16 +25,28 @@ OPPOSITE = -0.996
 WITHIN = 0.0888
 # Types by what is around their nearest points.
 ROUND, BOX, HULL = (Shape.CAPSULE, Shape.CYLINDER), (Shape.BOX,), (MESH,)
-# The corners (n, k, 3) [m] of faces (n,).
-Corners = Callable[[Tensor], Tensor]
 # Corners of the polygon that stands for the end of a cylinder.
 END = 16
+# Most faces have no more corners. Where all of a world do, room for more is not asked for.
+FEW = 8
 # Vertices of a box by the signs of x, y, z (bits 0, 1, 2); its faces +x, -x, +y, -y, +z, -z, counterclockwise.
 BOX_FACES = ((5, 1, 3, 7), (0, 4, 6, 2), (6, 7, 3, 2), (0, 1, 5, 4), (4, 5, 7, 6), (1, 0, 2, 3))
 # Cosine, with the axis or across it, above which a normal of a cylinder is not on its side, or not on its end.
 RIM = 1e-2
 # Sine of the angle to the axis below which a normal of a capsule is on its end.
 ON_END = 0.9
+
+
+class Polygons(NamedTuple):
+    """The faces of n shapes, by their numbers, as `features` has them; of other shapes these may be out of range.
+
+    most: static, the most corners that one has; number: how many faces (n,) have
+    corners: of faces, no more than so many (n, k, 3) [m], in the world, counterclockwise; the last one repeated
+    """
+
+    most: int
+    number: Callable[[Tensor], Tensor]
+    corners: Callable[[Tensor, int], Tensor]
 
 
 class Features(NamedTuple):
@@ -92,30 +105,42 @@ def features(shape: Core, normal: Tensor, corner: Tensor, vertex: Tensor, hulls:
     return chosen
 
 
-def polygon(shape: Core, face: Tensor, hulls: Hulls | None) -> Tensor:
-    """The corners (n, k, 3) [m] of faces of cores, in the world, counterclockwise; the last one repeated.
+def polygons(shape: Core, hulls: Hulls | None) -> Polygons:
+    """The faces of cores."""
+    sizes = {ROUND: END, BOX: len(BOX_FACES[0]), HULL: hulls.corners if hulls is not None else 0}
 
-    face: (n,) number of the face, as `features` has it; of shapes of other types it may be out of range
+    def number(face: Tensor) -> Tensor:
+        found = torch.zeros_like(face)
+        for types in (types for types in sizes if shape.has(types)):
+            own = polygon_corners(hulls, face, 1)[1] if types == HULL and hulls is not None else sizes[types]
+            found = torch.where(shape.among(types), own, found)
+        return found
+
+    def corners(face: Tensor, most: int) -> Tensor:
+        found: list[tuple[tuple[int, ...], Tensor]] = []
+        if shape.has(ROUND):
+            found.append((ROUND, _end(shape, face)[:, :most]))
+        if shape.has(BOX):
+            found.append((BOX, _box_face(shape, face)))
+        if shape.has(HULL):
+            assert hulls is not None, "meshes need hulls"
+            found.append((HULL, polygon_corners(hulls, face, most)[0]))
+        room = max(x.shape[1] for _, x in found)
+        chosen, *others = (torch.cat([x, x[:, -1:].expand(-1, room - x.shape[1], 3)], dim=1) for _, x in found)
+        for (types, _), other in zip(found[1:], others, strict=True):
+            chosen = _where(shape.among(types), other, chosen)
+        return chosen @ shape.mat.mT + shape.pos[:, None]
+
+    return Polygons(max(size for types, size in sizes.items() if shape.has(types)), number, corners)
+
+
+def polygon_corners(hulls: Hulls, face: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """The corners (n, k, 3) [m] of polygons `face (n,)` of hulls, the last one repeated, and how many they are (n,).
+
+    most: there is room for no more of them
     """
-    found: list[tuple[tuple[int, ...], Tensor]] = []
-    if shape.has(ROUND):
-        found.append((ROUND, _end(shape, face)))
-    if shape.has(BOX):
-        found.append((BOX, _box_face(shape, face)))
-    if shape.has(HULL):
-        assert hulls is not None, "meshes need hulls"
-        found.append((HULL, polygon_corners(hulls, face)[0]))
-    count = max(x.shape[1] for _, x in found)
-    chosen, *others = (torch.cat([x, x[:, -1:].expand(-1, count - x.shape[1], 3)], dim=1) for _, x in found)
-    for (types, _), other in zip(found[1:], others, strict=True):
-        chosen = _where(shape.among(types), other, chosen)
-    return chosen @ shape.mat.mT + shape.pos[:, None]
-
-
-def polygon_corners(hulls: Hulls, face: Tensor) -> tuple[Tensor, Tensor]:
-    """The corners (n, k, 3) [m] of polygons `face (n,)` of hulls, the last one repeated, and how many they are (n,)."""
     first, count = hulls.corner[face.clamp(max=len(hulls.corner) - 1)].unbind(-1)
-    place = torch.minimum(torch.arange(hulls.corners, device=face.device), count[:, None] - 1)
+    place = torch.minimum(torch.arange(min(hulls.corners, most), device=face.device), count[:, None] - 1)
     return hulls.vert[hulls.outline[first[:, None] + place]], count
 
 
@@ -241,11 +266,44 @@ def _polytope(
     )
 
 
-def multicontact(one: Features, two: Features, corners1: Corners, corners2: Corners, margin: Tensor) -> Patch:
-    """The contacts of opposite faces, or of an edge in a face, no further apart than `margin (n,)` [m].
+class Meeting(NamedTuple):
+    """Which features of n shapes meet: a face and a face, or by an edge of either, an edge and a face.
 
-    corners1, corners2: what is `polygon` of either shape
+    facing, by_edge1, by_edge2: (n,) bool
+    face1, face2: (n,) numbers of faces, normal1, normal2: (n, 3) of these, outward
+    edge1, edge2: (n, 2, 3) [m] ends
     """
+
+    facing: Tensor
+    by_edge1: Tensor
+    by_edge2: Tensor
+    face1: Tensor
+    face2: Tensor
+    normal1: Tensor
+    normal2: Tensor
+    edge1: Tensor
+    edge2: Tensor
+
+
+def multicontact(one: Features, two: Features, faces1: Polygons, faces2: Polygons, margin: Tensor) -> Patch:
+    """The contacts of opposite faces, or of an edge in a face, no further apart than `margin (n,)` [m]."""
+    met = meeting(one, two)
+    most = max(faces1.most, faces2.most)
+    if most <= 2 * FEW:
+        return contacts(met, faces1, faces2, margin, most)
+    few = contacts(met, faces1, faces2, margin, FEW)
+    large1, large2 = faces1.number(met.face1) > FEW, faces2.number(met.face2) > FEW
+    large = (large1 & (met.facing | met.by_edge2)) | (large2 & (met.facing | met.by_edge1))
+
+    def with_room(met: Meeting, few: Patch, margin: Tensor) -> Patch:
+        all_of_them = contacts(met, faces1, faces2, margin, most)
+        return Patch(*(_where(large, x, y) for x, y in zip(all_of_them, few, strict=True)))
+
+    return cond(large.any(), with_room, lambda met, few, margin: few, met, few, margin)
+
+
+def meeting(one: Features, two: Features) -> Meeting:
+    """Which features of two shapes meet."""
     opposite = (one.normal[:, :, None] * two.normal[:, None]).sum(-1)
     opposite = opposite.masked_fill(~(one.has_face[:, :, None] & two.has_face[:, None]), torch.inf)
     facing, face1, face2 = _first_below(opposite, OPPOSITE)
@@ -255,11 +313,19 @@ def multicontact(one: Features, two: Features, corners1: Corners, corners2: Corn
     by_edge1 = ~facing & edge1_first & lies1
     by_edge2 = ~facing & ~by_edge1 & (two.size < 3) & lies2
 
-    polygon1, normal1 = _face(one, corners1, torch.where(by_edge2, under2, face1))
-    polygon2, normal2 = _face(two, corners2, torch.where(by_edge1, under1, face2))
-    count = max(polygon1.corner.shape[1], polygon2.corner.shape[1])
-    outlines = (_padded(x, count) for x in (polygon1, polygon2, _edge(one, edge1), _edge(two, edge2)))
-    polygon1, polygon2, segment1, segment2 = outlines
+    face1, normal1 = _face(one, torch.where(by_edge2, under2, face1))
+    face2, normal2 = _face(two, torch.where(by_edge1, under1, face2))
+    ends1, ends2 = _edge(one, edge1), _edge(two, edge2)
+    return Meeting(facing, by_edge1, by_edge2, face1, face2, normal1, normal2, ends1, ends2)
+
+
+def contacts(met: Meeting, faces1: Polygons, faces2: Polygons, margin: Tensor, most: int) -> Patch:
+    """The contacts of features that meet, right where these have no more than so many corners."""
+    facing, by_edge1, by_edge2, face1, face2, normal1, normal2, *edges = met
+    outlines = outline(faces1.corners(face1, most)), outline(faces2.corners(face2, most))
+    count = max(x.corner.shape[1] for x in outlines)
+    segments = (Outline(x, torch.full_like(face1, 2)) for x in edges)
+    polygon1, polygon2, segment1, segment2 = (_padded(x, count) for x in (*outlines, *segments))
     # An edge of 1 on a face of 2, an edge of 2 on a face of 1, or a face of 2 on one of 1.
     is_edge, is_1, is_2 = by_edge1 | by_edge2, by_edge1[:, None], by_edge2[:, None]
     ground, up = _either(by_edge1, polygon2, polygon1), torch.where(is_1, normal2, normal1)
@@ -297,15 +363,16 @@ def _tilt(edges: Features, faces: Features) -> Tensor:
     return cosine.masked_fill(~(edges.has_edge[:, None] & faces.has_face[:, :, None]), torch.inf)
 
 
-def _face(f: Features, corners: Corners, index: Tensor) -> tuple[Outline, Tensor]:
+def _face(f: Features, index: Tensor) -> tuple[Tensor, Tensor]:
+    """Numbers (n,) and normals (n, 3) of faces."""
     face = f.face.gather(1, index[:, None])[:, 0]
-    return outline(corners(face)), f.normal.gather(1, index[:, None, None].expand(-1, 1, 3))[:, 0]
+    return face, f.normal.gather(1, index[:, None, None].expand(-1, 1, 3))[:, 0]
 
 
-def _edge(f: Features, index: Tensor) -> Outline:
+def _edge(f: Features, index: Tensor) -> Tensor:
+    """The ends (n, 2, 3) [m] of edges."""
     pick = index[:, None, None].expand(-1, 1, 3)
-    ends = torch.cat([f.start.gather(1, pick), f.end.gather(1, pick)], dim=1)
-    return Outline(ends, torch.full_like(index, 2))
+    return torch.cat([f.start.gather(1, pick), f.end.gather(1, pick)], dim=1)
 
 
 def _either(mask: Tensor, one: Outline, other: Outline) -> Outline:

@@ -37,7 +37,7 @@ def plane_mesh(plane: Solid, mesh: Solid, reach: Tensor) -> ContactPoints:
     hull, hulls = mesh.hull, mesh.hulls
     assert hull is not None and hulls is not None
     up = to_local(mesh.mat, plane.axis)
-    point, count = polygon_corners(hulls, lowest_face(hulls, hull, up.detach()))
+    point, count = polygon_corners(hulls, lowest_face(hulls, hull, up.detach()), hulls.corners)
     count = count[:, None]
     chosen = four_of(from_lowest(point, count, up.detach()), count)
     rise = dot(chosen, up[:, None])

@@ -111,7 +111,10 @@ def sdf_contacts(
     def search(pairs: tuple[Meeting, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         return searched(grid.detach(), *pairs, iterations)
 
-    rates, end = each(search, tree.map(Tensor.detach, (pair, start, active)))
+    def stays(pairs: tuple[Meeting, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return pairs[1].new_zeros((*pairs[1].shape[:2], iterations + 1)), pairs[1].clone()
+
+    rates, end = each(search, tree.map(Tensor.detach, (pair, start, active)), where=active, otherwise=stays)
     point = value_of(end, followed(grid, pair, start, rates))
     one, two = both(grid, pair, point)
     dist = torch.maximum(one.distance, two.distance)

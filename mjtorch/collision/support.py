@@ -19,6 +19,8 @@ from mjtorch.model.plan.mesh import Hulls
 # mjGEOM_HFIELD, which is what the prisms are called that a height field is made of, and mjGEOM_MESH.
 PRISM, MESH = 1, 7
 HULLS = (PRISM, MESH)
+# Each axis and those that follow it.
+CYCLE = ((0, 1, 2), (1, 2, 0), (2, 0, 1))
 # Types with a box in them, types with an ellipsoid, and those without a corner.
 BOXED, CURVED, SMOOTH = (
     (Shape.CAPSULE, Shape.CYLINDER, Shape.BOX),
@@ -205,7 +207,8 @@ def hull_support(hulls: Hulls, hull: Tensor, direction: Tensor) -> Tensor:
 def cell(direction: Tensor, side: int) -> Tensor:
     """The cells (n,) of a cube with `side` cells along its edges that directions (n, 3) point at; as in `cells`."""
     axis = direction.abs().argmax(-1, keepdim=True)
-    along = direction.gather(1, (axis + torch.arange(3, device=axis.device)) % 3)
+    cycle = torch.tensor(CYCLE, device=axis.device)
+    along = direction.gather(1, cycle[axis[:, 0]])
     across = along[:, 1:] / along[:, :1].abs()
     row, col = ((across + 1) * (0.5 * side)).long().clamp(0, side - 1).unbind(-1)
     return ((2 * axis[:, 0] + (along[:, 0] < 0)) * side + row) * side + col

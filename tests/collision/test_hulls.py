@@ -4,8 +4,10 @@ import mujoco
 import numpy as np
 import pytest
 import torch
+from collision.contacts import assert_same_contacts, double, posed
 
 import mjtorch
+from mjtorch.collision import collision
 from mjtorch.collision.support import cell, hull_support
 from mjtorch.model.plan.mesh import Hulls, build, cells
 from mjtorch.model.plan.tensors import Tensors
@@ -109,3 +111,30 @@ def test_mesh_without_a_hull_is_looked_through():
     m = mjtorch.put_model(lonely)
     with pytest.raises(NotImplementedError, match="geom 0 is a mesh that collides with nothing"):
         mjtorch.geom_distance(m, mjtorch.make_data(m), 0, 1, 1.0)
+
+
+def test_faces_of_many_corners_and_of_few_touch_side_by_side():
+    """What has room for few corners is computed for all pairs, the rest where a face has more; all the same as in C."""
+    drum, slab = (" ".join(map(str, x.ravel())) for x in (prism(30, 0.1, 1), prism(4, 0.1, 1)))
+    kinds = ("drum", "drum"), ("slab", "drum"), ("drum", "slab"), ("slab", "slab")
+    bodies = "".join(
+        f'<body pos="{4 * k} {0.3 * i} {0.1 + 0.1995 * i}"><freejoint/><geom type="mesh" mesh="{name}"/></body>'
+        for k, pair in enumerate(kinds)
+        for i, name in enumerate(pair)
+    )
+    mj_model = mujoco.MjModel.from_xml_string(
+        f"""<mujoco><asset><mesh name="drum" vertex="{drum}"/><mesh name="slab" vertex="{slab}"/></asset>
+        <worldbody>{bodies}</worldbody></mujoco>"""
+    )
+    m, datas = double(mj_model), []
+    for turn in (0.1, 0.4, 1.0):
+        mj_data = mujoco.MjData(mj_model)
+        mj_data.qpos.reshape(-1, 7)[1::2, 3:] = np.cos(turn), 0, 0, np.sin(turn)
+        mujoco.mj_fwdPosition(mj_model, mj_data)
+        assert_same_contacts(m, mj_data, atol=1e-6)
+        datas.append(posed(m, mj_data))
+    compiled = mjtorch.jit(collision, in_dims=(None, 0), strict=True)(m, mjtorch.tree.stack(datas)).contact
+    for k, d in enumerate(datas):
+        alone = collision(m, d).contact
+        assert alone.detected.sum() >= 12 and torch.equal(compiled.detected[k], alone.detected)
+        torch.testing.assert_close(compiled.pos[k], alone.pos, rtol=0, atol=1e-7)

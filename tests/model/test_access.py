@@ -113,7 +113,7 @@ def test_set(humanoid: Case) -> None:
         (lambda m, d: d.bind(m, []), TypeError, "bind: objects must be of one kind, got none"),
         (lambda m, d: d.bind(m, [m.body(0), m.geom(0)]), TypeError, "bind: objects must be"),
         (
-            lambda m, d: d.body("torso", "xpos"),
+            lambda m, d: d.body("torso"),
             TypeError,
             "body: a Data has no names; give the model first: d.body(m, ",
         ),

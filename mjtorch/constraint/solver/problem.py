@@ -69,7 +69,7 @@ class Problem(tree.Tree):
     low, high: (nterm,) the interval where a term is quadratic
     row_source: (nefc,) where each row is found in [rows, flattened cones]
     cones: one `Cones` if there are elliptic contacts, else none
-    forest: one `Forest` if there are several kinematic trees and no elliptic contacts, else none
+    forest: one `Forest` if several kinematic trees have rows of several dofs, and none is elliptic, else none
     scale: () one over the trace of M, which makes costs and gradients comparable with tolerances
     tolerance, ls_tolerance: ()
     """
@@ -135,7 +135,8 @@ def build(m: Model, d: Data) -> Problem:
         low, high = torch.cat([low, zero - torch.inf, zero - torch.inf]), torch.cat([high, zero, zero])
     M = full_m(m, d)
     k, by_dof = m.plan.kinematics, rows.build(p.rows, d.efc_J, active)
-    forest = (trees.build(k.trees, k.tree_dof, M, by_dof),) if k.trees and not cones else ()
+    apart = bool(k.trees) and not cones and by_dof.rest.shape[0] > 0
+    forest = (trees.build(k.trees, k.tree_dof, M, by_dof),) if apart else ()
     return Problem(
         M=M,
         qLD=d.qLD,
@@ -176,6 +177,13 @@ def _cones(m: Model, d: Data) -> Cones:
         axes=torch.stack([one, -mu, mu, one, zero, one], dim=1).unflatten(1, (3, 2)),
         J=d.efc_J[p.cone_rows],
     )
+
+
+def inertia_times(p: Problem, x: Tensor) -> Tensor:
+    """`M x` (nv,)."""
+    for forest in p.forest:
+        return trees.blocks_times(forest, [t.M for t in forest.groups], x[forest.dof])[forest.place]
+    return p.M @ x
 
 
 def residuals(p: Problem, jar: Tensor) -> Residuals:
