@@ -1,5 +1,6 @@
 """Objects by name: which they are, and where their numbers lie in `Model` and `Data`."""
 
+import dataclasses
 import difflib
 import re
 from collections.abc import Callable, Sequence
@@ -265,12 +266,18 @@ def _kind_of(x: Any) -> str:
     return word
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class Access:
-    """A method that looks up objects of a kind: `m.body("torso")`, `d.body(m, "torso")`."""
+    """A method that looks up objects of a kind: `m.body("torso")`, `d.body(m, "torso")`.
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-        self.__doc__ = f"The {kind} of a name or an id, or several of them; see `mjtorch.model.access.Bound`."
+    A dataclass, such that the cache of compiled programs can describe it.
+    """
+
+    kind: str
+
+    def __post_init__(self) -> None:
+        said = f"The {self.kind} of a name or an id, or several of them; see `mjtorch.model.access.Bound`."
+        object.__setattr__(self, "__doc__", said)
 
     def __get__(self, owner: Any, cls: type) -> Callable[..., Bound]:
         kind = self.kind
