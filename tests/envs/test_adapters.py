@@ -213,3 +213,9 @@ def over() -> Any:
 def test_errors_say_what_to_do(call: Callable[[], Any], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         call()
+
+
+def test_what_adapters_import_leaves_programs_warm() -> None:
+    env = VectorEnv(limited(), 3)
+    env.reset(seed=0)
+    assert env.worlds._reset.why_cold == []

@@ -23,7 +23,7 @@ from torch._library.custom_ops import CustomOpDef
 
 PACKAGE = __name__.partition(".")[0]
 # Modules that no traced function and no part of the compiler uses, and that are imported only on demand.
-ASIDE = tuple(f"{PACKAGE}.{name}" for name in ("cli", "models", "export", "compiler.report"))
+ASIDE = tuple(f"{PACKAGE}.{name}" for name in ("cli", "models", "export", "envs.adapters", "compiler.report"))
 # Their versions are part of every key that a digest is used in.
 VERSIONED = {"torch", "numpy", "mujoco", "optree", "filelock", "platformdirs", *sys.stdlib_module_names} - {"unittest"}
 ATOMS = {type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented)}

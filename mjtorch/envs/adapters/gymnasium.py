@@ -27,11 +27,8 @@ try:
 except ModuleNotFoundError as e:
     raise ModuleNotFoundError('this adapter needs Gymnasium: pip install "mjtorch[envs]"') from e
 
-MODES = {
-    "next_step": AutoresetMode.NEXT_STEP,
-    "same_step": AutoresetMode.SAME_STEP,
-    "disabled": AutoresetMode.DISABLED,
-}
+# What Gymnasium calls its ways to reset.
+MODES = {"next_step": "NextStep", "same_step": "SameStep", "disabled": "Disabled"}
 
 
 class VectorEnv(gymnasium.vector.VectorEnv):
@@ -56,7 +53,7 @@ class VectorEnv(gymnasium.vector.VectorEnv):
             raise ValueError(f"VectorEnv: output must be 'numpy' or 'torch', got {output!r}")
         self.worlds, self.num_envs, self.output = Worlds(env, num_envs, **options), num_envs, output
         self.mode = env.mode
-        self.metadata = {**self.metadata, "autoreset_mode": MODES[env.mode]}
+        self.metadata = {**self.metadata, "autoreset_mode": AutoresetMode(MODES[env.mode])}
         self.single_observation_space, self.single_action_space = spaces(self.worlds)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
@@ -178,7 +175,7 @@ def make_vec(
         backend, threads: as for `jit`.
         **parameters: as for `make`.
     """
-    mode: Any = next((name for name, value in MODES.items() if autoreset_mode in (name, value)), None)
+    mode: Any = next((name for name, value in MODES.items() if autoreset_mode in (name, AutoresetMode(value))), None)
     if mode is None:
         raise ValueError(f"make_vec: autoreset_mode must be one of {', '.join(MODES)}, got {autoreset_mode!r}")
     env = make(name, limit=max_episode_steps, mode=mode, **parameters)
