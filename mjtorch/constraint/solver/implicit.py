@@ -7,7 +7,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from mjtorch.constraint.solver.curvature import hessian_solve
-from mjtorch.constraint.solver.problem import Problem, gradient, residuals
+from mjtorch.constraint.solver.problem import Problem, gradient, inertia_times, residuals
 from mjtorch.control_flow import context
 
 SECOND = (
@@ -28,7 +28,7 @@ def attach(p: Problem, qacc: Tensor) -> Tensor:
     if context.nests_forward_mode():
         raise NotImplementedError(SECOND)
     at = qacc.detach()
-    residual = gradient(p, p.M @ at, residuals(p, p.rows.times(at) - p.aref))
+    residual = gradient(p, inertia_times(p, at), residuals(p, p.rows.times(at) - p.aref))
     leaves, spec = pytree.tree_flatten(p)
     return _Minimiser.apply(spec, at, residual, *(x.detach() for x in leaves))
 

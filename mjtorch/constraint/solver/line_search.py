@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.constraint.solver.problem import MIN_SQUARE, Cones, Problem, Residuals, bending, turn
+from mjtorch.constraint.solver.problem import MIN_SQUARE, Cones, Problem, Residuals, bending, inertia_times, turn
 from mjtorch.control_flow import while_loop
 from mjtorch.math.vector import MIN_VALUE
 
@@ -93,7 +93,7 @@ class Narrowing(tree.Tree):
 
 def prepare(p: Problem, at: Residuals, Ma: Tensor, search: Tensor) -> Line:
     """What the cost along `search (nv,)` depends on (PrimalPrepare)."""
-    Mv, Jv = p.M @ search, p.rows.times(search)
+    Mv, Jv = inertia_times(p, search), p.rows.times(search)
     cones: tuple[ConeLine, ...] = ()
     for c, start in zip(p.cones, at.slips, strict=True):
         V = Jv[c.rows] * c.scale

@@ -8,7 +8,7 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.constraint.solver import line_search
 from mjtorch.constraint.solver.curvature import curvature, hessian_solve
-from mjtorch.constraint.solver.problem import Problem, Residuals, cost, gradient, residuals
+from mjtorch.constraint.solver.problem import Problem, Residuals, cost, gradient, inertia_times, residuals
 from mjtorch.control_flow import while_loop
 from mjtorch.math import linalg
 from mjtorch.math.vector import MIN_VALUE
@@ -89,7 +89,7 @@ def begin(p: Problem, qacc: Tensor, memory: tuple[Tensor, ...], *, gradient_too:
 
     It is done if the duality gap `grad' M^-1 grad / 2` is below tolerance, and the gradient as well if asked.
     """
-    Ma, jar = p.M @ qacc, p.rows.times(qacc) - p.aref
+    Ma, jar = inertia_times(p, qacc), p.rows.times(qacc) - p.aref
     grad = gradient(p, Ma, residuals(p, jar))
     done = small(p, 0.5 * (grad @ linalg.ltl_solve(p.qLD, grad)))
     if gradient_too:
@@ -165,6 +165,6 @@ def length(x: Tensor) -> Tensor:
 def warmstart(p: Problem, previous: Tensor, efc_b: Tensor) -> Tensor:
     """The better of `previous (nv,)`, the last step's acceleration, and the unconstrained one (warmstart)."""
     jar = p.rows.times(previous) - p.aref
-    inertial = 0.5 * (p.M @ previous - p.qfrc_smooth) @ (previous - p.qacc_smooth)
+    inertial = 0.5 * (inertia_times(p, previous) - p.qfrc_smooth) @ (previous - p.qacc_smooth)
     worse = cost(p, residuals(p, jar)) + inertial > cost(p, residuals(p, efc_b))
     return torch.where(worse | ~p.active.any(), p.qacc_smooth, previous)

@@ -178,6 +178,13 @@ def _cones(m: Model, d: Data) -> Cones:
     )
 
 
+def inertia_times(p: Problem, x: Tensor) -> Tensor:
+    """`M x` (nv,)."""
+    for forest in p.forest:
+        return trees.blocks_times(forest, [t.M for t in forest.groups], x[forest.dof])[forest.place]
+    return p.M @ x
+
+
 def residuals(p: Problem, jar: Tensor) -> Residuals:
     """The residuals of all terms, from those of the rows `jar (nefc,)`."""
     terms = jar

@@ -152,8 +152,12 @@ def conjugate_gradients(f: Forest, b: Blocks, x: Tensor, first: Tensor) -> Tenso
 
 def product(f: Forest, b: Blocks, x: Tensor) -> Tensor:
     """`H x` (nv,)."""
-    own = torch.cat([(A @ y[..., None]).flatten() for A, y in zip(b.A, split(f, x), strict=True)])
-    return own + (b.weight * torch.where(f.there, f.J @ x, 0.0)) @ f.J
+    return blocks_times(f, b.A, x) + (b.weight * torch.where(f.there, f.J @ x, 0.0)) @ f.J
+
+
+def blocks_times(f: Forest, A: Sequence[Tensor], x: Tensor) -> Tensor:
+    """`A x` (nv,), of blocks (ntree, n, n) by size."""
+    return torch.cat([(block @ y[..., None]).flatten() for block, y in zip(A, split(f, x), strict=True)])
 
 
 def precondition(f: Forest, b: Blocks, x: Tensor) -> Tensor:
