@@ -184,13 +184,26 @@ def _while_operator(cond: FlatFunction, body: FlatFunction, n: int, operands: Se
         return one_trip(cond, body, carry, captured)
     start, test = tuple(_contiguous(carry)), _own_memory(cond)
     recorder = context.recorder()
-    loop = torch.ops.higher_order.while_loop if recorder is None else recorder.while_loop
-    return list(loop(lambda *x: test(*x)[0], _own_memory(body), start, tuple(captured)))
+    if recorder is not None:
+        return list(recorder.while_loop(lambda *x: test(*x)[0], _own_memory(body), start, tuple(captured)))
+    loop = torch.ops.higher_order.while_loop
+    return list(loop(lambda *x: test(*x)[0], _own_memory(body), start, tuple(_apart(captured))))
 
 
 def _contiguous(values: Sequence[Tensor]) -> list[Tensor]:
     """Carries keep their strides from trip to trip: copies, row-major."""
     return [x.clone(memory_format=torch.contiguous_format) for x in values]
+
+
+def _apart(operands: Sequence[Tensor]) -> list[Tensor]:
+    """The operands, copied where they share memory with one before: PyTorch's operators (2.13) refuse such."""
+    seen: set[int] = set()
+    result = []
+    for x in operands:
+        key = context.storage_key(x)
+        result.append(x.clone() if key in seen else x)
+        seen.add(key)
+    return result
 
 
 def _scan_operator(step: FlatFunction, m: int, k: int, operands: Sequence[Tensor]) -> list[Tensor]:
@@ -239,5 +252,6 @@ def _cond_operator(
         return [torch.where(pred, x, y) for x, y in pairs]
     branches = _own_memory(true_fn), _own_memory(false_fn)
     recorder = context.recorder()
-    branch = torch.ops.higher_order.cond if recorder is None else recorder.cond
-    return list(branch(pred, *branches, tuple(operands)))
+    if recorder is not None:
+        return list(recorder.cond(pred, *branches, tuple(operands)))
+    return list(torch.ops.higher_order.cond(pred, *branches, tuple(_apart(operands))))

@@ -338,3 +338,18 @@ def test_what_both_branches_hand_on_is_no_choice() -> None:
     assert [o.source for o in program.outputs] == [0, 1, -1]
     graph = make_fx(f)(x[0], w[0])
     assert len(graph.true_graph_0.graph.find_nodes(op="output")[0].args[0]) == 1
+
+
+@pytest.mark.parametrize("how", ["cond, one tensor twice", "cond, two views", "loop, two views"])
+def test_compile_of_operands_that_share_memory(how):
+    """PyTorch's operators refuse such operands, so they get copies."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        tail = x[1:]
+        if how.startswith("loop"):
+            return cf.while_loop(lambda y: (x.sum() < 9) & (y < tail.sum()), lambda y: y + x[0] + tail[0], x[0] * 0)
+        other = x if how.endswith("twice") else tail
+        return cf.cond(x[0] > 0, lambda y: y.sin().sum() * x.sum() + other.sum(), lambda y: (y * y).sum(), x)
+
+    x = torch.tensor([0.5, 1.0, 2.0])
+    torch.testing.assert_close(compiled(nonstrict(f), "aot_eager")(x), f(x))
