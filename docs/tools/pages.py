@@ -16,8 +16,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "Data": fields.data_table,
     "Contact": fields.contact_table,
 }
-# Files that are pages here, too.
+# Files that are pages here, too; links to them lead to these.
 PAGES = {
+    "benchmarks/README.md": "benchmarks.md",
     "ARCHITECTURE.md": "architecture.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
@@ -33,6 +34,8 @@ def complete(app: Any, name: str, source: list[str]) -> None:
 def completed(text: str) -> str:
     """The text of a page with what its comments ask for."""
     text = FILE.sub(lambda match: included(match[1], match[2]), text)
+    for file, page in PAGES.items():
+        text = text.replace(f"](../{file}", f"]({page}")
     return re.sub(r"<!-- fields of (\w+) -->", lambda match: TABLES[match[1]](), text)
 
 
@@ -50,6 +53,6 @@ def included(path: str, part: str | None) -> str:
         if re.match(r"\w+:|#", target):
             return match[0]
         there = (folder / target).resolve().relative_to(ROOT).as_posix()
-        return f"]({PAGES.get(there) or (there.removeprefix('docs/') if there.startswith('docs/') else f'../{there}')})"
+        return f"]({there.removeprefix('docs/')})" if there.startswith("docs/") else f"](../{there})"
 
     return re.sub(r"\]\(([^)\s]+)\)", moved, text)
