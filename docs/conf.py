@@ -4,10 +4,10 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import mjtorch  # noqa: E402
-from docs.tools import docstrings, pages  # noqa: E402
+from mjtorch_docs import docstrings, pages  # noqa: E402
 
 project = "mjtorch"
 copyright = "The mjtorch authors"
@@ -17,7 +17,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphin
 html_theme = "furo"
 html_title = f"mjtorch {release}"
 html_show_sphinx = False
-exclude_patterns = ["tools"]
+exclude_patterns = ["mjtorch_docs"]
 
 myst_heading_anchors = 3  # headings can be linked to: page.md#what-they-say
 napoleon_use_rtype = False

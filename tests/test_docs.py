@@ -16,9 +16,9 @@ import pytest
 from reference import VERSION, load
 
 import mjtorch
-from docs.tools import docstrings, fields, pages
 from mjtorch import tree
 from mjtorch.cli.main import build_parser
+from mjtorch_docs import docstrings, fields, pages
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs"

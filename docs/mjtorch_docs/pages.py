@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from docs.tools import fields
+from mjtorch_docs import fields
 
 ROOT = Path(__file__).parents[2]
 # `<!-- file: ../ARCHITECTURE.md -->`, and `<!-- file: ../README.md, support table -->` for what lies between two marks
