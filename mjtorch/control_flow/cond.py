@@ -12,6 +12,7 @@ from mjtorch.control_flow.carry import Structure
 from mjtorch.control_flow.closure import Conversion, explore, intercepted
 from mjtorch.control_flow.context import opaque
 from mjtorch.control_flow.derivative import floats, only_floats, vjp
+from mjtorch.control_flow.snapshot import snapshot
 from mjtorch.control_flow.while_loop import check_predicate
 from mjtorch.tree.dataclass import NAMESPACE
 
@@ -37,8 +38,6 @@ def cond(pred: bool | Tensor, true_fun: Callable[..., T], false_fun: Callable[..
 
     Both functions return the same structure of tensors with the same shapes and dtypes, may use tensors from around
     them, and are differentiated in every mode. Where both return the same tensor from around them there is no choice.
-    A backward pass calls them again: a name that they use must not have got another meaning, as in
-    `x = cond(p, lambda: x + 1, lambda: x)`.
     """
     if isinstance(pred, bool):
         return true_fun(*operands) if pred else false_fun(*operands)
@@ -64,7 +63,7 @@ def cond(pred: bool | Tensor, true_fun: Callable[..., T], false_fun: Callable[..
 
         return flat_fn
 
-    branches = flat(true_fun), flat(false_fun)
+    branches = flat(snapshot(true_fun)), flat(snapshot(false_fun))
     converted = Conversion(branches, tensors)
     result = _result(converted.results[0])
     pairs = zip(result.leaves, result.flatten(converted.results[1], "that of false_fun"), strict=True)

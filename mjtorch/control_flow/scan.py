@@ -11,6 +11,7 @@ from mjtorch.control_flow.carry import Structure, fresh
 from mjtorch.control_flow.closure import Conversion, intercepted, is_imagined
 from mjtorch.control_flow.context import opaque
 from mjtorch.control_flow.derivative import floats, only_floats, vjp
+from mjtorch.control_flow.snapshot import snapshot
 
 Carry = TypeVar("Carry")
 
@@ -75,7 +76,7 @@ class _Step:
     """`f` on flat carries and inputs; learns the structure of its outputs when it is called."""
 
     def __init__(self, f: Any, carry: Structure, inputs: Structure) -> None:
-        self._f, self._carry, self._inputs = f, carry, inputs
+        self._f, self._carry, self._inputs = snapshot(f), carry, inputs
         self._counted = not inputs.leaves
         self.outputs: Structure
 

@@ -249,3 +249,36 @@ def test_checkpoint_saves_memory() -> None:
         return sum(saved)
 
     assert kept(8) < kept(None) / 8
+
+
+@pytest.mark.parametrize("how", ["cond", "scan", "helper"])
+def test_names_keep_their_meaning_in_the_backward_pass(how: str) -> None:
+    """Functions that a backward pass calls again see what names meant when they were called first."""
+
+    def fn(x: Tensor) -> Tensor:
+        if how == "scan":
+            x = cf.fori_loop(0, 9, lambda i, y: y + torch.sin(x * y), x)
+        elif how == "cond":
+            x = cf.cond(x.sum() > 0, lambda: x * x, lambda: x)
+        else:
+
+            def square() -> Tensor:
+                return x * x
+
+            x = cf.cond(x.sum() > 0, lambda: square() + x, lambda: x)
+        return (x * x).sum()
+
+    x = torch.tensor([0.7, 0.4])
+    assert_same(mjtorch.jit(grad(fn), strict=True, in_dims=None)(x), backward(fn)(x))
+
+
+def test_what_a_body_assigns_is_seen_outside() -> None:
+    calls = 0
+
+    def body(i: Tensor, y: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return y + 1
+
+    assert mjtorch.jit(lambda x: cf.fori_loop(0, 9, body, x), strict=True, in_dims=None)(torch.zeros(())) == 9
+    assert calls > 0
