@@ -29,6 +29,8 @@ QUICK = (
     "tests/compiler/test_verify.py",
     "tests/engine/test_stages.py",
 )
+# Files that take minutes: begun first, such that no worker is left alone with one.
+LONG = ("tests/test_notebooks.py", "tests/engine/test_modes.py", "tests/engine/test_jit.py")
 QUICK_MODELS = (
     "feature/joints",
     "feature/tendon_spatial",
@@ -55,6 +57,7 @@ def seed() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
     for item in items:
         if is_quick(item):
             item.add_marker("quick")

@@ -441,6 +441,7 @@ def products(a: Tensor, b: Tensor) -> Functions:
             a[1:, ::2] @ b[::2].flip(1),
         ),
         "gram": lambda a, b: (b.mT @ (a[:, :1] * b), b.mT @ (a[0, :, None].clamp(min=0) * b)),
+        "gram of no rows": lambda a, b: b[:0].mT @ (a[:0, :1] * b[:0]),
         "mv": lambda a, b: (a @ b[:, 0], b[:, 0] @ a, a[:, :0] @ b[:0, 0], b[:, 0] @ b[:, 1], torch.vdot(b[0], b[1])),
         "bmm": lambda a, b: (torch.stack([a, a.mT]) @ b, torch.bmm(torch.stack([a, a]), torch.stack([b, -b]))),
         "addmm": lambda a, b: (

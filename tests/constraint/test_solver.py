@@ -165,7 +165,8 @@ def test_traced(solver: int, cone: int) -> None:
         torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
     graph.graph.eliminate_dead_code()
     nodes = [n for part in graph.modules() if hasattr(part, "graph") for n in part.graph.nodes]
-    assert sum(n.op == "call_function" for n in nodes) < (1050 if cone == ELLIPTIC else 750)
+    # Several trees are solved by blocks, and what joins them by conjugate gradients.
+    assert sum(n.op == "call_function" for n in nodes) < (1150 if solver == NEWTON and cone == PYRAMIDAL else 1050)
 
 
 @pytest.mark.parametrize(

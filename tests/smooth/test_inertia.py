@@ -49,7 +49,10 @@ def test_factor(slides: mujoco.MjModel, matrix: list[float]) -> None:
 @pytest.mark.parametrize("integrator", INTEGRATORS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_singular(slides: mujoco.MjModel, integrator: int, dtype: torch.dtype) -> None:
-    """Steps, and how often C warns; what set_const derives, too, and gradients are finite."""
+    """Steps, and how often C warns; what set_const derives, too, and gradients are finite.
+
+    How much of a motion each slide takes is what rounding makes it in single precision: what they do together is not.
+    """
     slides.opt.integrator = int(integrator)
     m, d = mjtorch.put_model(slides, dtype=dtype), mujoco.MjData(slides)
     mine = mjtorch.make_data(m)
@@ -57,8 +60,9 @@ def test_singular(slides: mujoco.MjModel, integrator: int, dtype: torch.dtype) -
         mujoco.mj_step(slides, d)
         mine = mjtorch.step(m, mine)
     tolerance = {"rtol": 0.0, "atol": 1e-12 if dtype == torch.float64 else 1e-5}
-    torch.testing.assert_close(mine.qacc, torch.tensor(d.qacc, dtype=dtype), **tolerance)
-    torch.testing.assert_close(mine.qvel, torch.tensor(d.qvel, dtype=dtype), **tolerance)
+    seen = torch.eye(3, dtype=dtype) if dtype == torch.float64 else torch.tensor(slides.jnt_axis, dtype=dtype)
+    torch.testing.assert_close(mine.qacc @ seen, torch.tensor(d.qacc, dtype=dtype) @ seen, **tolerance)
+    torch.testing.assert_close(mine.qvel @ seen, torch.tensor(d.qvel, dtype=dtype) @ seen, **tolerance)
     assert mine.warning.tolist() == [w.number for w in d.warning]
     if dtype == torch.float64:
         np.testing.assert_allclose(mjtorch.set_const(m).dof_invweight0, slides.dof_invweight0, rtol=1e-9)

@@ -219,7 +219,7 @@ def _mm(low: Lowering, node: Node, x: Value, y: Value) -> Array:
         return sparse_rows(low, x, b, low.alloc(shape, b.dtype), False)
     if is_sparse(low, y):
         return sparse_rows(low, y.T.contiguous(), a, low.alloc(shape, a.dtype), True)
-    weight = gram_weight(x, y)
+    weight = gram_weight(x, y) if a.shape[1] else None
     if weight is not None:
         return gram(low, x, weight)
     if a.shape[1] == 1:
