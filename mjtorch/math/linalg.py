@@ -53,12 +53,13 @@ def clamped_ltl(a: Tensor) -> tuple[Tensor, Tensor]:
     one. In single precision they are no less than the rounding of what they are a difference of.
     """
     reverse = a.flip((-2, -1))
-    factor, info = torch.linalg.cholesky_ex(reverse.detach())
-    least = least_pivots(reverse.detach())
+    fixed = reverse.detach()  # the branch captures this one, which has no derivative
+    factor, info = torch.linalg.cholesky_ex(fixed)
+    least = least_pivots(fixed)
     clamped = (info != 0) | (factor.diagonal(dim1=-2, dim2=-1).square() < least).any(-1)
 
     def mended() -> Tensor:
-        return torch.where(clamped[..., None, None], clamped_cholesky(reverse.detach(), least), factor)
+        return torch.where(clamped[..., None, None], clamped_cholesky(fixed, least), factor)
 
     factor = _Cholesky.apply(reverse, if_any(clamped, mended, factor))
     return factor.mT.flip((-2, -1)), clamped

@@ -103,6 +103,8 @@ def test_derivatives(which: Callable[[torch.Tensor], torch.Tensor], dtype: torch
     L = factor(x.detach().to(dtype))
     torch.testing.assert_close(L.mT @ L, (x @ x.mT + torch.eye(4)).detach().to(dtype))
     assert torch.autograd.gradcheck(factor, x, check_forward_ad=True, check_batched_grad=True)
+    grad = torch.func.grad(lambda x: factor(x).square().sum())
+    torch.testing.assert_close(mjtorch.jit(grad)(x.detach()[None]), grad(x.detach())[None])
 
 
 # Three hinges, of which two may become parallel.
