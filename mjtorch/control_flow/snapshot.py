@@ -1,7 +1,6 @@
 """Functions with what the names that they use from around them mean now."""
 
 import dis
-import functools
 from types import CellType, CodeType, FunctionType
 from typing import Any, TypeVar
 
@@ -39,7 +38,6 @@ def _copied(x: Any, done: dict[int, FunctionType]) -> Any:
     return copy
 
 
-@functools.lru_cache(maxsize=1024)
 def _assigned(code: CodeType) -> frozenset[str]:
     """The names from around it that a function, or one in it, assigns."""
     own = (i.argval for i in dis.get_instructions(code) if i.opname in ("STORE_DEREF", "DELETE_DEREF"))
