@@ -141,6 +141,25 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
         """,
         None,
     ),
+    "a copy for what is packed, unread": (
+        contract_arrays,
+        """
+        scratch s0: f64[1]
+        scratch s1: f64[1]
+        body:
+          pack k < 16 where gt(in0[k], 0.0):
+            load:
+              for i in 0..1:
+                s0[i] = in0[k]
+              for j in 0..1:
+                s1[j] = in0[k]
+            do:
+              s0[0] = sqrt(s0[0])
+            store:
+              out0[k] = s0[0]
+        """,
+        None,
+    ),
     "a sum of products": (
         skip_zero_terms,
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 
@@ -51,8 +52,10 @@ class _Contraction:
 
     def statement(self, s: Statement) -> Statement:
         """A statement; a program of its own, such as the body of a `While`, is not inside of a loop."""
-        if isinstance(s, (While, Pack)):
+        if isinstance(s, While):
             return map_bodies(s, lambda body: self.body(body, inside=False))
+        if isinstance(s, Pack):  # what is copied in and out stays copies
+            return dataclasses.replace(s, body=self.body(s.body, inside=False))
         if isinstance(s, (For, Group, If)):
             inside = not (isinstance(s, For) and s.scope)
             return map_bodies(s, lambda body: self.body(body, inside))
