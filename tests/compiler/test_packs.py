@@ -186,3 +186,13 @@ def test_a_choice_within_a_loop_is_packed_however_it_is_written() -> None:
     compiled = jit(f, in_dims=0, strict=True)
     assert packs(compiled.lower(x, active))
     torch.testing.assert_close(compiled(x, active), torch.vmap(f)(x, active))
+
+
+def test_items_may_be_many() -> None:
+    """More than there would be room for on the stack of a thread."""
+
+    def f(x: Tensor, on: Tensor) -> Tensor:
+        return each(lambda row: row.sin(), x, where=on, otherwise=lambda row: -row)
+
+    x, on = torch.randn(3, 300_000), torch.rand(3, 300_000) > 0.9
+    torch.testing.assert_close(jit(f, in_dims=(0, 0), strict=True)(x, on), torch.where(on, x.sin(), -x))

@@ -120,7 +120,7 @@ LOGARITHM(D, vd, vi, 52, 1023, 2.2250738585072014e-308, 0x3ff0000000000000, 4503
           6.93147180369123816490e-01, 1.90821492927058770002e-10)
 
 // The arc of t, between 0 and 1 or infinite: beyond tan(pi / 8) it is pi / 4 and that of (t - 1) / (t + 1).
-#define ARC(L, vector, integer, REST)                                                    \
+#define ARC(L, vector, REST)                                                             \
   INLINE vector arc##L(vector t) {                                                       \
     vb high = gt##L(t, S##L(0.41421356237309504880));                                    \
     vector s = sel##L(high, t - S##L(1), t) / sel##L(high, t + S##L(1), S##L(1)), z = s * s; \
@@ -147,5 +147,5 @@ LOGARITHM(D, vd, vi, 52, 1023, 2.2250738585072014e-308, 0x3ff0000000000000, 4503
 // Whether the sign bit is set, which zeros have as well.
 INLINE vb negativeF(vf x) { return CONVERT(MASKED(bits<vs>(x) < 0, vs), vb); }
 INLINE vb negativeD(vd x) { return ltI(bits<vi>(x), SI(0)); }
-ARC(F, vf, vs, -4.37113883e-8f)
-ARC(D, vd, vi, 6.123233995736766036e-17)
+ARC(F, vf, -4.37113883e-8f)
+ARC(D, vd, 6.123233995736766036e-17)

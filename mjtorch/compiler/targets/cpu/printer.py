@@ -169,23 +169,24 @@ class CpuPrinter(Printer):
         return f"int {s.list}[{s.size}],{s.list}_n=0;{loop}{{{body}{keep}}}\n"
 
     def pack(self, s: Pack) -> str:
-        """A list of pairs of world and item, and of these as many at once as there are lanes."""
+        """Pairs of world and item are collected, and computed when there are as many as lanes, and at the end."""
         k = s.variable
         flag = "&".join([*map(self.expr, self.running), self.expr(s.flag), "present(w)"])
         around, self.running = self.running, []
         body = self.body(s.body)
         self.running = around
-        world, item, size, at = (f"{k}_{x}" for x in ("world", "item", "n", "at"))
+        world, item, size, count = (f"{k}_{x}" for x in ("world", "item", "n", "count"))
         return (
-            f"{{int {world}[{s.size}*N],{item}[{s.size}*N],{size}=0;\n"
-            f"for(int {k}=0;{k}<{s.size};++{k}){{vb m={flag};"
+            f"{{int {world}[2*N],{item}[2*N],{size}=0;\n"
+            f"for(int {k}=0;{k}<{s.size};++{k}){{{{vb m={flag};"
             f"if(any(m))EACH if(holds(m,l)){{{world}[{size}]=l;{item}[{size}++]={k};}}}}\n"
-            f"for(int {at}=0;{at}<{size};{at}+=N){{\n"
+            f"while({size}>=N||({size}&&{k}=={s.size - 1})){{const int {count}={size}<N?{size}:N;\n"
             # Lanes past the last are copies of it.
-            f"EACH{{int e={at}+l<{size}?{at}+l:{size}-1,o={world}[e],{k}={item}[e];{self.copied(s.load, 'o', 'l')}}}\n"
-            f"{{Worlds packed{{0,{size}-{at}<N?{size}-{at}:N}};Worlds w=packed;{body}}}\n"
-            f"for(int l=0;l<N&&{at}+l<{size};++l){{int o={world}[{at}+l],{k}={item}[{at}+l];"
-            f"{self.copied(s.store, 'l', 'o')}}}}}}}\n"
+            f"EACH{{int e=l<{count}?l:{count}-1,o={world}[e],{k}={item}[e];{self.copied(s.load, 'o', 'l')}}}\n"
+            f"{{Worlds packed{{0,{count}}};Worlds w=packed;{body}}}\n"
+            f"for(int l=0;l<{count};++l){{int o={world}[l],{k}={item}[l];{self.copied(s.store, 'l', 'o')}}}\n"
+            f"{size}-={count};"
+            f"for(int l=0;l<{size};++l){{{world}[l]={world}[l+{count}];{item}[l]={item}[l+{count}];}}}}}}}}\n"
         )
 
     def copied(self, body: Body, here: str, there: str) -> str:
