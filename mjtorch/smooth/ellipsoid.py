@@ -10,10 +10,31 @@ import torch
 from torch import Tensor
 
 from mjtorch.math.spatial import blocks, skew
-from mjtorch.math.vector import MIN_VALUE, cross, dot, norm
+from mjtorch.math.vector import MIN_VALUE, cross, dot, norm, normalize
 from mjtorch.model import Data, Model
 from mjtorch.smooth.jacobian import apply_ft
 from mjtorch.smooth.object import to_local
+
+
+class Section(NamedTuple):
+    """Sections of ellipsoids across the directions they move in, without dimension: areas by that of the longest axis.
+
+    scale: (k, 1) square of the longest semi-axis [m^2], speed: (k, 1) [m/s], along: (k, 3) direction of the velocity
+    squares: (k, 3) squared areas over pi of the sections along the planes of the axes: `(s_y s_z)^2` and so on
+    normal: (k, 3) `n = squares * along`, num: (k, 1) `n . along`, den: (k, 1) `n . n`
+    """
+
+    scale: Tensor
+    speed: Tensor
+    along: Tensor
+    squares: Tensor
+    normal: Tensor
+    num: Tensor
+    den: Tensor
+
+    def area(self) -> Tensor:
+        """Area (k, 1) [m^2] across the velocity."""
+        return math.pi * self.scale * _root(_ratio(self.den, self.num))
 
 
 class Ellipsoids(NamedTuple):
@@ -81,11 +102,11 @@ def wrench(e: Ellipsoids, velocity: Tensor) -> Tensor:
     """
     w, v = velocity.split(3, dim=-1)
     p, L = e.mass * v, e.inertia * w
-    speed = norm(v, keepdim=True)
-    section, num, den = normal_section(e, v)
-    area = math.pi * _root(den / num.clamp(min=MIN_VALUE))
-    cosine = num / (speed * den).clamp(min=MIN_VALUE)
-    kutta = e.kutta * e.density * cosine * area * cross(cross(section, v), v)
+    s = section(e, v)
+    area, speed = s.area(), s.speed
+    # Directions, not velocities: products of small sizes and speeds must not meet a bound that keeps from zero.
+    circulation = math.pi * s.scale * speed * speed * _root(_ratio(s.num, s.den))
+    kutta = e.kutta * e.density * circulation * cross(cross(s.normal, s.along), s.along)
     magnus = e.magnus * e.density * volume(e) * cross(w, v)
     diameter, widest = equivalent_diameter(e), widest_area(e)
     along = e.blunt * area + e.slender * (widest - area)
@@ -109,29 +130,26 @@ def wrench_derivative(e: Ellipsoids, velocity: Tensor) -> Tensor:
 
 
 def kutta_derivative(e: Ellipsoids, v: Tensor) -> Tensor:
-    """Derivative (k, 3, 3) of the Kutta lift `-c sqrt(num / den) / |v| q_i v_i`, `q = A |v|^2 - num`."""
-    square = dot(v, v, keepdim=True)
-    _, num, den = normal_section(e, v)
-    A = sections(e)
-    q = A * square - num
-    scale = math.pi * e.kutta * e.density / _root(den * num * square).clamp(min=MIN_VALUE)
-    slope = A * A * (num / den.clamp(min=MIN_VALUE)) - A + num / square.clamp(min=MIN_VALUE)
+    """Derivative (k, 3, 3) of the Kutta lift `-c sqrt(num / den) |v|^2 q_i u_i`, `q = squares - num`, `u` along `v`."""
+    s = section(e, v)
+    u, A, num = s.along, s.squares, s.num
+    q = A - num
+    scale = math.pi * e.kutta * e.density * s.scale * s.speed * _ratio(1.0, _root(s.den * num))
+    slope = A * A * _ratio(num, s.den) - A + num
     spread = 2 * num[..., None] * (A[:, None, :] - A[:, :, None]) + q[:, :, None] * slope[:, None, :]
-    return scale[..., None] * (v[:, :, None] * v[:, None, :] * spread - torch.diag_embed(q * num))
+    return scale[..., None] * (u[:, :, None] * u[:, None, :] * spread - torch.diag_embed(q * num))
 
 
 def drag_derivative(e: Ellipsoids, v: Tensor) -> Tensor:
     """Derivative (k, 3, 3) of the drag that resists `v`."""
-    square = dot(v, v, keepdim=True)
-    speed = _root(square)
-    section, num, den = normal_section(e, v)
-    area = math.pi * _root(den / num.clamp(min=MIN_VALUE))
+    s = section(e, v)
+    area, u, num = s.area(), s.along, s.num
     along = e.density * (e.blunt * area + e.slender * (widest_area(e) - area))
-    by_area = e.density * speed * (e.blunt - e.slender) * math.pi / _root(num**3 * den).clamp(min=MIN_VALUE)
-    by_v = by_area * section * (sections(e) * num - den)
+    by_area = e.density * (e.blunt - e.slender) * math.pi * s.scale * _ratio(1.0, _root(num**3 * s.den))
+    by_u = by_area * s.normal * (s.squares * num - s.den)
     eye = torch.eye(3, dtype=v.dtype, device=v.device)
-    outer = v[:, :, None] * v[:, None, :] + square[..., None] * eye
-    quadratic = (along / speed.clamp(min=MIN_VALUE))[..., None] * outer + v[:, :, None] * by_v[:, None, :]
+    outer = u[:, :, None] * u[:, None, :] + eye
+    quadratic = s.speed[..., None] * (along[..., None] * outer + u[:, :, None] * by_u[:, None, :])
     return -quadratic - (3 * math.pi * equivalent_diameter(e) * e.viscosity)[..., None] * eye
 
 
@@ -144,16 +162,15 @@ def angular_drag_derivative(e: Ellipsoids, w: Tensor) -> Tensor:
     return -(dot(w, by_w, keepdim=True) + viscous)[..., None] * eye - w[:, :, None] * by_w[:, None, :]
 
 
-def sections(e: Ellipsoids) -> Tensor:
-    """Squares (k, 3) of the areas over pi of the sections along the planes of the axes: `(s_y s_z)^2` and so on."""
-    x, y, z = e.size.unbind(-1)
-    return torch.stack([y * z, z * x, x * y], dim=-1).square()
-
-
-def normal_section(e: Ellipsoids, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Normal `n = A v` (k, 3) of the section across `v`, `n . v` and `n . n` (k, 1)."""
-    n = sections(e) * v
-    return n, dot(n, v, keepdim=True), dot(n, n, keepdim=True)
+def section(e: Ellipsoids, v: Tensor) -> Section:
+    """The sections across `v` (k, 3)."""
+    along, speed = normalize(v, torch.zeros_like(v))
+    longest, _ = extents(e)
+    x, y, z = (e.size / longest).unbind(-1)
+    squares = torch.stack([y * z, z * x, x * y], dim=-1).square()
+    normal = squares * along
+    num, den = dot(normal, along, keepdim=True), dot(normal, normal, keepdim=True)
+    return Section(longest * longest, speed, along, squares, normal, num, den)
 
 
 def volume(e: Ellipsoids) -> Tensor:
@@ -185,6 +202,12 @@ def angular_drag(e: Ellipsoids) -> Tensor:
     moment = 8 / 15 * math.pi * e.size * reach**4
     most, middle = extents(e)
     return e.angular * moment + e.slender * (8 / 15 * math.pi * middle * most**4 - moment)
+
+
+def _ratio(a: Tensor | float, b: Tensor) -> Tensor:
+    """`a / b`, zero where `b` is."""
+    zero = b <= 0
+    return torch.where(zero, 0.0, a / torch.where(zero, 1.0, b))
 
 
 def _root(x: Tensor) -> Tensor:
