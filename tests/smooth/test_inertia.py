@@ -70,6 +70,24 @@ def test_singular(slides: mujoco.MjModel, integrator: int, dtype: torch.dtype) -
     assert grad.isfinite().all()
 
 
+def test_tendon_across_branches() -> None:
+    """M has no elements between branches, so the armature of a tendon across two makes it indefinite."""
+    mj_model = load("""<mujoco><worldbody><body><joint name="a" axis="0 1 0"/><geom size=".1" mass="100"/>
+        <body pos=".3 0 0"><joint name="b" axis="0 1 0"/><geom size=".05" mass="100"/></body>
+        <body pos="0 0 .3"><joint name="c" axis="0 1 0"/><geom size=".05" mass="100"/></body></body></worldbody>
+        <tendon><fixed armature="100"><joint joint="a" coef="1"/><joint joint="b" coef="1"/><joint joint="c" coef="1"/>
+        </fixed></tendon></mujoco>""")
+    mj_data = mujoco.MjData(mj_model)
+    mj_data.qvel[:] = 1, 2, 3
+    mujoco.mj_forward(mj_model, mj_data)
+    m = mjtorch.put_model(mj_model, dtype=torch.float64)
+    wanted = mjtorch.put_data(mj_model, mj_data, model=m)
+    found = factor_m(m, wanted.replace(qLD=torch.full_like(wanted.qLD, 9.0), warning=torch.zeros_like(wanted.warning)))
+    assert found.qLD.diagonal().min() < 1e-7
+    torch.testing.assert_close(found.qLD, wanted.qLD, rtol=1e-9, atol=1e-12)
+    assert found.warning[0] == 1
+
+
 def test_put_data(slides: mujoco.MjModel) -> None:
     """What C has computed is taken as it is."""
     d = mujoco.MjData(slides)

@@ -1,0 +1,87 @@
+"""Small and large, light and heavy: every model a thousand times as long or short, a million times as heavy or light.
+
+C and we must agree wherever C has numbers. A bound that keeps a divisor from zero, or tells zero from not, is met by
+what is merely small; the models of the other tests are all about as large as a person.
+"""
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+from reference import FORWARD, MODELS, load, random_state
+
+import mjtorch
+from mjtorch.model import put_data, put_model
+
+LENGTHS = (
+    *("body_pos", "body_ipos", "jnt_pos", "jnt_margin", "geom_pos", "geom_size", "geom_rbound", "geom_aabb"),
+    *("geom_margin", "geom_gap", "site_pos", "site_size", "cam_pos", "light_pos", "mesh_vert", "mesh_pos"),
+    *("hfield_size", "bvh_aabb", "oct_aabb", "tendon_range", "tendon_lengthspring"),
+)
+TORQUES = ("actuator_gainprm", "actuator_biasprm", "actuator_forcerange")
+FREE, SLIDE = int(mujoco.mjtJoint.mjJNT_FREE), int(mujoco.mjtJoint.mjJNT_SLIDE)
+SCALES = {"short": (1e-3, 1.0), "long": (1e3, 1.0), "light": (1.0, 1e-6), "heavy": (1.0, 1e6)}
+FIELDS = tuple(name for name in FORWARD if not name.startswith("efc_"))  # rows that are not active hold anything
+SOLVED = {"qacc", "qfrc_constraint", "sensordata", "actuator_force"}
+EVERY_TIME = ("feature/ellipsoids", "gym/hopper")
+
+
+def scaled(mj_model: mujoco.MjModel, length: float, mass: float) -> mujoco.MjModel:
+    """The model in other proportions; forces only about in proportion, since the oracle gets the same ones."""
+    torque = mass * length**2
+    for name in LENGTHS:
+        if hasattr(mj_model, name):  # not every version of MuJoCo has them all
+            getattr(mj_model, name)[:] *= length
+    for name in TORQUES:
+        getattr(mj_model, name)[:] *= torque
+    for name in ("body_mass", "tendon_armature", "tendon_stiffness", "tendon_damping"):
+        getattr(mj_model, name)[:] *= mass
+    mj_model.body_inertia[:] *= torque
+    mj_model.opt.gravity[:] *= length
+    mj_model.opt.viscosity *= mass / length
+    mj_model.opt.density *= mass / length**3
+    of_dof = np.full(mj_model.nv, torque)
+    for kind, qpos, dof in zip(mj_model.jnt_type, mj_model.jnt_qposadr, mj_model.jnt_dofadr, strict=True):
+        moved = {FREE: 3, SLIDE: 1}.get(int(kind), 0)
+        of_dof[dof : dof + moved] = mass
+        for positions in (mj_model.qpos0, mj_model.qpos_spring, *mj_model.key_qpos):
+            positions[qpos : qpos + moved] *= length
+    slides = mj_model.jnt_type == SLIDE
+    mj_model.jnt_range[slides] *= length
+    mj_model.jnt_stiffness[:] *= of_dof[mj_model.jnt_dofadr]
+    for name in ("dof_damping", "dof_armature", "dof_frictionloss"):
+        getattr(mj_model, name)[:] *= of_dof
+    mujoco.mj_setConst(mj_model, mujoco.MjData(mj_model))
+    return mj_model
+
+
+def state(mj_model: mujoco.MjModel, seed: int) -> mujoco.MjData:
+    """A state away from rest with contacts, or one that only moves where in these proportions everything explodes."""
+    try:
+        return random_state(mj_model, seed)
+    except RuntimeError:
+        mj_data = mujoco.MjData(mj_model)
+        mj_data.qvel[:] = 0.1 * np.random.default_rng(seed).standard_normal(mj_model.nv)
+        mujoco.mj_forward(mj_model, mj_data)
+        return mj_data
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize(
+    "model", [m if m in EVERY_TIME else pytest.param(m, marks=pytest.mark.slow) for m in MODELS if "/" in m]
+)
+def test_forward(model: str, scale: str) -> None:
+    mj_model = scaled(load(model), *SCALES[scale])
+    mj_datas = [state(mj_model, seed) for seed in range(3)]
+    most = max(d.ncon for d in mj_datas)
+    m = put_model(mj_model, dtype=torch.float64)
+    if most > m.plan.collision.ncon:
+        m = put_model(mj_model, dtype=torch.float64, contact_capacity=most)
+    for mj_data in mj_datas:
+        wanted = put_data(mj_model, mj_data, model=m)
+        found = mjtorch.forward(m, wanted)
+        for name in FIELDS:
+            x, y = getattr(found, name), getattr(wanted, name)
+            if isinstance(x, torch.Tensor) and x.is_floating_point() and x.numel():
+                allowed = (1e-4 if name in SOLVED else 1e-6) * y.abs().max()
+                assert (x - y).abs().max() <= allowed, name
