@@ -14,7 +14,7 @@ from mjtorch.math.vector import MIN_VALUE
 
 # A pivot that is less than this many roundings of the element it began as has lost its digits.
 LOST = 16
-# Nor is a factor good for much whose pivots have lost all but a thousandth of them.
+# What a factor solves whose pivots have lost all but a thousandth of them wants refinement.
 WEAK = 1024
 
 
@@ -23,11 +23,12 @@ def cholesky(a: Tensor) -> Tensor:
     return torch.linalg.cholesky_ex(a)[0]
 
 
-def checked_cholesky(a: Tensor) -> tuple[Tensor, Tensor]:
-    """`cholesky(a)`, and whether rounding has left too little of it, or no factor at all, ()."""
+def checked_cholesky(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """`cholesky(a)`, whether what it solves wants refinement (), and whether rounding has left nothing of it ()."""
     factor, info = torch.linalg.cholesky_ex(a)
-    least = WEAK * torch.finfo(a.dtype).eps * a.diagonal()
-    return factor, (info != 0) | (factor.diagonal().square() < least).any()
+    pivots, rounding = factor.diagonal().square(), torch.finfo(a.dtype).eps * a.diagonal()
+    weak, lost = ((pivots < times * rounding).any() for times in (WEAK, LOST))
+    return factor, weak, (info != 0) | lost
 
 
 def cholesky_solve(factor: Tensor, b: Tensor) -> Tensor:

@@ -543,7 +543,7 @@ def test_an_index_may_be_a_table_a_list_or_its_length() -> None:
           for i in 0..16:
             s0[i] = 2.0
           group:
-            compact list of k < 16 where gt(t, 0.0):
+            compact list of k in 0..16 where gt(t, 0.0):
               var t = in0[k]
             for j in 0..len(list):
               s0[list[j]] = add(c0[0], f64(index(list[j]+len(list))))

@@ -247,6 +247,38 @@ def test_index_out_of_range_is_clamped(worlds: int) -> None:
     assert torch.equal(put, torch.tensor([-1.0, 1.0, 2.0, -1.0]).repeat(worlds, 1))
 
 
+def test_matrices_whose_zeros_are_found() -> None:
+    """Products and factors of as many columns as have lists of what is not zero; the first world has no factor."""
+    source, rows, n = cases.Source(3), 10, 21
+    J, w = source.tensor((rows, n)), source.tensor((rows,)).square()
+    J[:, :, ::3], J[1:, :, 5:9], w[:, 4:8], w[2, :3] = 0, 0, 0, 0
+    M = 5 * torch.eye(n, dtype=J.dtype).repeat(len(J), 1, 1)
+    M[0, 6, 6] = -1e3
+
+    def gram(J: Tensor, w: Tensor, M: Tensor) -> Tensor:
+        return torch.addmm(M, J.mT, w[:, None] * J)
+
+    factor = torch.linalg.cholesky_ex
+    # What has no factor is not to be looked at.
+    known = lambda L, info: (torch.where(info == 0, L, 0.0), info)  # noqa: E731
+    check(
+        {
+            "gram": lambda J, w, M: J.mT @ (w[:, None] * J),
+            "sum": gram,
+            "row": lambda J, w, M: torch.addmm(M[0], J.mT, w[:, None] * J),
+            "lower": lambda J, w, M: known(*factor(gram(J, w, M))),
+            "upper": lambda J, w, M: known(*factor(gram(J, w, M), upper=True)),
+            "turned": lambda J, w, M: known(*factor(gram(J, w, M).flip(0, 1))),
+            "turned twice": lambda J, w, M: known(*factor(gram(J, w, M).flip(0, 1).flip(0, 1))),
+            "both": lambda J, w, M: (lambda H: (known(*factor(H)), known(*factor(H.flip(0, 1)))))(gram(J, w, M)),
+            "stack": lambda J, w, M: factor(torch.stack([M, 2 * M]).square() + 1)[0],
+        },
+        J,
+        w,
+        M,
+    )
+
+
 @pytest.mark.parametrize(
     "f, op",
     [

@@ -200,7 +200,7 @@ class Run:
         elif isinstance(s, If):
             self._body(s.body if self._holds(s.flag) else s.otherwise)
         elif isinstance(s, Compact):
-            self.lists[s.list] = [k for k in range(s.size) if self._counts(s, k)]
+            self.lists[s.list] = [k for k in range(self._index(s.start), s.size) if self._counts(s, k)]
         elif isinstance(s, Pack):
             self._packed(s)
         elif isinstance(s, Scalarized):

@@ -271,7 +271,7 @@ class While(_Statement):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Compact(_Statement):
-    """The list of the `variable < size` for which `body` finds `flag` true in some world of those side by side.
+    """The list of the `start <= variable < size` for which `body` finds `flag` true in some world side by side.
 
     Its entries and its length may be used in the rest of the block: `Item`, `Length`.
     """
@@ -281,6 +281,7 @@ class Compact(_Statement):
     size: int
     body: Body
     flag: Expr
+    start: Index = Index()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -204,14 +204,12 @@ class _Parser:
     def _compact(self, indent: int) -> Compact:
         name = self._next()
         self._expect("of")
-        variable = self._next()
-        self._expect("<")
-        size = int(self._next())
+        variable, start, size = self._range()
         self._expect("where")
         flag, self.tokens = self.tokens, []
         body = self._body(indent)  # the flag may use what this declares
         self.tokens = flag
-        return Compact(name, variable, size, body, self._expr())
+        return Compact(name, variable, size.base, body, self._expr(), start)
 
     def _pack(self, indent: int) -> Pack:
         variable = self._next()

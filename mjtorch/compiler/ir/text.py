@@ -191,7 +191,7 @@ class _Writer:
             marks = [name for name in ("scope", "parallel", "unroll") if getattr(s, name)]
             return " ".join([f"for {self._range(s.variable, s.start, s.stop)}", *marks]) + self._guard(s.guard)
         if isinstance(s, Compact):
-            return f"compact {s.list} of {s.variable} < {s.size} where {self.expr(s.flag)}"
+            return f"compact {s.list} of {self._range(s.variable, s.start, Index(s.size))} where {self.expr(s.flag)}"
         if isinstance(s, Function):
             return f"function{self._list('registers', s.registers)}"
         if isinstance(s, Scalarized):

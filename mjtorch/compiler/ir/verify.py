@@ -115,6 +115,7 @@ class _Check:
             self.flag(s.flag, scope)
             self.body(s.body, inner)
         elif isinstance(s, Compact):
+            self.index(s.start, scope)
             own = _Scope(inner.bounds, {*inner.names, Variable(s.variable)})
             for x in s.body:
                 self.statement(x, own)

@@ -99,6 +99,8 @@ def indices(s: Statement) -> Iterator[Index]:
     """The indices that `s` itself holds, not those of its body."""
     if isinstance(s, (Store, Scatter)):
         yield s.index
+    elif isinstance(s, Compact):
+        yield s.start
     elif isinstance(s, For):
         yield from (s.start, s.stop)
     elif isinstance(s, ParallelFor):
@@ -207,7 +209,9 @@ class Rewriter:
             return (self._replaced(s, index=self.index(s.index), value=self.expr(s.value)),)
         if isinstance(s, (Declare, Assign)):
             return (self._replaced(s, value=self.expr(s.value)),)
-        if isinstance(s, (While, Compact, If, Pack)):
+        if isinstance(s, Compact):
+            return (self._replaced(s, start=self.index(s.start), flag=self.expr(s.flag)),)
+        if isinstance(s, (While, If, Pack)):
             return (self._replaced(s, flag=self.expr(s.flag)),)
         if isinstance(s, For):
             guard = None if s.guard is None else self.expr(s.guard)

@@ -23,7 +23,7 @@ from mjtorch.compiler.ir.nodes import (
     Store,
     lookup,
 )
-from mjtorch.compiler.lower import elements
+from mjtorch.compiler.lower import elements, patterns
 from mjtorch.compiler.lower.lowering import Lowering, call, rule
 from mjtorch.compiler.lower.shape import take_axes, whole
 from mjtorch.compiler.lower.sums import MANY_ROWS, accumulate, may_skip, nonzero, nonzero_rows, some, zero
@@ -121,6 +121,11 @@ def _columns(
     low.loop(size // BLOCK, lambda q: block(q * BLOCK, BLOCK))
     for j in range(size - size % BLOCK, size):
         low.group(lambda j=j: block(Index(j), 1))
+
+
+def has_pattern(low: Lowering, n: int) -> bool:
+    """Whether the zeros of a matrix with n columns are looked for when the program runs."""
+    return n >= patterns.MANY_COLUMNS and not low.exact and not low.elements
 
 
 def gram_weight(x: Value, y: Value) -> Array | None:
@@ -221,6 +226,8 @@ def _mm(low: Lowering, node: Node, x: Value, y: Value) -> Array:
         return sparse_rows(low, y.T.contiguous(), a, low.alloc(shape, a.dtype), True)
     weight = gram_weight(x, y) if a.shape[1] else None
     if weight is not None:
+        if has_pattern(low, a.shape[0]):
+            return patterns.gram(low, x, weight, None, patterns.half_read(low, node))
         return gram(low, x, weight)
     if a.shape[1] == 1:
         return low.elementwise("mul", x, y)
@@ -282,6 +289,13 @@ def _bmm(low: Lowering, node: Node, x: Value, y: Value) -> View:
 
 @rule("addmm")
 def _addmm(low: Lowering, node: Node, c: Value, x: Value, y: Value, *, beta: float = 1, alpha: float = 1) -> Array:
+    weight, first = gram_weight(x, y), low.array(c)
+    shape = tuple(node.meta["val"].shape)
+    if weight is not None and beta == alpha == 1 and has_pattern(low, shape[0]):
+        half = patterns.half_read(low, node)
+        if half != patterns.BOTH:  # which need not be the same in what is added
+            whole = Lazy(shape, first.dtype, lambda i: broadcast(first, shape, i), 0)
+            return patterns.gram(low, x, weight, whole, half)
     out = low.elementwise("mul", _mm(low, node, x, y), alpha)
     return low.elementwise("add", low.elementwise("mul", c, beta), out)
 
@@ -312,6 +326,9 @@ def _cholesky(low: Lowering, node: Node, x: Value, *, upper: bool = False, **_: 
     a = transposed(low, a) if upper else a
     if low.elements:
         out, info = elements.cholesky(low, a)
+        return transposed(low, out) if upper else out, info
+    if has_pattern(low, a.shape[-1]):
+        out, info = patterns.cholesky(low, a)
         return transposed(low, out) if upper else out, info
     n, lead, dtype = a.shape[-1], a.shape[:-2], a.dtype
     out, info = low.alloc(a.shape, dtype), low.alloc(lead, INT)

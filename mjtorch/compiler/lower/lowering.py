@@ -162,11 +162,13 @@ class Lowering:
 
         level([])
 
-    def compact(self, size: int, flag: Callable[[Index], Expr]) -> tuple[Callable[[Index], Index], Index]:
-        """The `k < size` for which `flag(k)` holds in some world: how to look up the i-th of them, and how many."""
+    def compact(
+        self, size: int, flag: Callable[[Index], Expr], start: Index | None = None
+    ) -> tuple[Callable[[Index], Index], Index]:
+        """The k from `start` to `size` for which `flag(k)` holds in some world: how to look up one, and how many."""
         name, variable = self.variable("list"), self.variable()
         body, found = self.inside(lambda: flag(Index(0, ((Variable(variable), 1),))))
-        self.emit(Compact(name, variable, size, body, found))
+        self.emit(Compact(name, variable, size, body, found, start or Index()))
         return (lambda i: Index(0, ((Item(name, i), 1),))), Index(0, ((Length(name), 1),))
 
     def choose(self, flag: Expr, write: Callable[[], Any], otherwise: Callable[[], Any]) -> None:
@@ -377,7 +379,7 @@ def same_for_all(x: Any) -> bool:
 
 
 # Ops that read each element once, or decide for themselves; and ops that read elements more than once, or anywhere.
-READS_ONCE = {"cat", "stack", "mm", "mv", "bmm", "dot", "linalg_cholesky_ex", "linalg_solve_triangular"}
+READS_ONCE = {"cat", "stack", "mm", "addmm", "mv", "bmm", "dot", "linalg_cholesky_ex", "linalg_solve_triangular"}
 REREADS = {"gather", "linalg_cross", "sort", "topk"}
 
 

@@ -1,10 +1,12 @@
 """The second derivative of the problem's cost, and systems of equations with it."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from mjtorch.constraint.solver import trees
-from mjtorch.constraint.solver.problem import Problem, Residuals, merge
+from mjtorch.constraint.solver.problem import Problem, Residuals, inertia_times, merge
 from mjtorch.control_flow import if_any
 from mjtorch.math import linalg
 
@@ -16,7 +18,7 @@ def curvature(p: Problem, at: Residuals) -> Tensor:
 
 def hessian(p: Problem, at: Residuals) -> Tensor:
     """Second derivative (nv, nv) of the problem's cost."""
-    return dense_hessian(p, at) if p.cones else p.M + p.rows.gram(curvature(p, at))
+    return dense_hessian(p, at) if p.cones else p.rows.add_gram(p.M, curvature(p, at))
 
 
 def dense_hessian(p: Problem, at: Residuals) -> Tensor:
@@ -25,36 +27,54 @@ def dense_hessian(p: Problem, at: Residuals) -> Tensor:
     A cone adds dyads of the slopes of r and q where these are negative, and the bending of T, which is `1 - t t'` with
     t the tangential direction.
     """
+    return torch.addmm(p.M, p.J.mT, weighted(p, at, p.J, [c.J for c in p.cones]))
+
+
+def weighted(p: Problem, at: Residuals, Y: Tensor, of_cones: Sequence[Tensor]) -> Tensor:
+    """The second derivative of the cost by the rows' residuals, times Y (nefc, k); of it cones have (ncone, w, k)."""
     weight = curvature(p, at)
-    weighted = weight[: p.nefc, None] * p.J
-    for c, s in zip(p.cones, at.slips, strict=True):
+    product = weight[: p.nefc, None] * Y
+    for c, s, y in zip(p.cones, at.slips, of_cones, strict=True):
         bend = c.Dm * s.bending
         direction = torch.cat([c.axes[..., :1], c.axes[..., 1:] * (s.U / s.T[:, None])[:, None]], dim=2)
         slopes = direction * c.scale[:, None]
         weights = torch.cat([weight[p.nefc :], -bend]).unflatten(0, (3, -1)).mT
         isotropic = bend[:, None] * c.scale * c.tangential
-        cones = slopes.mT @ (weights[..., None] * (slopes @ c.J)) + isotropic[..., None] * c.J
-        weighted = merge(p, weighted, cones)
-    return p.M + p.J.mT @ weighted
+        cones = slopes.mT @ (weights[..., None] * (slopes @ y)) + isotropic[..., None] * y
+        product = merge(p, product, cones)
+    return product
+
+
+def hessian_times(p: Problem, at: Residuals, x: Tensor) -> Tensor:
+    """`H x` (nv,), by way of the rows: what `H` itself has lost to rounding is in it."""
+    y = p.rows.times(x)[:, None]
+    return inertia_times(p, x) + p.rows.transpose_times(weighted(p, at, y, [y[c.rows] for c in p.cones])[:, 0])
 
 
 def hessian_solve(p: Problem, at: Residuals, x: Tensor) -> Tensor:
     """`H^-1 x (nv,)`, `H` the second derivative at `at`; never without a solution, where M has a factor."""
     for forest in p.forest:
         b = trees.blocks(forest, p.rows, curvature(p, at))
-        return if_any(b.weak, lambda: dense_solve(p, at, x), trees.solve(forest, b, x))
+        return if_any(b.lost, lambda: dense_solve(p, at, x), trees.solve(forest, b, x))
     return dense_solve(p, at, x)
 
 
 def dense_solve(p: Problem, at: Residuals, x: Tensor) -> Tensor:
     """`hessian_solve` without regard to trees.
 
-    Long chains, and light things that touch heavy ones, have a Hessian that single precision cannot factor. In the
-    coordinates where M is the identity most of that is gone: what is left are the stiffnesses of the constraints, which
-    are all alike.
+    Long chains, and light things that touch heavy ones, have a Hessian that single precision factors badly, so that
+    what is found must be refined, or not at all. In the coordinates where M is the identity most of that is gone: what
+    is left are the stiffnesses of the constraints, which are all alike.
     """
-    factor, weak = linalg.checked_cholesky(hessian(p, at))
-    return if_any(weak, lambda: whitened_solve(p, at, x), linalg.cholesky_solve(factor, x))
+    H = hessian(p, at)
+    factor, weak, lost = linalg.checked_cholesky(H.flip(0, 1) if p.leaves_first else H)
+
+    def solved(y: Tensor) -> Tensor:
+        return linalg.cholesky_solve(factor, y.flip(0)).flip(0) if p.leaves_first else linalg.cholesky_solve(factor, y)
+
+    found = solved(x)
+    found = if_any(weak, lambda: found + solved(x - hessian_times(p, at, found)), found)
+    return if_any(lost, lambda: whitened_solve(p, at, x), found)
 
 
 def whitened_solve(p: Problem, at: Residuals, x: Tensor) -> Tensor:

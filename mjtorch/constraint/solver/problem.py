@@ -31,6 +31,8 @@ from mjtorch.smooth.inertia import full_m
 SATISFIED, QUADRATIC, CONE = 0, 1, 4
 # The smallest tolerance that makes sense at a precision.
 MIN_TOLERANCE = {torch.float32: 1e-6, torch.float64: 0.0}
+# Where M has zeros for more than the rest of this, trees have branches that are worth the order.
+BRANCHED = 0.7
 # Floor of T^2, which keeps the direction of T finite.
 MIN_SQUARE = MIN_VALUE * MIN_VALUE
 
@@ -70,6 +72,7 @@ class Problem(tree.Tree):
     row_source: (nefc,) where each row is found in [rows, flattened cones]
     cones: one `Cones` if there are elliptic contacts, else none
     forest: one `Forest` if several kinematic trees have rows of several dofs, and none is elliptic, else none
+    leaves_first: static, whether M has branches, which its factor has too if leaves come first
     scale: () one over the trace of M, which makes costs and gradients comparable with tolerances
     tolerance, ls_tolerance: ()
     """
@@ -89,6 +92,7 @@ class Problem(tree.Tree):
     row_source: Tensor
     cones: tuple[Cones, ...]
     forest: tuple[Forest, ...]
+    leaves_first: bool = tree.field(static=True)
     scale: Tensor
     tolerance: Tensor
     ls_tolerance: Tensor
@@ -153,6 +157,7 @@ def build(m: Model, d: Data) -> Problem:
         row_source=p.row_source,
         cones=cones,
         forest=forest,
+        leaves_first=2 * len(k.M_row) < BRANCHED * m.nv**2,
         scale=1 / M.diagonal().sum(),
         # Single precision does not get closer.
         tolerance=torch.clamp(m.opt.tolerance, min=MIN_TOLERANCE[m.opt.tolerance.dtype]),

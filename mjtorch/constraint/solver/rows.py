@@ -36,13 +36,12 @@ class Rows(tree.Tree):
         single, rest = self.split(x)
         return rest @ self.rest + (self.single * single) @ self.plan.column
 
-    def gram(self, weight: Tensor) -> Tensor:
-        """`J' diag(weight) J` (nv, nv), of weight (nefc,)."""
+    def add_gram(self, M: Tensor, weight: Tensor) -> Tensor:
+        """`M + J' diag(weight) J` (nv, nv), of weight (nefc,)."""
         single, rest = self.split(weight)
-        product = self.rest.mT @ (rest[:, None] * self.rest)
-        if not self.plan.nsingle:
-            return product
-        return product + torch.diag_embed((self.single * self.single * single) @ self.plan.column)
+        if self.plan.nsingle:
+            M = M + torch.diag_embed((self.single * self.single * single) @ self.plan.column)
+        return torch.addmm(M, self.rest.mT, rest[:, None] * self.rest)
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Those of x (nefc,) that belong to `single`, and to `rest`."""

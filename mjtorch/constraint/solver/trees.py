@@ -55,13 +55,14 @@ class Blocks(tree.Tree):
     """The second derivative at a point: `A + J' diag(weight) J`, J those of the forest.
 
     A, factor: (ntree, n, n) by size of trees; lower factors of the diagonal blocks of all of it
-    weight: (nrest,), weak: () bool, whether rounding has left too little of some block
+    weight: (nrest,), weak, lost: () bool, whether rounding has left little, or nothing, of some block
     """
 
     A: tuple[Tensor, ...]
     factor: tuple[Tensor, ...]
     weight: Tensor
     weak: Tensor
+    lost: Tensor
 
 
 @tree.dataclass(kw_only=True)
@@ -105,7 +106,7 @@ def blocks(f: Forest, rows: Rows, weight: Tensor) -> Blocks:
     single, rest = rows.split(weight)
     diagonal = ((rows.single * rows.single * single) @ rows.plan.column)[f.dof]
     shared = torch.where(f.there, rest[f.row], 0.0)
-    own, factors, weak = [], [], []
+    parts: list[tuple[Tensor, ...]] = []
 
     def one(_: Tensor, part: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
         M, diagonal, J, weight, U = part
@@ -114,18 +115,16 @@ def blocks(f: Forest, rows: Rows, weight: Tensor) -> Blocks:
 
     for t, d, U in zip(f.groups, split(f, diagonal), split(f, f.J.mT), strict=True):
         mine = torch.where(t.there, rest[t.row], 0.0)
-        A, factor, failed = scan(one, torch.zeros_like(shared[0]), (t.M, d, t.J, mine, U.mT), unroll=False)[1]
-        own.append(A)
-        factors.append(factor)
-        weak.append(failed)
-    return Blocks(A=tuple(own), factor=tuple(factors), weight=shared, weak=torch.cat(weak).any())
+        parts.append(scan(one, torch.zeros_like(shared[0]), (t.M, d, t.J, mine, U.mT), unroll=False)[1])
+    A, factor, weak, lost = zip(*parts, strict=True)
+    return Blocks(A=A, factor=factor, weight=shared, weak=torch.cat(weak).any(), lost=torch.cat(lost).any())
 
 
 def solve(f: Forest, b: Blocks, x: Tensor) -> Tensor:
-    """`H^-1 x (nv,)`, unless the blocks are weak."""
+    """`H^-1 x (nv,)`, unless the blocks are lost."""
     x = x[f.dof]
     apart = precondition(f, b, x)
-    return if_any(f.there[0], lambda: conjugate_gradients(f, b, x, apart), apart)[f.place]
+    return if_any(f.there[0] | b.weak, lambda: conjugate_gradients(f, b, x, apart), apart)[f.place]
 
 
 def conjugate_gradients(f: Forest, b: Blocks, x: Tensor, first: Tensor) -> Tensor:

@@ -208,7 +208,7 @@ class WarpPrinter(Printer):
         self.lists += -(-s.size // 8) * 8
         self.most_lists = max(self.most_lists, self.lists)
         self.barriers += 2
-        loop = f"for(int b=0;b<{s.size};b+=LANES){{int {s.variable}=b+LANE_ID;bool f=false;"
+        loop = f"for(int b={self.index(s.start)};b<{s.size};b+=LANES){{int {s.variable}=b+LANE_ID;bool f=false;"
         test = f"if({s.variable}<{s.size}){{{self.body(s.body)}f=any({self.expr(s.flag)});}}"
         put = f"unsigned m=BALLOT(f);if(f){s.list}[{s.list}_n+BELOW(m)]={s.variable};{s.list}_n+=COUNT(m);}}"
         declared = f"unsigned short*const {s.list}=LISTS+{start};int {s.list}_n=0;"
