@@ -186,7 +186,22 @@ def test_keyframes_are_starting_states():
     )
     key = f'<keyframe><key qpos="{"-8.91 " * 12}"/></keyframe>'
     scene = f'<mujoco><worldbody><geom type="plane" size="9 9 1"/>{balls}</worldbody>{{}}</mujoco>'
-    assert contact_capacity.observed(load(scene.format(key)), {}).contacts == {3: 12}
+    assert contact_capacity.observed(load(scene.format(key)), [3], {}).settled == {3: 12}
+
+
+def test_poses_within_limits_have_slots():
+    """Rods above the floor, which nothing turns much; half of what they may be turned to is in it."""
+    rods = "".join(
+        f'<body pos="{i} 0 .5"><joint axis="0 1 0" range="0 180" damping="10"/><geom type="capsule" size=".05" '
+        'fromto="0 0 0 .9 0 0"/></body>'
+        for i in range(0, 40, 2)
+    )
+    scene = f"""<mujoco><option gravity="0 0 0"/><worldbody><geom type="plane" size="99 9 1"/>{rods}</worldbody>
+      <keyframe><key/></keyframe></mujoco>"""
+    mj_model = load(scene)
+    seen = contact_capacity.observed(mj_model, [3], {})
+    assert seen.placed[3] >= 12
+    assert put_model(mj_model).plan.collision.ncon == seen.wanted(3) >= seen.placed[3] + 4
 
 
 def test_shares():

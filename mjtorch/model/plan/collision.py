@@ -235,7 +235,10 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
     def geoms(those: np.ndarray) -> Tensor:
         return make.ints(candidates.geom[those].T)
 
-    families = [_family(mj_model, name, part, room.places, candidates, windows, make) for name, part in blocks.items()]
+    families = [
+        _family(mj_model, name, part, room.places, candidates, windows, capacity or 0, make)
+        for name, part in blocks.items()
+    ]
     return CollisionPlan(
         contact_dim=tuple(dim for dim, n in slots.items() for _ in range(n)),
         groups=tuple((first, counts[dim], slots[dim]) for first, dim in zip(firsts, counts, strict=False)),
@@ -318,9 +321,10 @@ def _family(
     places: dict[tuple[str, int], int],
     candidates: Candidates,
     windows: dict[str, Window],
+    least: int,
     make: Tensors,
 ) -> Family:
-    """The family of these blocks."""
+    """The family of these blocks; least: places of the prisms of height fields."""
     firsts = {each: _firsts(candidates, block) for each, block in part.items()}
     first = np.concatenate(list(firsts.values()))
     geoms = candidates.geom[first]
@@ -337,7 +341,7 @@ def _family(
         ),
         geom=make.ints(geoms.T),
         candidate=make.ints(first),
-        fields=(height_field.build(mj_model, geoms, windows[name], make),) if name in windows else (),
+        fields=(height_field.build(mj_model, geoms, windows[name], least, make),) if name in windows else (),
         distances=(sdf.build(mj_model, geoms, make),) if is_sdf else (),
     )
 

@@ -82,14 +82,14 @@ def _cells(mj_model: mujoco.MjModel, pairs: GeomPairs) -> np.ndarray:
     return np.minimum(2 + 2 * reach[:, None] // spacing, cells).astype(int)
 
 
-def build(mj_model: mujoco.MjModel, geoms: np.ndarray, window: Window, make: Tensors) -> HeightFields:
-    """The fields of pairs of `geoms` (n, 2), the first of which are height fields."""
+def build(mj_model: mujoco.MjModel, geoms: np.ndarray, window: Window, least: int, make: Tensors) -> HeightFields:
+    """The fields of pairs of `geoms` (n, 2), the first of which are height fields; least: prisms tested at a time."""
     fields = mj_model.geom_dataid[geoms[:, 0]]
     prisms = 2 * window.rows * window.cols * len(geoms)
     return HeightFields(
         rows=window.rows,
         cols=window.cols,
-        tested=prisms if prisms <= SPARE else min(prisms, MARGIN * window.seen + SPARE),
+        tested=prisms if prisms <= SPARE else min(prisms, max(MARGIN * window.seen + SPARE, least)),
         field=make.ints(fields),
         address=make.ints(mj_model.hfield_adr[fields]),
         shape=make.ints(np.stack([mj_model.hfield_ncol[fields], mj_model.hfield_nrow[fields]], axis=-1), -1, 2),
@@ -99,6 +99,6 @@ def build(mj_model: mujoco.MjModel, geoms: np.ndarray, window: Window, make: Ten
 def _seen(mj_model: mujoco.MjModel) -> Counter[str | None]:
     """For each family of height fields, the most contacts at a time, in short rollouts."""
     most: Counter[str | None] = Counter()
-    for _, data in contact_capacity.states(mj_model):
-        most |= Counter(_family(*pair) for pair in mj_model.geom_type[data.contact.geom].tolist())
+    for moment in contact_capacity.states(mj_model):
+        most |= Counter(_family(*pair) for pair in mj_model.geom_type[moment.data.contact.geom].tolist())
     return most
