@@ -70,6 +70,7 @@ from mjtorch.model.enums import (
     WrapType,
 )
 from mjtorch.model.plan.sensor import SensorType
+from mjtorch.overflow import on_overflow
 from mjtorch.rollout import rollout
 from mjtorch.sensor import sensor_acc, sensor_pos, sensor_vel
 from mjtorch.smooth.actuation import fwd_actuation
@@ -184,6 +185,7 @@ __all__ = [
     "name2id",
     "object_acceleration",
     "object_velocity",
+    "on_overflow",
     "passive",
     "put_data",
     "put_model",

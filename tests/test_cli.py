@@ -141,8 +141,15 @@ def test_zero_controls(elsewhere: Path) -> None:
 
 def test_rollout_counts_dropped_contacts(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (elsewhere / "ball.xml").write_text(FREE_BALL.replace("0 0 0.3", "0 0 0.05"))
-    assert rollout("ball.xml", "--batch", "2", "--steps", "2", "--no-picture", "--contact-capacity", "0") == 0
+    few = ("ball.xml", "--batch", "2", "--steps", "2", "--no-picture", "--contact-capacity", "0", "--on-overflow")
+    with pytest.warns(RuntimeWarning, match="2 contacts of 2 worlds found none of 0 slots and were left out"):
+        assert rollout(*few, "warn") == 0
     assert "overflow: 4 contacts of 2 worlds" in capsys.readouterr().out
+    assert rollout(*few, "error") == 2
+    assert "2 contacts of 2 worlds found none of 0 slots; give" in capsys.readouterr().err
+    with pytest.warns(RuntimeWarning, match="there are 1 from now on"):
+        assert rollout(*few, "grow") == 0
+    assert "overflow: none, all contacts found one of the 1 slots" in capsys.readouterr().out
 
 
 def test_rollout_counts_diverged_worlds(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:

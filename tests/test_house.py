@@ -28,6 +28,7 @@ ROOMS = (
     "forward",
     "linearize",
     "rollout",
+    "overflow",
     "envs",
     "export",
     "models",

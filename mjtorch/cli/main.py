@@ -10,6 +10,7 @@ from typing import NoReturn
 import mjtorch
 from mjtorch.cli import cache, compile as compile_command, debug, diagnose
 from mjtorch.cli.errors import USAGE_ERROR, UsageError
+from mjtorch.overflow import ACTIONS
 
 INTERRUPTED = 130
 
@@ -79,6 +80,12 @@ def build_parser() -> argparse.ArgumentParser:
     rollout.add_argument("--threads", type=positive_int, metavar="N", help="CPU threads (default: torch's choice)")
     rollout.add_argument(
         "--contact-capacity", type=natural_int, metavar="N", help="most contacts of one world (default: measured)"
+    )
+    rollout.add_argument(
+        "--on-overflow",
+        choices=ACTIONS,
+        default="grow",
+        help="what to do if contacts find no slot: compile with more (default), leave them out, or stop",
     )
     rollout.add_argument("--output", type=Path, default=Path("rollouts"), metavar="DIR", help="folder to write to")
     rollout.add_argument("--no-picture", action="store_true", help="write the trajectories only")

@@ -17,6 +17,7 @@ from mjtorch.cli import picture
 from mjtorch.cli.errors import UsageError, usage_errors
 from mjtorch.cli.load import load
 from mjtorch.compiler.targets.cpu.build import BuildError
+from mjtorch.overflow import ContactOverflowError, on_overflow
 
 CONTACT_FULL = int(mujoco.mjtWarning.mjWARN_CONTACTFULL)
 
@@ -66,14 +67,16 @@ def run(args: argparse.Namespace) -> int:
         f"{device}"
     )
     with usage_errors(ValueError):
-        step = mjtorch.jit(mjtorch.step, in_dims=(None, 0), backend=args.backend, threads=args.threads)
-    with usage_errors(MemoryError), usage_errors(BuildError, prefix=f"--backend {args.backend}: "):
+        jitted = mjtorch.jit(mjtorch.step, in_dims=(None, 0), backend=args.backend, threads=args.threads)
+    step = on_overflow(jitted, args.on_overflow, mj_model)
+    refused = usage_errors(MemoryError, ContactOverflowError)
+    with refused, usage_errors(BuildError, prefix=f"--backend {args.backend}: "):
         d, trajectory, first, seconds = simulate(step, m, d, controls, args.steps)
 
     archive = save(trajectory, args.output / f"{name}.npz")  # before all else that may fail
-    print(f"backend: {step.ran}, {first:.2f} s for the first step, compiling included")
+    print(f"backend: {jitted.ran}, {first:.2f} s for the first step, compiling included")
     report_speed(mj_model, args, seconds)
-    report_trouble(m, d, trajectory)
+    report_trouble(d, trajectory)
     print(f"trajectory: {archive}")
     if not args.no_picture:
         world = int(np.argmin(trajectory.diverged))  # the first that did not diverge
@@ -168,15 +171,15 @@ def report_speed(mj_model: mujoco.MjModel, args: argparse.Namespace, seconds: fl
     print(f"speed: {rate:,.0f} steps/s over all worlds, {rate * mj_model.opt.timestep:,.1f} x real time")
 
 
-def report_trouble(m: mjtorch.Model, d: mjtorch.Data, trajectory: Trajectory) -> None:
+def report_trouble(d: mjtorch.Data, trajectory: Trajectory) -> None:
     """Say how many worlds diverged and how many contacts found no slot."""
     print(f"diverged: {trajectory.diverged.sum()} of {len(trajectory.diverged)} worlds")
     dropped = d.warning[:, CONTACT_FULL]
-    slots = m.plan.collision.ncon
+    slots = d.contact.geom.shape[-2]
     if dropped.any():
         print(
             f"overflow: {int(dropped.sum())} contacts of {int((dropped > 0).sum())} worlds found none of the {slots} "
-            "slots free; give --contact-capacity"
+            "slots free; give --on-overflow grow or a larger --contact-capacity"
         )
     else:
         print(f"overflow: none, all contacts found one of the {slots} slots of a world")

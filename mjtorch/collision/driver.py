@@ -39,13 +39,8 @@ def collision(m: Model, d: Data) -> Data:
 
     if row is not None or p.ncon < p.ncandidate:
         key = (dist - includemargin).detach().masked_fill(~detected, torch.inf)
-        if row is None:
-            keep = slot = closest(m, key)
-            more = overflow(m, detected)
-            detected = detected[keep]
-        else:
-            keep, detected, more = closest_rows(m, key, row)
-            slot = row[keep]
+        keep, detected, more = closest(m, key, row)
+        slot = keep if row is None else row[keep]
         lost = more if lost is None else lost + more
         geom, source, aligned = geom[slot], source[slot], aligned[slot]
         columns = torch.cat([dist[:, None], includemargin[:, None], normal, pos], dim=-1)[keep]
@@ -120,47 +115,28 @@ def candidates(m: Model, d: Data, axis: Tensor, threshold: Tensor) -> Found:
     return Found(dist[p.order], normal[p.order], pos[p.order], exists[p.order], None, total)
 
 
-def closest(m: Model, key: Tensor) -> Tensor:
-    """The candidates (ncon,) that get the slots: those with the smallest `key (ncandidate,)`, in their own order.
+def closest(m: Model, key: Tensor, candidate: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """The rows that get the slots: of each group those with the smallest `key (n,)`, in the order of the candidates.
 
-    Candidates whose key is infinite fill the slots that are left, after all others of their group.
-    """
-    keep = []
-    for first, count, slots in m.plan.collision.groups:
-        if slots == count:
-            keep.append(torch.arange(first, first + count, device=key.device))
-        else:
-            nearest = key[first : first + count].sort(stable=True)
-            behind = nearest.indices + count * torch.isinf(nearest.values)
-            order = behind[:slots].sort().values
-            keep.append(first + torch.where(order < count, order, order - count))
-    return torch.cat(keep)
-
-
-def closest_rows(m: Model, key: Tensor, candidate: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`closest` of rows (n,) that are only some of the candidates: the rows (ncon,) that get the slots, by candidate.
-
-    Returns them, whether there is one (ncon,) bool, and how many rows () whose key is not infinite got no slot.
+    candidate: (n,) of each row, if the rows are only some of the candidates. Returns the rows (ncon,), whether there is
+    one (ncon,) bool, and how many rows () whose key is not infinite got no slot.
     """
     keep, taken, lost = [], [], []
     for first, count, slots in m.plan.collision.groups:
-        mine = (candidate >= first) & (candidate < first + count)
-        nearest = key.masked_fill(~mine, torch.inf).sort(stable=True)
-        there = ~torch.isinf(nearest.values)
-        rows, filled = nearest.indices[:slots], there[:slots]
-        # Among many numbers, infinities take no time to sort.
-        order = candidate[rows].to(key.dtype).masked_fill(~filled, torch.inf).sort(stable=True).indices
-        keep.append(rows[order])
-        taken.append(filled[order])
-        lost.append((there.sum() - slots).clamp(min=0))
+        if candidate is None:
+            start, mine, number = first, key[first : first + count], torch.arange(count, device=key.device)
+        else:
+            belongs = (candidate >= first) & (candidate < first + count)
+            start, mine, number = 0, key.masked_fill(~belongs, torch.inf), candidate
+        there = ~torch.isinf(mine)
+        if candidate is None and slots == count:
+            rows, filled = torch.arange(slots, device=key.device), there
+        else:
+            rows = mine.sort(stable=True).indices[:slots]
+            # Among many numbers, infinities take no time to sort.
+            order = number[rows].to(key.dtype).masked_fill(~there[rows], torch.inf).sort(stable=True)
+            rows, filled = rows[order.indices], ~torch.isinf(order.values)
+            lost.append((there.sum() - slots).clamp(min=0))
+        keep.append(start + rows)
+        taken.append(filled)
     return torch.cat(keep), torch.cat(taken), torch.stack(lost).sum()
-
-
-def overflow(m: Model, detected: Tensor) -> Tensor:
-    """How many contacts () find no slot; detected: (ncandidate,) bool."""
-    lost = [
-        (detected[first : first + count].sum() - slots).clamp(min=0)
-        for first, count, slots in m.plan.collision.groups
-        if slots < count
-    ]
-    return torch.stack(lost).sum()

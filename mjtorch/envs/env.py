@@ -14,6 +14,7 @@ from mjtorch.forward import MAX_VALUE, forward, step as physics_step
 from mjtorch.model import Data, Model
 from mjtorch.model.make_data import make_data
 from mjtorch.model.slim import STATE, checked_names, keep
+from mjtorch.overflow import resized
 
 # What `rne_postconstraint` sets.
 REACTIONS = {"cacc", "cfrc_ext", "cfrc_int"}
@@ -171,8 +172,8 @@ class Task(Env):
         return (*STATE, "ctrl", *checked_names(self.reads, type(self).__name__))
 
     def with_model(self, m: Model) -> Self:
-        """The same with another model."""
-        return self.replace(m=m)
+        """The same with another model, which may have other contact slots."""
+        return self.replace(m=m, rest=resized(m, self.rest))
 
     def reset(self, key: Tensor) -> State:
         """The beginning of an episode, drawn with `key` (2,)."""

@@ -111,7 +111,7 @@ class _Layout:
         self.efc_type = np.array(plan.efc_type, dtype=np.int64)
         self.efc_id = np.array(plan.efc_id, dtype=np.int64)
         self.rank: dict[tuple[int, ...], int] = {
-            (p.geom1, p.geom2): k for k, p in reversed(list(enumerate(tried_pairs(mj_model))))
+            tuple(pair): k for k, pair in reversed(list(enumerate(tried_pairs(mj_model).geom.tolist())))
         }
 
     def contacts(self, d: Any) -> list[int]:

@@ -39,9 +39,10 @@ def put_model(
         device: where the tensors go; torch's default device if not given.
         dtype: `torch.float32` or `torch.float64`; torch's default dtype if not given.
         contact_capacity: the most contacts that are kept at a time, the closest first. Not given: chosen from the
-            contacts that short rollouts of `mj_model` show, with a margin. Contacts that find no slot are counted in
-            `Data.warning`. Of many pairs of convex geoms those nearest to each other are looked at closely: at least
-            so many, and twice as many as the rollouts show to be near each other; near pairs beyond are counted, too.
+            contacts that short rollouts and random poses of `mj_model` show, with a margin. Contacts that find no slot
+            are counted in `Data.warning`; see `on_overflow`. Of many pairs of convex geoms those nearest to each other
+            are looked at closely: at least so many, and twice as many as the rollouts show to be near each other; near
+            pairs beyond are counted, too.
         gradient: derivatives that say more than the exact ones, of the same simulation; see `Gradient`.
         substeps: time steps split up where motion is not smooth; see `Substeps`.
 

@@ -11,7 +11,7 @@ from mujoco import mjtBias, mjtDyn, mjtEq, mjtGain, mjtGeom, mjtJoint, mjtObj, m
 
 from mjtorch.model.option import Cone, DisableBit, EnableBit, Integrator, Solver
 from mjtorch.model.plan.distance import unmeasured_geoms
-from mjtorch.model.plan.geom_pairs import SUPPORTED as COLLIDED, convex_pairs, field_pairs, unsupported_pairs
+from mjtorch.model.plan.geom_pairs import CONVEX, FIELDS, SUPPORTED as COLLIDED, pairs_of, unsupported_pairs
 from mjtorch.model.plan.ray import unmet_geoms
 from mjtorch.model.plan.sdf import LEVELS, too_deep
 from mjtorch.model.plan.sensor import SUPPORTED as SENSORS
@@ -56,7 +56,7 @@ class Use(NamedTuple):
 
 def check(mj_model: mujoco.MjModel) -> None:
     """Raise `NotImplementedError` listing everything in `mj_model` that is not supported, where, and what to do."""
-    refused = [use for use in features(mj_model) if use.feature.verdict is Verdict.REFUSED]
+    refused = _used(mj_model, [feature for feature in TABLE if feature.verdict is Verdict.REFUSED])
     if refused:
         lines = [f"  - {f.area}: {f.name}, used by {_shorten(names)}; {f.advice}" for f, names in refused]
         raise NotImplementedError("\n".join(["put_model: the model uses features that are not supported:", *lines]))
@@ -64,7 +64,12 @@ def check(mj_model: mujoco.MjModel) -> None:
 
 def features(mj_model: mujoco.MjModel) -> list[Use]:
     """The features that `mj_model` uses, in the order of the table."""
-    found = [Use(feature, feature.uses(mj_model)) for feature in TABLE]
+    return _used(mj_model, TABLE)
+
+
+def _used(mj_model: mujoco.MjModel, features: Iterable[Feature]) -> list[Use]:
+    """Those of some `features` that `mj_model` uses."""
+    found = [Use(feature, feature.uses(mj_model)) for feature in features]
     return [use for use in found if use.elements]
 
 
@@ -190,17 +195,17 @@ def _pair_names(m: mujoco.MjModel) -> Names:
 
 def _convex_names(m: mujoco.MjModel) -> Names:
     """Pairs of convex geoms without a formula of their own."""
-    return _names_of_pairs(m, convex_pairs(m))
+    return _names_of_pairs(m, pairs_of(m, CONVEX))
 
 
 def _other_means(m: mujoco.MjModel) -> Names:
     """Pairs of geoms without a formula of their own, if the flag is off."""
-    return _names_of_pairs(m, convex_pairs(m) + field_pairs(m)) if m.opt.disableflags & DisableBit.NATIVECCD else []
+    return _names_of_pairs(m, pairs_of(m, CONVEX, FIELDS)) if m.opt.disableflags & DisableBit.NATIVECCD else []
 
 
-def _names_of_pairs(m: mujoco.MjModel, pairs: list[tuple[int, int]]) -> Names:
+def _names_of_pairs(m: mujoco.MjModel, pairs: np.ndarray) -> Names:
     """Such as `box-box (geom "a", geom "b")`."""
-    return [f"{_types_name(m.geom_type[pair])} ({', '.join(_named(m, 'geom', pair))})" for pair in map(list, pairs)]
+    return [f"{_types_name(m.geom_type[pair])} ({', '.join(_named(m, 'geom', pair))})" for pair in pairs]
 
 
 def _types_name(types: Iterable[int]) -> str:
@@ -377,7 +382,10 @@ TABLE: tuple[Feature, ...] = (
         "compile them with a smaller octree_maxdepth",
     ),
     Feature(
-        "collisions", "several contacts of convex shapes (multiccd)", YES, lambda m: _names_of_pairs(m, convex_pairs(m))
+        "collisions",
+        "several contacts of convex shapes (multiccd)",
+        YES,
+        lambda m: _names_of_pairs(m, pairs_of(m, CONVEX)),
     ),
     Feature(
         "collisions",

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import mujoco
 import torch
 from torch import Tensor
 
@@ -10,6 +11,7 @@ from mjtorch import random
 from mjtorch.compiler import jit
 from mjtorch.envs.env import Env, State, reset, step, with_tensors
 from mjtorch.envs.wrappers.episode import reset_where
+from mjtorch.overflow import Action, Guard
 
 
 class Worlds:
@@ -22,14 +24,26 @@ class Worlds:
     Args:
         env: for one world.
         count: of worlds.
+        on_overflow: what to do if contacts find no slot, as for `mjtorch.on_overflow`; not given: they are counted in
+            `state.data.warning`.
+        mj_model: what the model of the task was made of, to grow.
         **options: for `jit`, such as `threads` or `backend`.
     """
 
-    def __init__(self, env: Env, count: int, **options: Any) -> None:
+    def __init__(
+        self,
+        env: Env,
+        count: int,
+        *,
+        on_overflow: Action | None = None,
+        mj_model: mujoco.MjModel | None = None,
+        **options: Any,
+    ) -> None:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise ValueError(f"the number of worlds must be a positive int, got {count!r}")
         self.env, self.count = with_tensors(env), count
         self.state: State | None = None
+        self.guard = Guard(on_overflow, mj_model) if on_overflow is not None else None
         self.low, self.high = env.action_range
         self.size = env.reset(random.key(0, device=self.device)).obs.shape[0]
         self._reset = jit(reset, in_dims=(None, 0), **options)
@@ -73,7 +87,12 @@ class Worlds:
             raise ValueError(f"actions must have shape {shape}, (worlds, actuators), got {tuple(actions.shape)}")
         if not actions.is_floating_point():
             raise TypeError(f"actions must be floats, got {actions.dtype}")
-        self.state = self._step(self.env, self._begun(), actions)
+        before = self._begun()
+        self.state = self._step(self.env, before, actions)
+        while self.guard is not None and self.guard.is_lost(self.env.task.m, before.data, self.state.data):
+            m, data = self.guard.fit(self.env.task.m, before.data)
+            self.env, before = self.env.with_model(m), before.replace(data=data)
+            self.state = self._step(self.env, before, actions)
         return self.state
 
     def _begun(self) -> State:

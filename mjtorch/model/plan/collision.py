@@ -1,6 +1,5 @@
 """Index plan of the collision room."""
 
-import itertools
 from collections import Counter
 from typing import NamedTuple
 
@@ -18,12 +17,12 @@ from mjtorch.model.plan.geom_pairs import (
     SDF,
     SPHERE,
     SUPPORTED,
-    GeomPair,
-    collided,
+    TYPES,
+    GeomPairs,
+    contacts,
     together,
     tried_pairs,
-    types,
-    unsupported_pairs,
+    within,
 )
 from mjtorch.model.plan.height_field import HeightFields, Window
 from mjtorch.model.plan.mesh import Hulls, hull_reach
@@ -35,8 +34,9 @@ ITERATED = ("convex", "sdf", "mesh-sdf")
 SELECTED = ("box-box", "capsule-box", *ITERATED)
 # Families of which it is asked which pairs are near each other: the others are spared much.
 BOUNDED = ("plane-mesh", "box-box", *ITERATED)
-
-__all__ = ["Block", "CollisionPlan", "Family", "build", "unsupported_pairs"]
+# All families; and the parts of that of planes, spheres and capsules, by the type of the first geoms.
+FAMILIES = tuple(dict.fromkeys(together(how.family) for how in SUPPORTED.values()))
+CORES = {PLANE: "plane", SPHERE: "sphere", CAPSULE: "capsule"}
 
 
 class Block(NamedTuple):
@@ -178,15 +178,28 @@ class CollisionPlan(tree.Tree):
         return sum(count for _, count, _ in self.groups)
 
 
-class Candidate(NamedTuple):
-    """The contact number `nth` of the geom pair number `tried`."""
+class Candidates(NamedTuple):
+    """Contacts that may arise, n of them: each is the `nth (n,)` of the geom pair number `tried (n,)`.
 
-    dim: int
-    geom: tuple[int, int]
-    types: tuple[int, int]
-    pair: int
-    tried: int
-    nth: int
+    dim: (n,) condim, geom: (n, 2) geom ids, types: (n, 2) mjtGeom, pair: (n,) `<contact><pair>` or -1
+    most: (n,) how many the pair can make
+    """
+
+    dim: np.ndarray
+    geom: np.ndarray
+    types: np.ndarray
+    pair: np.ndarray
+    tried: np.ndarray
+    nth: np.ndarray
+    most: np.ndarray
+
+    def take(self, which: np.ndarray) -> "Candidates":
+        """Some of them."""
+        return Candidates(*(x[which] for x in self))
+
+
+# The numbers of some candidates, by how many their pairs have.
+Blocks = dict[int, np.ndarray]
 
 
 def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> CollisionPlan:
@@ -197,48 +210,57 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
     tried = tried_pairs(mj_model)
     windows = height_field.windows(mj_model, tried)
     candidates = _candidates(mj_model, tried, windows)
-    counts = {dim: sum(c.dim == dim for c in candidates) for dim in sorted({c.dim for c in candidates})}
+    counts = _counted(candidates.dim)
     rows = _rows(candidates)
-    blocks = {name: _blocks(members) for name, members in rows.items() if name not in ("plane", "sphere", "capsule")}
-    many = {(name, k): _pairs(mj_model, block) for name, part in blocks.items() for k, block in part.items()}
-    room = contact_capacity.choose(mj_model, counts, {key: many[key] for key in many if key[0] in SELECTED}, capacity)
-    slots = _at_most(room.slots, rows, blocks, room.places)
+    number = np.concatenate(list(rows.values()))
+    order = np.empty_like(number)
+    order[number] = np.arange(len(number))
+    plane, sphere, capsule = (rows.pop(part) for part in CORES.values())
+    blocks = {name: _blocks(candidates, members) for name, members in rows.items()}
+    many = {
+        (name, k): contact_capacity.Pairs(tried.geom[pairs], within(mj_model, tried)[pairs])
+        for name, part in blocks.items()
+        if name in SELECTED
+        for k, pairs in ((k, candidates.tried[_firsts(candidates, block)]) for k, block in part.items())
+    }
+    room = contact_capacity.choose(mj_model, counts, many, capacity)
+    together = np.concatenate([plane, sphere, capsule])
+    slots = _at_most(room.slots, candidates, together, blocks, room.places)
     firsts = np.cumsum([0, *counts.values()]).tolist()
-    aligned = [c.types == (PLANE, CAPSULE) for c in candidates]
+    aligned = (candidates.types == (PLANE, CAPSULE)).all(1)
+    source = _source(mj_model, candidates)
     geom_type = mj_model.geom_type
     hulls = mesh.build(mj_model, make)
 
-    row = {(c.tried, c.nth): k for k, c in enumerate(itertools.chain(*rows.values()))}
-    order = [row[c.tried, c.nth] for c in candidates]
-    plane, sphere, capsule = (rows.pop(part) for part in ("plane", "sphere", "capsule"))
-    ends = [(1, -1)[c.nth] if c.types[1] == CAPSULE else 0 for c in plane]
+    def geoms(those: np.ndarray) -> Tensor:
+        return make.ints(candidates.geom[those].T)
 
-    def geoms(those: list[Candidate]) -> Tensor:
-        return make.ints([c.geom for c in those], -1, 2).T.contiguous()
-
-    families = [_family(mj_model, name, part, room.places, candidates, windows, make) for name, part in blocks.items()]
+    families = [
+        _family(mj_model, name, part, room.places, candidates, windows, capacity or 0, make)
+        for name, part in blocks.items()
+    ]
     return CollisionPlan(
         contact_dim=tuple(dim for dim, n in slots.items() for _ in range(n)),
         groups=tuple((first, counts[dim], slots[dim]) for first, dim in zip(firsts, counts, strict=False)),
-        explicit=any(c.pair >= 0 for c in candidates),
-        any_aligned=any(aligned),
-        in_order=order == sorted(order),
+        explicit=bool((candidates.pair >= 0).any()),
+        any_aligned=bool(aligned.any()),
+        in_order=bool((np.diff(order) > 0).all()),
         families=tuple(families),
         plane=geoms(plane),
-        plane_end=make.floats(ends, -1, 1),
+        plane_end=make.floats(np.where(candidates.types[plane, 1] == CAPSULE, 1 - 2 * candidates.nth[plane], 0), -1, 1),
         sphere=geoms(sphere),
-        capsule=geoms([c for c in capsule if c.nth == 0]),
-        round=geoms(sphere + capsule),
-        core_geom=make.ints([c.geom for c in plane + sphere + capsule], -1, 2),
-        certain=make.bools([True] * (len(plane) + len(sphere) + len(capsule) // 2)),
-        round_candidate=make.ints(np.argsort(order)[: len(plane) + len(sphere) + len(capsule)], -1),
+        capsule=geoms(capsule[candidates.nth[capsule] == 0]),
+        round=geoms(np.concatenate([sphere, capsule])),
+        core_geom=make.ints(candidates.geom[together]),
+        certain=make.bools(np.ones(len(together) - len(capsule) // 2)),
+        round_candidate=make.ints(together),
         order=make.ints(order),
-        geom=make.ints([c.geom for c in candidates], -1, 2),
-        source=make.ints([_source(mj_model, c) for c in candidates], -1, 2),
-        margin_source=make.ints([_pair_row(mj_model, c) or c.geom for c in candidates], -1, 2),
+        geom=make.ints(candidates.geom),
+        source=make.ints(source),
+        margin_source=make.ints(_pair_rows(mj_model, candidates, candidates.geom)),
         aligned=make.bools(aligned, -1, 1),
         moving=bool(mj_model.geom_surfacevel.any()),
-        adhesion_source=_adhesion_source(mj_model, candidates, make),
+        adhesion_source=_adhesion_source(mj_model, candidates, source, make),
         extent=make.floats(np.stack([(geom_type == SPHERE) | (geom_type == CAPSULE), geom_type == CAPSULE], axis=-1)),
         geom_body=make.ints(mj_model.geom_bodyid),
         geom_type=make.ints(geom_type),
@@ -248,78 +270,78 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
     )
 
 
-def _adhesion_source(mj_model: mujoco.MjModel, candidates: list[Candidate], make: Tensors) -> tuple[Tensor, ...]:
+def _counted(dim: np.ndarray) -> dict[int, int]:
+    """How many of each there are, by condim."""
+    return {k: n for k, n in enumerate(np.bincount(dim).tolist()) if n}
+
+
+def _adhesion_source(
+    mj_model: mujoco.MjModel, candidates: Candidates, source: np.ndarray, make: Tensors
+) -> tuple[Tensor, ...]:
     """`CollisionPlan.adhesion_source`."""
     if not (mj_model.geom_adhesion.any() or mj_model.pair_adhesion.any()):
         return ()
     table = np.zeros((mj_model.ngeom, mj_model.ngeom, 2))
-    for c in candidates:
-        table[c.geom] = _source(mj_model, c)
+    one, two = candidates.geom.T
+    table[one, two] = source
     return (make.ints(table),)
 
 
-def _blocks(members: list[Candidate]) -> dict[int, list[Candidate]]:
-    """The candidates of a family by how many their pairs have."""
-    most: dict[int, int] = {}
-    for c in members:
-        most[c.tried] = max(most.get(c.tried, 0), c.nth + 1)
-    return {n: [c for c in members if most[c.tried] == n] for n in sorted(set(most.values()))}
+def _blocks(candidates: Candidates, members: np.ndarray) -> Blocks:
+    """The members of a family, in order, by how many candidates their pairs have."""
+    count = candidates.most[members]
+    return {n: members[count == n] for n in np.flatnonzero(np.bincount(count)).tolist()}
 
 
-def _pairs(mj_model: mujoco.MjModel, block: list[Candidate]) -> contact_capacity.Pairs:
-    """The pairs of a block, and how near to each other these matter."""
-    first = [c for c in block if c.nth == 0]
-    geom = np.array([c.geom for c in first])
-    explicit = np.array([c.pair for c in first])
-    within = (mj_model.geom_margin + mj_model.geom_gap)[geom].sum(1)
-    if (explicit >= 0).any():
-        within = np.where(explicit >= 0, (mj_model.pair_margin + mj_model.pair_gap)[explicit], within)
-    return contact_capacity.Pairs(geom, within)
+def _firsts(candidates: Candidates, block: np.ndarray) -> np.ndarray:
+    """The first candidates of the pairs of a block."""
+    return block[candidates.nth[block] == 0]
 
 
 def _at_most(
     slots: dict[int, int],
-    rows: dict[str, list[Candidate]],
-    blocks: dict[str, dict[int, list[Candidate]]],
+    candidates: Candidates,
+    together: np.ndarray,
+    blocks: dict[str, Blocks],
     places: dict[tuple[str, int], int],
 ) -> dict[int, int]:
-    """The same slots, but no more than can be filled."""
-    filled = Counter(c.dim for part in ("plane", "sphere", "capsule") for c in rows[part])
+    """The same slots, but no more than can be filled; together: the candidates of planes, spheres and capsules."""
+    filled = Counter(_counted(candidates.dim[together]))
     for name, part in blocks.items():
-        for contacts, block in part.items():
-            count = Counter(c.dim for c in block)
-            most = contacts * places.get((name, contacts), len(block))
-            filled.update({dim: min(n, most) for dim, n in count.items()})
+        for each, block in part.items():
+            most = each * places.get((name, each), len(block))
+            filled.update({dim: min(n, most) for dim, n in _counted(candidates.dim[block]).items()})
     return {dim: min(n, filled[dim]) for dim, n in slots.items()}
 
 
 def _family(
     mj_model: mujoco.MjModel,
     name: str,
-    part: dict[int, list[Candidate]],
+    part: Blocks,
     places: dict[tuple[str, int], int],
-    candidates: list[Candidate],
+    candidates: Candidates,
     windows: dict[str, Window],
+    least: int,
     make: Tensors,
 ) -> Family:
-    """The family of these blocks."""
-    pairs = {contacts: [c for c in block if c.nth == 0] for contacts, block in part.items()}
-    geoms = [c.geom for block in pairs.values() for c in block]
-    first = {(c.tried, c.nth): k for k, c in enumerate(candidates)}
+    """The family of these blocks; least: places of the prisms of height fields."""
+    firsts = {each: _firsts(candidates, block) for each, block in part.items()}
+    first = np.concatenate(list(firsts.values()))
+    geoms = candidates.geom[first]
     is_sdf = name in ("sdf", "mesh-sdf")
 
-    def types(block: list[Candidate], k: int) -> tuple[int, ...]:
-        return tuple(sorted({c.types[k] for c in block}))
+    def types(block: np.ndarray, k: int) -> tuple[int, ...]:
+        return tuple(np.flatnonzero(np.bincount(candidates.types[block, k])).tolist())
 
     return Family(
         name=name,
         blocks=tuple(
-            Block(len(block), contacts, (types(block, 0), types(block, 1)), places.get((name, contacts), len(block)))
-            for contacts, block in pairs.items()
+            Block(len(block), each, (types(block, 0), types(block, 1)), places.get((name, each), len(block)))
+            for each, block in firsts.items()
         ),
-        geom=make.ints(geoms, -1, 2).T.contiguous(),
-        candidate=make.ints([first[c.tried, 0] for block in pairs.values() for c in block], -1),
-        fields=(height_field.build(mj_model, geoms, windows[name], make),) if name in windows else (),
+        geom=make.ints(geoms.T),
+        candidate=make.ints(first),
+        fields=(height_field.build(mj_model, geoms, windows[name], least, make),) if name in windows else (),
         distances=(sdf.build(mj_model, geoms, make),) if is_sdf else (),
     )
 
@@ -332,51 +354,67 @@ def _geom_hull(mj_model: mujoco.MjModel, hulls: tuple[Hulls, ...]) -> list[int]:
     return [row.get(number, -1) for number in used]
 
 
-def _candidates(mj_model: mujoco.MjModel, pairs: list[GeomPair], windows: dict[str, Window]) -> list[Candidate]:
+def _candidates(mj_model: mujoco.MjModel, pairs: GeomPairs, windows: dict[str, Window]) -> Candidates:
     """The contacts that may arise, by condim, in C's order within each."""
-    candidates = []
-    for tried, pair in enumerate(pairs):
-        kinds, how = types(mj_model, pair), collided(mj_model, pair)
-        window = windows.get(together(how.family)) if how else None
-        count = window.contacts if window else how.contacts if how else 0
-        dim = _condim(mj_model, pair.geom1, pair.geom2, pair.pair)
-        for nth in range(count):
-            candidates.append(Candidate(dim, (pair.geom1, pair.geom2), kinds, pair.pair, tried, nth))
-    return sorted(candidates, key=lambda c: c.dim)
+    count = contacts(mj_model, pairs).clip(min=0)
+    types = mj_model.geom_type[pairs.geom]
+    for name, window in windows.items():
+        count[_family_of(types) == FAMILIES.index(name)] = window.contacts
+    tried = np.repeat(np.arange(len(count)), count)
+    nth = np.arange(len(tried)) - np.repeat(np.cumsum(count) - count, count)
+    dim = _condim(mj_model, pairs)
+    if (dim != dim[:1]).any():
+        order = np.argsort(dim[tried], kind="stable")
+        tried, nth = tried[order], nth[order]
+    return Candidates(dim[tried], pairs.geom[tried], types[tried], pairs.pair[tried], tried, nth, count[tried])
 
 
-def _condim(mj_model: mujoco.MjModel, geom1: int, geom2: int, pair: int) -> int:
+def _family_of(types: np.ndarray) -> np.ndarray:
+    """(n,) the place among `FAMILIES` of what collides geoms of these `types (n, 2)`; -1: nothing."""
+    place = np.full((TYPES, TYPES), -1)
+    for kinds, how in SUPPORTED.items():
+        place[kinds] = FAMILIES.index(together(how.family))
+    one, two = types.T
+    return place[one, two]
+
+
+def _condim(mj_model: mujoco.MjModel, pairs: GeomPairs) -> np.ndarray:
     """Of an explicit pair its own, else that of the geom of higher priority, else the larger (mj_contactParam)."""
-    if pair >= 0:
-        return int(mj_model.pair_dim[pair])
-    priority1, priority2 = mj_model.geom_priority[[geom1, geom2]]
-    condim1, condim2 = mj_model.geom_condim[[geom1, geom2]]
-    if priority1 != priority2:
-        return int(condim1 if priority1 > priority2 else condim2)
-    return int(max(condim1, condim2))
+    condim, priority = mj_model.geom_condim[pairs.geom], mj_model.geom_priority[pairs.geom]
+    same = priority[:, 0] == priority[:, 1]
+    dim = np.where(same, condim.max(1), np.where(priority[:, 0] > priority[:, 1], *condim.T))
+    explicit = pairs.pair >= 0
+    dim[explicit] = mj_model.pair_dim[pairs.pair[explicit]]
+    return dim
 
 
-def _pair_row(mj_model: mujoco.MjModel, c: Candidate) -> tuple[int, int] | None:
-    """The row of an explicit pair in [geoms, pairs], twice."""
-    return (mj_model.ngeom + c.pair,) * 2 if c.pair >= 0 else None
+def _pair_rows(mj_model: mujoco.MjModel, c: Candidates, otherwise: np.ndarray) -> np.ndarray:
+    """The row of an explicit pair in [geoms, pairs], twice; for others (n, 2) what is given."""
+    explicit = c.pair >= 0
+    rows = otherwise.copy()
+    rows[explicit] = mj_model.ngeom + c.pair[explicit, None]
+    return rows
 
 
-def _source(mj_model: mujoco.MjModel, c: Candidate) -> tuple[int, int]:
-    """The rows of [geoms, pairs] whose parameters are mixed; mixing something with itself leaves it as it is."""
-    priority1, priority2 = mj_model.geom_priority[list(c.geom)]
-    winner = c.geom if priority1 == priority2 else (c.geom[int(priority1 < priority2)],) * 2
-    return _pair_row(mj_model, c) or winner
+def _source(mj_model: mujoco.MjModel, c: Candidates) -> np.ndarray:
+    """The rows (n, 2) of [geoms, pairs] whose parameters are mixed; mixing something with itself leaves it as it is."""
+    priority = mj_model.geom_priority[c.geom]
+    one, two = priority.T
+    geom = c.geom.copy()
+    for k, wins in ((0, one > two), (1, two > one)):
+        geom[wins] = c.geom[wins, k][:, None]
+    return _pair_rows(mj_model, c, geom)
 
 
-def _rows(candidates: list[Candidate]) -> dict[str, list[Candidate]]:
-    """The candidates in the order of the rows, by family; "plane", "sphere" and "capsule" are parts of `ROUND`."""
-    rows: dict[str, list[Candidate]] = {"plane": [], "sphere": [], "capsule": []}
-    parts = {PLANE: "plane", SPHERE: "sphere", CAPSULE: "capsule"}
-    for c in candidates:
-        family = together(SUPPORTED[c.types].family)
-        rows.setdefault(parts[c.types[0]] if family == ROUND else family, []).append(c)
-    rows["capsule"].sort(key=lambda c: c.nth)
-    for name in rows:
-        if name not in parts.values():
-            rows[name] = [c for block in _blocks(rows[name]).values() for c in block]
+def _rows(candidates: Candidates) -> dict[str, np.ndarray]:
+    """The numbers of the candidates in the order of the rows, by family; those of `CORES` are parts of `ROUND`."""
+    family = _family_of(candidates.types)
+    round = np.flatnonzero(family == FAMILIES.index(ROUND))
+    rows = {part: round[candidates.types[round, 0] == kind] for kind, part in CORES.items()}
+    capsule = rows[CORES[CAPSULE]]
+    rows[CORES[CAPSULE]] = capsule[np.argsort(candidates.nth[capsule], kind="stable")]
+    others = {name: np.flatnonzero(family == k) for k, name in enumerate(FAMILIES) if name != ROUND}
+    # In the order in which they are met first.
+    for name in sorted((name for name in others if len(others[name])), key=lambda name: int(others[name][0])):
+        rows[name] = np.concatenate(list(_blocks(candidates, others[name]).values()))
     return rows

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.plan.collision import CollisionPlan
-from mjtorch.model.plan.geom_pairs import GeomPair, tried_pairs
+from mjtorch.model.plan.geom_pairs import GeomPairs, tested_pairs, tried_pairs
 from mjtorch.model.plan.tendon import moving_tendons
 from mjtorch.model.plan.tensors import Tensors
 
@@ -417,10 +417,10 @@ def _contact(b: _Builder, dims: tuple[int, ...]) -> tuple[ContactPlan, list[int]
     edges = np.array([2 * (dims[s] - 1) if pyramidal and dims[s] > 1 else 1 for s in slot])
     is_normal = pyramidal | (np.arange(len(rows)) == np.array(first, dtype=int))
     geom_dof = b.body_dof[m.geom_bodyid]
-    pairs = tried_pairs(m)
+    kind = np.unique(np.packbits(geom_dof != 0, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
     plan = ContactPlan(
         max_dim=max(dims, default=0),
-        has_rigid=any((geom_dof[pair.geom1] == geom_dof[pair.geom2]).all() for pair in pairs),
+        has_rigid=bool(np.equal(*kind[tested_pairs(m).geom].T).any()),
         slot=b.make.ints(slot),
         direction=b.make.ints(direction),
         edge=b.make.ints(edge),
@@ -434,14 +434,14 @@ def _contact(b: _Builder, dims: tuple[int, ...]) -> tuple[ContactPlan, list[int]
         has_edges=b.make.floats([pyramidal and dim > 1 for dim in dims], n),
         geom_body=b.make.ints(m.geom_bodyid),
         geom_dof=b.make.floats(geom_dof, m.ngeom, m.nv),
-        rank=b.make.ints(_rank(m, pairs) if len(set(dims)) > 1 else np.zeros((0, 0))),
+        rank=b.make.ints(_rank(m, tried_pairs(m)) if len(set(dims)) > 1 else np.zeros((0, 0))),
     )
     return plan, element, types
 
 
-def _rank(m: mujoco.MjModel, pairs: list[GeomPair]) -> np.ndarray:
-    """(ngeom, ngeom) the place of each pair of geoms in C's list of contacts."""
+def _rank(m: mujoco.MjModel, pairs: GeomPairs) -> np.ndarray:
+    """(ngeom, ngeom) the place of each pair of geoms in C's list of contacts, the first of its places."""
     rank = np.zeros((m.ngeom, m.ngeom), dtype=np.int64)
-    for place, pair in reversed(list(enumerate(pairs))):
-        rank[pair.geom1, pair.geom2] = place
+    one, two = pairs.geom[::-1].T
+    rank[one, two] = np.arange(len(one))[::-1]
     return rank

@@ -1,7 +1,7 @@
 """How many contact slots a model gets, and how many pairs of geoms are looked at closely."""
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import mujoco
@@ -17,10 +17,13 @@ from mjtorch.model.plan.mesh import hull_reach
 FEW = 12
 SECONDS = 3.0  # simulated time of an episode, for a model of moderate size; larger models get less
 # Bound on the steps of an episode times dofs and geoms: of the first, in which heaps have time to settle, and others.
-WORK, WORK_OF_OTHERS = 750_000, 75_000
-EPISODES = 4
-HOLD = 0.2  # [s] that a random control is held
+WORK, WORK_OF_OTHERS = 750_000, 150_000
+EPISODES = 6
+TO_FALL = 300  # steps: in fewer, heaps do not come to rest
 SETTLE = 0.1  # [s] after which a start in any position is forgotten
+POSES = 50  # random ones that are looked at, fewer of large models
+SHARE = 0.9  # of these, whose contacts have slots
+HOLD = 0.2  # [s] that a random control is held
 EVERY = 0.02  # [s] from one look at the pairs to the next
 DIVERGED = 1e8  # an acceleration above this ends the episode
 
@@ -35,11 +38,31 @@ class Pairs(NamedTuple):
 Key = tuple[str, int]
 
 
-class Observed(NamedTuple):
-    """The most at a time: contacts of each condim, pairs near each other of each kind."""
+class Moment(NamedTuple):
+    """What a short rollout passes through.
 
-    contacts: dict[int, int]
-    pairs: dict[Key, int]
+    step: its number; at_start: geoms may still be in each other, because they were put there; is_pose: nothing moves,
+    and of `data` only positions and contacts hold
+    """
+
+    data: mujoco.MjData
+    step: int
+    at_start: bool
+    is_pose: bool
+
+
+class Observed(NamedTuple):
+    """How many contacts of each condim, and pairs near each other of each kind, there are at a time.
+
+    settled: the most in motion; placed: the most at the start, and in most of the random poses
+    """
+
+    settled: dict[int | Key, int]
+    placed: dict[int | Key, int]
+
+    def wanted(self, key: int | Key) -> int:
+        """Of which there should be so many: what moves comes into more states than were seen."""
+        return max(2 * self.settled[key], self.placed[key]) + 4
 
 
 class Capacity(NamedTuple):
@@ -59,22 +82,24 @@ def choose(
         candidates: condim -> the most contacts that its pairs can make at a time.
         pairs: those that may have fewer places than they are, of each kind.
         capacity: the most contacts to keep, shared out by how many of each condim short rollouts show; not given: twice
-            as many as they show and four more. Never more than `candidates`, all of them if they are few. So it is with
-            places: twice as many as pairs were seen near each other and four more, and at least `capacity`.
+            as many as they show and four more, and of a model too large for them as many as there are geoms. Never more
+            than `candidates`, all of them if they are few. So it is with places, for the pairs that were seen near each
+            other, but at least `capacity`, and all where it would be half of them.
     """
     total = sum(candidates.values())
     many = {kind: those for kind, those in pairs.items() if len(those.geom) > max(FEW, capacity or 0)}
     enough = total <= (FEW if capacity is None else capacity)
     if not many and (enough or (capacity is not None and len(candidates) == 1)):
         return Capacity(dict(candidates) if enough else dict.fromkeys(candidates, capacity or 0), {})
-    seen = observed(mj_model, many)
-    places = {kind: max(2 * seen.pairs[kind] + 4, capacity or 0) for kind in many}
-    places = {kind: count for kind, count in places.items() if count < len(many[kind].geom)}
+    seen = observed(mj_model, candidates, many)
+    places = {kind: max(seen.wanted(kind), capacity or 0) for kind in many}
+    places = {kind: count for kind, count in places.items() if 2 * count < len(many[kind].geom)}
     if enough:
         return Capacity(dict(candidates), places)
     if capacity is None:
-        return Capacity({dim: min(n, 2 * seen.contacts.get(dim, 0) + 4) for dim, n in candidates.items()}, places)
-    return Capacity(_share(capacity, candidates, {dim: seen.contacts.get(dim, 0) for dim in candidates}), places)
+        least = mj_model.ngeom if _steps(mj_model, WORK) < TO_FALL else 0
+        return Capacity({dim: min(n, max(seen.wanted(dim), least)) for dim, n in candidates.items()}, places)
+    return Capacity(_share(capacity, candidates, {dim: seen.settled[dim] for dim in candidates}), places)
 
 
 def _share(capacity: int, candidates: dict[int, int], seen: dict[int, int]) -> dict[int, int]:
@@ -86,7 +111,7 @@ def _share(capacity: int, candidates: dict[int, int], seen: dict[int, int]) -> d
     return share
 
 
-def observed(mj_model: mujoco.MjModel, pairs: Mapping[Key, Pairs]) -> Observed:
+def observed(mj_model: mujoco.MjModel, dims: Iterable[int], pairs: Mapping[Key, Pairs]) -> Observed:
     """What short rollouts with random controls show (the same on every call): episodes of so much simulated time.
 
     Two geoms are near each other where their boxes overlap, as the broad phase has it.
@@ -94,30 +119,53 @@ def observed(mj_model: mujoco.MjModel, pairs: Mapping[Key, Pairs]) -> Observed:
     half, round, radius = parts(torch.tensor(mj_model.geom_type, dtype=torch.long), torch.tensor(mj_model.geom_size))
     half = half + torch.tensor(hull_reach(mj_model))
     every = max(1, int(EVERY / mj_model.opt.timestep))
-    most = np.zeros(7, dtype=np.int64)
-    near = dict.fromkeys(pairs, 0)
-    for step, data in states(mj_model):
-        most = np.maximum(most, np.bincount(data.contact.dim, minlength=7)[:7])
+    dims = list(dims)
+    moving, start = np.zeros((2, len(dims) + len(pairs)))
+    poses = []
+    for data, step, at_start, is_pose in states(mj_model):
+        count = np.zeros(len(moving))
+        count[: len(dims)] = np.bincount(data.contact.dim, minlength=7)[dims]
         if pairs and step % every == 0:
             pos, mat = torch.tensor(data.geom_xpos), torch.tensor(data.geom_xmat).unflatten(-1, (3, 3))
             boxes = Boxes(pos, mat, half + round + radius[:, None], reach(mat, half, round, radius))
-            near = {kind: max(near[kind], _overlapping(boxes, those)) for kind, those in pairs.items()}
-    return Observed({dim: int(count) for dim, count in enumerate(most) if count}, near)
+            count[len(dims) :] = [_overlapping(boxes, those) for those in pairs.values()]
+        if is_pose:
+            poses.append(count)
+        else:
+            most = start if at_start else moving
+            np.maximum(most, count, out=most)
+    if poses:
+        start = np.maximum(start, np.quantile(poses, SHARE, axis=0, method="higher"))
+    keys: list[int | Key] = [*dims, *pairs]
+    settled, placed = (dict(zip(keys, most.astype(int).tolist(), strict=True)) for most in (moving, start))
+    return Observed(settled, placed)
 
 
-def states(mj_model: mujoco.MjModel) -> Iterator[tuple[int, mujoco.MjData]]:
-    """What short rollouts pass through, and the number of the step: always the same data; `mj_model` is not changed."""
+def states(mj_model: mujoco.MjModel) -> Iterator[Moment]:
+    """What short rollouts pass through, and then random poses: always the same data; `mj_model` is not changed."""
     model = copy.copy(mj_model)
     # What is measured or reported is of no use here.
     model.opt.disableflags |= DisableBit.SENSOR
     model.opt.enableflags &= ~(EnableBit.ENERGY | EnableBit.FWDINV)
     starts = [None, *range(min(model.nkey, EPISODES))]
     episodes = max(EPISODES, len(starts))
-    most = np.ceil(SECONDS / model.opt.timestep)
     for episode in range(episodes):
-        affordable = (WORK_OF_OTHERS if episode else WORK) / (model.nv + model.ngeom)
-        steps = max(1, int(min(most, affordable)))
-        yield from enumerate(_rollout(model, starts[episode % len(starts)], episode, steps))
+        steps = _steps(model, WORK_OF_OTHERS if episode else WORK)
+        for step, data in enumerate(_rollout(model, starts[episode % len(starts)], episode, steps)):
+            yield Moment(data, step, episode >= EPISODES // 2 and data.time < SETTLE, False)
+    rng = np.random.default_rng(episodes)
+    data = mujoco.MjData(model)
+    for _ in range(min(POSES, _steps(model, WORK_OF_OTHERS)) if _bounded(model).any() else 0):
+        _place_anywhere(model, data, rng)
+        mujoco.mj_kinematics(model, data)
+        mujoco.mj_comPos(model, data)
+        mujoco.mj_collision(model, data)
+        yield Moment(data, 0, True, True)
+
+
+def _steps(model: mujoco.MjModel, work: int) -> int:
+    """Of an episode that may take so much work."""
+    return max(1, int(min(np.ceil(SECONDS / model.opt.timestep), work / (model.nv + model.ngeom))))
 
 
 def _overlapping(boxes: Boxes, pairs: Pairs) -> int:
@@ -128,8 +176,7 @@ def _overlapping(boxes: Boxes, pairs: Pairs) -> int:
 def _rollout(model: mujoco.MjModel, keyframe: int | None, seed: int, steps: int) -> Iterator[mujoco.MjData]:
     """The states of one episode, until it diverges; the first half of the seeds start almost at rest.
 
-    The others start at speed, or, where there is no keyframe, in any position within the limits of the joints; what is
-    in contact before that has settled does not count.
+    The others start at speed, or, where there is no keyframe, in any position within the limits of the joints.
     """
     rng = np.random.default_rng(seed)
     data = mujoco.MjData(model)
@@ -137,11 +184,8 @@ def _rollout(model: mujoco.MjModel, keyframe: int | None, seed: int, steps: int)
         mujoco.mj_resetDataKeyframe(model, data, keyframe)
     calm = seed < EPISODES // 2
     data.qvel += (0.01 if calm else 1.0) * rng.standard_normal(model.nv)
-    anywhere = keyframe is None and not calm and model.jnt_limited.any()
-    if anywhere:
-        low, high = model.jnt_range.T
-        limited = model.jnt_limited.astype(bool) & (model.jnt_type >= int(mujoco.mjtJoint.mjJNT_SLIDE))
-        data.qpos[model.jnt_qposadr[limited]] = rng.uniform(low, high)[limited]
+    if keyframe is None and not calm:
+        _place_anywhere(model, data, rng)
     low, high = np.where(model.actuator_ctrllimited[:, None], model.actuator_ctrlrange, [-1.0, 1.0]).T
     implicit = model.opt.integrator in (Integrator.IMPLICIT, Integrator.IMPLICITFAST)
     advance = mujoco.mj_implicit if implicit else mujoco.mj_Euler
@@ -150,9 +194,19 @@ def _rollout(model: mujoco.MjModel, keyframe: int | None, seed: int, steps: int)
         if step % hold == 0:
             data.ctrl[:] = rng.uniform(low, high)
         mujoco.mj_forward(model, data)
-        if not anywhere or data.time >= SETTLE:
-            yield data
+        yield data
         # `mj_step` would warn about a divergence, aloud; here it is of no interest.
         if not np.abs(data.qacc).max(initial=0.0) < DIVERGED or not np.abs(data.qvel).max(initial=0.0) < DIVERGED:
             return
         advance(model, data)
+
+
+def _bounded(model: mujoco.MjModel) -> np.ndarray:
+    """(njnt,) bool: the joints that slide or turn about an axis within limits."""
+    return model.jnt_limited.astype(bool) & (model.jnt_type >= int(mujoco.mjtJoint.mjJNT_SLIDE))
+
+
+def _place_anywhere(model: mujoco.MjModel, data: mujoco.MjData, rng: np.random.Generator) -> None:
+    """Move joints that have limits to any position within these."""
+    bounded = _bounded(model)
+    data.qpos[model.jnt_qposadr[bounded]] = rng.uniform(*model.jnt_range.T)[bounded]

@@ -7,7 +7,7 @@ import numpy as np
 
 from mjtorch.model.option import DisableBit
 
-PLANE, HFIELD, SPHERE, CAPSULE, ELLIPSOID, CYLINDER, BOX, MESH, SDF = range(9)
+PLANE, HFIELD, SPHERE, CAPSULE, ELLIPSOID, CYLINDER, BOX, MESH, SDF = range(TYPES := 9)
 # The family of planes, spheres and capsules among themselves.
 ROUND = "round"
 # The families of convex shapes that have no formula of their own.
@@ -94,80 +94,105 @@ def together(family: str) -> str:
     return "convex" if family in CONVEX else family
 
 
-class GeomPair(NamedTuple):
-    """Two geoms that are tested: `type(geom1) <= type(geom2)`; `pair` is their `<contact><pair>`, or -1."""
+class GeomPairs(NamedTuple):
+    """n pairs of geoms that are tested; the type of the first geom of each is at most that of the second.
 
-    geom1: int
-    geom2: int
-    pair: int
+    geom: (n, 2) geom ids; pair: (n,) their `<contact><pair>`, or -1
+    """
+
+    geom: np.ndarray
+    pair: np.ndarray
 
 
-def tried_pairs(mj_model: mujoco.MjModel) -> list[GeomPair]:
-    """All pairs that C may find in contact, whatever the state, in the order in which C lists their contacts.
+def tested_pairs(mj_model: mujoco.MjModel) -> GeomPairs:
+    """All pairs that C may find in contact, whatever the state: first the explicit ones.
+
+    There are none if contacts or constraints are disabled.
+    """
+    m = mj_model
+    if m.opt.disableflags & (DisableBit.CONTACT | DisableBit.CONSTRAINT) or m.nbody < 2:
+        return GeomPairs(np.zeros((0, 2), dtype=np.int64), np.zeros(0, dtype=np.int64))
+    dynamic = _dynamic(m)
+    geom = _by_type(m, np.concatenate([np.stack([m.pair_geom1, m.pair_geom2], axis=-1), dynamic]))
+    pair = np.concatenate([np.arange(m.npair), np.full(len(dynamic), -1)])
+    there = m.geom_type[geom[:, 1]] > HFIELD
+    return GeomPairs(geom[there], pair[there])
+
+
+def tried_pairs(mj_model: mujoco.MjModel) -> GeomPairs:
+    """`tested_pairs` in the order in which C lists their contacts.
 
     Bodies are taken in order (lower id first); of two bodies, first their explicit pairs, then the geoms that contype
-    and conaffinity let collide. There are none if contacts or constraints are disabled.
+    and conaffinity let collide.
     """
-    if mj_model.opt.disableflags & (DisableBit.CONTACT | DisableBit.CONSTRAINT) or mj_model.nbody < 2:
-        return []
-    explicit = zip(mj_model.pair_geom1.tolist(), mj_model.pair_geom2.tolist(), strict=True)
-    listed = [
-        ((int(mj_model.pair_signature[k]), 0, k, 0), _by_type(mj_model, first, second, k))
-        for k, (first, second) in enumerate(explicit)
-    ]
-    for first, second in _dynamic(mj_model).tolist():
-        pair = _by_type(mj_model, first, second, -1)
-        body1, body2 = (int(mj_model.geom_bodyid[g]) for g in (first, second))
-        # C sorts what its mid-phase finds by the geoms as they are stored in the contact.
-        order = (pair.geom1, pair.geom2) if _midphase(mj_model, body1, body2) else (first, second)
-        listed.append((((body1 << 16) + body2, 1, *order), pair))
-    return [pair for _, pair in sorted(listed) if mj_model.geom_type[pair.geom2] > HFIELD]
+    geom, pair = tested_pairs(mj_model)
+    low, high = np.minimum(*geom.T), np.maximum(*geom.T)
+    body = mj_model.geom_bodyid.astype(np.int64)[np.stack([low, high], axis=-1)]
+    # C sorts what its mid-phase finds by the geoms as they are stored in the contact.
+    stored = _midphase(mj_model, body)
+    explicit = pair >= 0
+    signature = (body[:, 0] << 16) + body[:, 1]
+    signature[explicit] = mj_model.pair_signature[pair[explicit]]
+    first = np.where(explicit, pair - mj_model.npair, np.where(stored, geom[:, 0], low))
+    second = np.where(stored, geom[:, 1], high)
+    order = np.lexsort((second, first, signature))
+    return GeomPairs(geom[order], pair[order])
 
 
-def unsupported_pairs(mj_model: mujoco.MjModel) -> list[tuple[int, int]]:
-    """Geom ids of the pairs that C would test for contact and this engine cannot, in C's order."""
-    return [(p.geom1, p.geom2) for p in tried_pairs(mj_model) if collided(mj_model, p) is None]
+def unsupported_pairs(mj_model: mujoco.MjModel) -> np.ndarray:
+    """Geom ids (n, 2) of the pairs that C would test for contact and this engine cannot, in C's order."""
+    if not (contacts(mj_model, tested_pairs(mj_model)) < 0).any():
+        return np.zeros((0, 2), dtype=np.int64)
+    tried = tried_pairs(mj_model)
+    return tried.geom[contacts(mj_model, tried) < 0]
 
 
-def collided(mj_model: mujoco.MjModel, pair: GeomPair) -> Collided | None:
-    """How a pair is collided; None if it is not supported. A mesh needs the faces of its hull."""
-    how = SUPPORTED.get(types(mj_model, pair))
-    if how is None:
-        return None
+def contacts(mj_model: mujoco.MjModel, pairs: GeomPairs) -> np.ndarray:
+    """The most contacts (n,) that pairs make, 0 where that is left open; -1: not supported. Meshes need faces."""
+    most = np.full((TYPES, TYPES), -1)
+    needs_faces = np.zeros((TYPES, TYPES), dtype=bool)
+    for kinds, how in SUPPORTED.items():
+        most[kinds] = _most(mj_model, how)
+        needs_faces[kinds] = how.family not in DISTANCES
+    one, two = mj_model.geom_type[pairs.geom].T
+    found = most[one, two]
+    for kind, geom in zip((one, two), pairs.geom.T, strict=True):
+        mine = np.flatnonzero(((kind == MESH) | (kind == SDF)) & needs_faces[one, two])
+        found[mine[mj_model.mesh_polynum[mj_model.geom_dataid[geom[mine]]] == 0]] = -1
+    return found
+
+
+def _most(mj_model: mujoco.MjModel, how: Collided) -> int:
+    """The most contacts that the options let two geoms make; -1: none, these are not supported."""
     if how.family == "mesh-sdf":
-        return how._replace(contacts=int(mujoco.mjMAXCONPAIR)) if mj_model.opt.sdf_iterations > 0 else None
+        return int(mujoco.mjMAXCONPAIR) if mj_model.opt.sdf_iterations > 0 else -1
     if how.family in DISTANCES:
-        return how._replace(contacts=int(mj_model.opt.sdf_initpoints))
-    geoms = [g for g in (pair.geom1, pair.geom2) if mj_model.geom_type[g] in (MESH, SDF)]
-    if not all(mj_model.mesh_polynum[mj_model.geom_dataid[g]] for g in geoms):
-        return None
+        return int(mj_model.opt.sdf_initpoints)
     single = bool(mj_model.opt.disableflags & DisableBit.MULTICCD)
-    return how._replace(contacts=1) if how.family in CONVEX and single else how
+    return 1 if how.family in CONVEX and single else how.contacts
 
 
-def convex_pairs(mj_model: mujoco.MjModel) -> list[tuple[int, int]]:
-    """Geom ids of the pairs of convex shapes that have no formula of their own, in C's order."""
-    return _pairs_of(mj_model, CONVEX)
+def within(mj_model: mujoco.MjModel, pairs: GeomPairs) -> np.ndarray:
+    """How near to each other (n,) [m] pairs matter: at most margin and gap, of both geoms or of the explicit pair."""
+    found = (mj_model.geom_margin + mj_model.geom_gap)[pairs.geom].sum(1)
+    explicit = pairs.pair >= 0
+    found[explicit] = (mj_model.pair_margin + mj_model.pair_gap)[pairs.pair[explicit]]
+    return found
 
 
-def field_pairs(mj_model: mujoco.MjModel) -> list[tuple[int, int]]:
-    """Geom ids of the pairs of height fields and convex shapes, in C's order."""
-    return _pairs_of(mj_model, FIELDS)
+def pairs_of(mj_model: mujoco.MjModel, *families: dict[str, tuple[int, int]]) -> np.ndarray:
+    """Geom ids (n, 2) of the pairs that are tested and belong to `families`, in C's order."""
+    geom = tried_pairs(mj_model).geom
+    member = np.zeros((TYPES, TYPES), dtype=bool)
+    for kinds in families:
+        member[tuple(zip(*kinds.values(), strict=True))] = True
+    return geom[member[tuple(mj_model.geom_type[geom].T)]]
 
 
-def _pairs_of(mj_model: mujoco.MjModel, families: dict[str, tuple[int, int]]) -> list[tuple[int, int]]:
-    return [(p.geom1, p.geom2) for p in tried_pairs(mj_model) if types(mj_model, p) in families.values()]
-
-
-def types(mj_model: mujoco.MjModel, pair: GeomPair) -> tuple[int, int]:
-    """The mjtGeom of both."""
-    return int(mj_model.geom_type[pair.geom1]), int(mj_model.geom_type[pair.geom2])
-
-
-def _by_type(mj_model: mujoco.MjModel, first: int, second: int, pair: int) -> GeomPair:
-    if mj_model.geom_type[first] > mj_model.geom_type[second]:
-        first, second = second, first
-    return GeomPair(first, second, pair)
+def _by_type(mj_model: mujoco.MjModel, geom: np.ndarray) -> np.ndarray:
+    """Pairs (n, 2) with the geom of the lower type first."""
+    one, two = mj_model.geom_type[geom].T
+    return np.where((one > two)[:, None], geom[:, ::-1], geom).astype(np.int64)
 
 
 def _dynamic(mj_model: mujoco.MjModel) -> np.ndarray:
@@ -186,16 +211,16 @@ def _dynamic(mj_model: mujoco.MjModel) -> np.ndarray:
     if not mj_model.opt.disableflags & DisableBit.FILTERPARENT:
         child = (weld[:, None] == weld_parent[None, :]) & (weld[:, None] != 0) & (weld[None, :] != 0)
         allowed &= ~(child | child.T)
-    signature = (np.minimum(body[:, None], body[None, :]) << 16) + np.maximum(body[:, None], body[None, :])
-    allowed &= ~np.isin(signature, mj_model.exclude_signature)
+    if mj_model.nexclude:
+        signature = (np.minimum(body[:, None], body[None, :]) << 16) + np.maximum(body[:, None], body[None, :])
+        allowed &= ~np.isin(signature, mj_model.exclude_signature)
     one, other = mj_model.pair_geom1, mj_model.pair_geom2
     allowed[np.minimum(one, other), np.maximum(one, other)] = False
     return np.argwhere(allowed)
 
 
-def _midphase(mj_model: mujoco.MjModel, body1: int, body2: int) -> bool:
-    """Whether C tests the geoms of two bodies by their bounding volume hierarchies."""
+def _midphase(mj_model: mujoco.MjModel, body: np.ndarray) -> np.ndarray:
+    """(n,) bool: whether C tests the geoms of two bodies (n, 2) by their bounding volume hierarchies."""
     if mj_model.opt.disableflags & DisableBit.MIDPHASE:
-        return False
-    several = mj_model.body_geomnum[body1] > 1 or mj_model.body_geomnum[body2] > 1
-    return bool(several and mj_model.body_bvhadr[body1] >= 0 and mj_model.body_bvhadr[body2] >= 0)
+        return np.zeros(len(body), dtype=bool)
+    return (mj_model.body_geomnum[body] > 1).any(1) & (mj_model.body_bvhadr[body] >= 0).all(1)

@@ -1,7 +1,6 @@
 """Index plan of the collisions of height fields: how many of their prisms a geom can cover, and are tested."""
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import mujoco
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.plan import contact_capacity
-from mjtorch.model.plan.geom_pairs import HFIELD, SUPPORTED, GeomPair, together, types
+from mjtorch.model.plan.geom_pairs import HFIELD, SUPPORTED, GeomPairs, together, within
 from mjtorch.model.plan.tensors import Tensors
 
 # mjMAXCONPAIR: a pair makes no more contacts.
@@ -49,15 +48,17 @@ class Window(NamedTuple):
         return min(2 * self.rows * self.cols, MOST)
 
 
-def windows(mj_model: mujoco.MjModel, pairs: Sequence[GeomPair]) -> dict[str, Window]:
+def windows(mj_model: mujoco.MjModel, pairs: GeomPairs) -> dict[str, Window]:
     """What the families of height fields are called -> the window of all geoms, of `pairs`, that may meet one."""
+    kinds = mj_model.geom_type[pairs.geom]
     found: dict[str, Window] = {}
-    for pair in pairs:
-        name = _family(*types(mj_model, pair))
+    for kind in np.unique(kinds[kinds[:, 0] == HFIELD], axis=0).tolist():
+        name = _family(*kind)
         if name:
-            mine = _window(mj_model, pair)
-            other = found.get(name, mine)
-            found[name] = Window(max(mine.rows, other.rows), max(mine.cols, other.cols))
+            mine = (kinds == kind).all(1)
+            rows, cols = _cells(mj_model, GeomPairs(pairs.geom[mine], pairs.pair[mine])).max(0).tolist()
+            other = found.get(name, Window(rows, cols))
+            found[name] = Window(max(rows, other.rows), max(cols, other.cols))
     if not found:
         return found
     seen = _seen(mj_model)
@@ -70,28 +71,25 @@ def _family(type1: int, type2: int) -> str | None:
     return together(SUPPORTED[type1, type2].family) if is_field else None
 
 
-def _window(mj_model: mujoco.MjModel, pair: GeomPair) -> Window:
-    """The cells that the bounding sphere of a geom covers at most, wherever it is."""
-    m, geoms = mj_model, [pair.geom1, pair.geom2]
-    if pair.pair >= 0:
-        reach = m.pair_margin[pair.pair] + m.pair_gap[pair.pair]
-    else:
-        reach = (m.geom_margin[geoms] + m.geom_gap[geoms]).sum()
-    field = m.geom_dataid[pair.geom1]
-    cells = np.array([m.hfield_ncol[field], m.hfield_nrow[field]]) - 1
-    spacing = 2 * m.hfield_size[field, :2] / cells
-    cols, rows = np.minimum(2 + 2 * (m.geom_rbound[pair.geom2] + reach) // spacing, cells).astype(int).tolist()
-    return Window(rows, cols)
+def _cells(mj_model: mujoco.MjModel, pairs: GeomPairs) -> np.ndarray:
+    """The rows and columns of cells (n, 2) that the bounding spheres of the second geoms cover at most, anywhere."""
+    m = mj_model
+    one, two = pairs.geom.T
+    field = m.geom_dataid[one]
+    cells = np.stack([m.hfield_nrow[field], m.hfield_ncol[field]], axis=-1) - 1
+    spacing = 2 * m.hfield_size[field][:, 1::-1] / cells
+    reach = m.geom_rbound[two] + within(m, pairs)
+    return np.minimum(2 + 2 * reach[:, None] // spacing, cells).astype(int)
 
 
-def build(mj_model: mujoco.MjModel, geoms: Sequence[tuple[int, int]], window: Window, make: Tensors) -> HeightFields:
-    """The fields of pairs of `geoms`, the first of which are height fields."""
-    fields = mj_model.geom_dataid[[one for one, _ in geoms]]
+def build(mj_model: mujoco.MjModel, geoms: np.ndarray, window: Window, least: int, make: Tensors) -> HeightFields:
+    """The fields of pairs of `geoms` (n, 2), the first of which are height fields; least: prisms tested at a time."""
+    fields = mj_model.geom_dataid[geoms[:, 0]]
     prisms = 2 * window.rows * window.cols * len(geoms)
     return HeightFields(
         rows=window.rows,
         cols=window.cols,
-        tested=prisms if prisms <= SPARE else min(prisms, MARGIN * window.seen + SPARE),
+        tested=prisms if prisms <= SPARE else min(prisms, max(MARGIN * window.seen + SPARE, least)),
         field=make.ints(fields),
         address=make.ints(mj_model.hfield_adr[fields]),
         shape=make.ints(np.stack([mj_model.hfield_ncol[fields], mj_model.hfield_nrow[fields]], axis=-1), -1, 2),
@@ -101,6 +99,6 @@ def build(mj_model: mujoco.MjModel, geoms: Sequence[tuple[int, int]], window: Wi
 def _seen(mj_model: mujoco.MjModel) -> Counter[str | None]:
     """For each family of height fields, the most contacts at a time, in short rollouts."""
     most: Counter[str | None] = Counter()
-    for _, data in contact_capacity.states(mj_model):
-        most |= Counter(_family(*pair) for pair in mj_model.geom_type[data.contact.geom].tolist())
+    for moment in contact_capacity.states(mj_model):
+        most |= Counter(_family(*pair) for pair in mj_model.geom_type[moment.data.contact.geom].tolist())
     return most

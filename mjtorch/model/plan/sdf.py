@@ -102,13 +102,9 @@ def grid(mj_model: mujoco.MjModel) -> np.ndarray:
     return np.concatenate([np.zeros(0), *(_grid(mj_model, mesh) for mesh in meshes(mj_model))])
 
 
-def build(
-    mj_model: mujoco.MjModel,
-    geoms: Sequence[tuple[int, int]],
-    make: Tensors,
-) -> DistanceFields:
-    """The fields of pairs of `geoms`, the second ones of which are signed distance fields."""
-    one, two = ([pair[k] for pair in geoms] for k in (0, 1))
+def build(mj_model: mujoco.MjModel, geoms: np.ndarray, make: Tensors) -> DistanceFields:
+    """The fields of pairs of `geoms` (n, 2), the second ones of which are signed distance fields."""
+    one, two = geoms.T.tolist()
     points = range(mj_model.opt.sdf_initpoints)
     spread = np.array([[mujoco.mju_Halton(k, base) for base in (2, 3, 5)] for k in points])
     is_mesh = mj_model.geom_type[one[0]] == MESH

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.math.shape import Shape
-from mjtorch.model.plan.geom_pairs import tried_pairs
+from mjtorch.model.plan.geom_pairs import tested_pairs
 from mjtorch.model.plan.tensors import Tensors
 
 MESH = int(mujoco.mjtGeom.mjGEOM_MESH)
@@ -72,7 +72,7 @@ def welded_geoms(m: mujoco.MjModel, sensor: int) -> np.ndarray:
 def touching_geoms(m: mujoco.MjModel, sensor: int) -> np.ndarray:
     """The geoms that may touch those that move with a tactile sensor."""
     mine = welded_geoms(m, sensor)
-    pairs = np.array([(p.geom1, p.geom2) for p in tried_pairs(m)], dtype=int).reshape(-1, 2)
+    pairs = tested_pairs(m).geom
     return np.unique(np.concatenate([pairs[mine[pairs[:, 0]], 1], pairs[mine[pairs[:, 1]], 0]]))
 
 
