@@ -10,6 +10,7 @@ from mjtorch.control_flow import scan
 from mjtorch.math import linalg, quaternion as quat
 from mjtorch.math.vector import cross, dot
 from mjtorch.model import Data, DisableBit, Integrator, Model
+from mjtorch.model.arguments import check_numbers
 from mjtorch.sensor import remembered
 from mjtorch.smooth.actuation import disabled_actuators, next_activation
 from mjtorch.smooth.derivative import damping_derivative, deriv_smooth_vel, free_bias_vel
@@ -27,6 +28,8 @@ def integrate_pos(m: Model, qpos: Tensor, qvel: Tensor, dt: Tensor) -> Tensor:
 
     Quaternions turn about body axes and come out normalized.
     """
+    check_numbers("integrate_pos", "qpos", qpos, ((m.nq,),), m.qpos0)
+    check_numbers("integrate_pos", "qvel", qvel, ((m.nv,),), m.qpos0)
     p = m.plan.integration
     if not p.quat_qpos.shape[0]:
         return qpos + dt * qvel
@@ -40,6 +43,8 @@ def differentiate_pos(m: Model, qpos1: Tensor, qpos2: Tensor, dt: Tensor) -> Ten
 
     The inverse of `integrate_pos`; of the ways to turn, the shorter one is taken.
     """
+    check_numbers("differentiate_pos", "qpos1", qpos1, ((m.nq,),), m.qpos0)
+    check_numbers("differentiate_pos", "qpos2", qpos2, ((m.nq,),), m.qpos0)
     p = m.plan.integration
     if not p.quat_qpos.shape[0]:
         return (qpos2 - qpos1) / dt

@@ -10,6 +10,7 @@ from mjtorch.compiler import stage
 from mjtorch.forward import step
 from mjtorch.integrate import differentiate_pos, integrate_pos
 from mjtorch.model import Data, Integrator, Model
+from mjtorch.model.check import check_data
 
 
 class Linearization(NamedTuple):
@@ -36,6 +37,9 @@ def linearize(m: Model, d: Data) -> Linearization:
 
     Where C differences steps of a solver that stops early, these are the derivatives of the exact solution, taken with
     the contacts that are there: at a kink, such as a contact that only just begins, they are those of one side.
+
+    Raises:
+        TypeError, ValueError: `d` does not fit `m`.
     """
     return Linearization(*matrices(m, d))
 
@@ -43,6 +47,7 @@ def linearize(m: Model, d: Data) -> Linearization:
 @stage
 def matrices(m: Model, d: Data) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """A, B, C and D, in a tuple that Dynamo can take from a stage."""
+    check_data(m, d, "linearize")
     n = 2 * m.nv + m.na
     start = torch.cat([torch.zeros_like(d.qvel), d.qvel, d.act, d.ctrl])
 

@@ -41,16 +41,22 @@ def key(seed: int | Tensor, *, device: torch.device | str | None = None) -> Tens
     """The key (2,) of a seed, an integer of 64 bits; of a tensor (), too, that a `torch.vmap` may count worlds with."""
     if isinstance(seed, Tensor):
         _check_integer("key", "seed", seed)
+        if seed.dim():
+            raise ValueError(f"key: seed must have shape (), got {tuple(seed.shape)}; torch.vmap takes one each")
         seed = seed.to(dtype=torch.int64, device=device)
         return torch.stack([(seed >> 32) & WORD, seed & WORD])
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise TypeError(f"key: seed must be an int or a tensor of integers, got {type(seed).__name__}")
+    if not -(2**63) <= seed < 2**64:
+        raise ValueError(f"key: seed must have at most 64 bits, got {seed}")
     return torch.tensor([(seed >> 32) & WORD, seed & WORD], device=device)
 
 
 def split(key: Tensor, num: int = 2) -> Tensor:
     """`num` keys (num, 2) of a key (2,), which is not to be used again."""
     _check_key("split", key)
+    if isinstance(num, bool) or not isinstance(num, int) or num < 0:
+        raise ValueError(f"split: num must be an int >= 0, got {num!r}")
     index = torch.arange(num, device=key.device)
     return torch.stack(threefry2x32(key, torch.full_like(index, SPLIT), index), dim=-1)
 
@@ -58,6 +64,8 @@ def split(key: Tensor, num: int = 2) -> Tensor:
 def fold_in(key: Tensor, data: int | Tensor) -> Tensor:
     """A key (2,) of a key (2,) and an integer, such as the number of a step or a world, of which 32 bits count."""
     _check_key("fold_in", key)
+    if not isinstance(data, int | Tensor):
+        raise TypeError(f"fold_in: data must be an integer, got {type(data).__name__}")
     index = torch.as_tensor(data, device=key.device)
     _check_integer("fold_in", "data", index)
     index = index.to(torch.int64) & WORD
@@ -121,6 +129,11 @@ def randint(key: Tensor, shape: Shape, minval: int | Tensor, maxval: int | Tenso
     The bounds broadcast with `shape`; there may be 2**31 integers between them, and must be one.
     """
     shape = _shape("randint", key, shape)
+    for name, x in (("minval", minval), ("maxval", maxval)):
+        if isinstance(x, Tensor):
+            _check_integer("randint", name, x)
+        elif isinstance(x, bool) or not isinstance(x, int):
+            raise TypeError(f"randint: {name} must be an integer, got {x!r}")
     if isinstance(minval, int) and isinstance(maxval, int) and not 0 < maxval - minval <= MAX_SPAN:
         raise ValueError(
             f"randint: there must be 1 to 2**31 integers from minval to maxval - 1, got {minval}, {maxval}"
@@ -133,6 +146,8 @@ def randint(key: Tensor, shape: Shape, minval: int | Tensor, maxval: int | Tenso
 
 def bernoulli(key: Tensor, p: float | Tensor = 0.5, shape: Shape | None = None) -> Tensor:
     """True with probability `p`, which broadcasts with `shape`; by default of the shape of `p`."""
+    if not isinstance(p, Tensor) and not (isinstance(p, int | float) and 0 <= p <= 1):
+        raise ValueError(f"bernoulli: p must be a probability, from 0 to 1, or a tensor of them, got {p!r}")
     shape = shape if shape is not None else tuple(p.shape) if isinstance(p, Tensor) else ()
     dtype = p.dtype if isinstance(p, Tensor) and p.is_floating_point() else None
     return uniform(key, shape, dtype=dtype) < p
@@ -157,6 +172,8 @@ def choice(key: Tensor, a: int | Tensor, shape: Shape = (), replace: bool = True
     count = math.prod(shape)
     if n < 1 or (not replace and count > n):
         raise ValueError(f"choice: {count} of {n} cannot be chosen{'' if replace else ' without replacement'}")
+    if p is not None and not isinstance(p, Tensor):
+        raise TypeError(f"choice: p must be a tensor, got {type(p).__name__}; use torch.tensor")
     if p is not None and tuple(p.shape) != (n,):
         raise ValueError(f"choice: p must have shape {(n,)}, one number for each of a, got {tuple(p.shape)}")
     if p is None:
@@ -195,10 +212,18 @@ def _blocks(key: Tensor, n: int) -> tuple[Tensor, Tensor]:
 
 def _shape(caller: str, key: Tensor, shape: Shape) -> tuple[int, ...]:
     _check_key(caller, key)
-    return (shape,) if isinstance(shape, int) else tuple(shape)
+    sizes = (shape,) if isinstance(shape, int) else shape
+    if not isinstance(sizes, Sequence) or not all(isinstance(n, int) and not isinstance(n, bool) for n in sizes):
+        raise TypeError(f"{caller}: shape must be an int or several, got {shape!r}")
+    if any(n < 0 for n in sizes):
+        raise ValueError(f"{caller}: shape must have no negative size, got {shape!r}")
+    return tuple(sizes)
 
 
 def _float(caller: str, dtype: torch.dtype | None, *bounds: float | Tensor) -> torch.dtype:
+    for x in bounds:
+        if not isinstance(x, Tensor | int | float):
+            raise TypeError(f"{caller}: bounds must be numbers or tensors, got {x!r}")
     if dtype is None:
         found = [x.dtype for x in bounds if isinstance(x, Tensor) and x.is_floating_point()]
         dtype = found[0] if found else torch.get_default_dtype()
@@ -210,6 +235,10 @@ def _float(caller: str, dtype: torch.dtype | None, *bounds: float | Tensor) -> t
 def _count(caller: str, name: str, x: int | Tensor) -> int:
     if isinstance(x, Tensor) and x.dim() == 0:
         raise ValueError(f"{caller}: {name} must be an int or a tensor with rows, got a tensor of shape ()")
+    if isinstance(x, bool) or not isinstance(x, int | Tensor):
+        raise TypeError(f"{caller}: {name} must be an int or a tensor with rows, got {x!r}")
+    if isinstance(x, int) and x < 0:
+        raise ValueError(f"{caller}: {name} must not be negative, got {x}")
     return x.shape[0] if isinstance(x, Tensor) else x
 
 

@@ -10,6 +10,7 @@ from mjtorch.control_flow import scan
 from mjtorch.control_flow.context import is_traced, unrecorded
 from mjtorch.forward import step
 from mjtorch.model import Data, Model
+from mjtorch.model.check import check_data
 from mjtorch.model.slim import STATE, checked_names, keep, part
 from mjtorch.tree import dataclass, leaves, tensor_fields
 
@@ -97,6 +98,7 @@ def rollout(
 
 
 def _check(m: Model, d: Data, n: int, policy: Policy | None, ctrl: Tensor | None, params: Any) -> None:
+    check_data(m, d, "rollout")
     if isinstance(n, bool) or not isinstance(n, int) or n < 0:
         raise ValueError(f"rollout: n must be an int, the number of steps, got {n!r}; in jit it is a static argument")
     if policy is not None and ctrl is not None:
@@ -105,6 +107,8 @@ def _check(m: Model, d: Data, n: int, policy: Policy | None, ctrl: Tensor | None
         raise ValueError("rollout: params are for a policy, and there is none")
     if policy is not None and not callable(policy):
         raise TypeError(f"rollout: policy must be a function (m, d) -> ctrl, got {type(policy).__name__}")
+    if ctrl is not None and not isinstance(ctrl, Tensor):
+        raise TypeError(f"rollout: ctrl must be a tensor, got {type(ctrl).__name__}; use torch.as_tensor")
     if ctrl is not None and tuple(ctrl.shape) not in ((m.nu,), (n, m.nu)):
         raise ValueError(
             f"rollout: ctrl must have shape {(m.nu,)}, the same in all steps, or {(n, m.nu)}, one row a step, got "

@@ -193,47 +193,6 @@ def test_debug(elsewhere: Path, capsys: pytest.CaptureFixture[str], monkeypatch:
     assert "\nlower: " in capsys.readouterr().out
 
 
-WRONG = {
-    "no command": ([], "COMMAND"),
-    "unknown command": (["fly"], "invalid choice"),
-    "unknown option": (["rollout", "hopper", "--fast"], "unrecognized arguments: --fast"),
-    "no model": (["rollout"], "MODEL"),
-    "misspelt model": (["rollout", "huminoid"], "did you mean 'humanoid'"),
-    "missing file": (["info", "missing.xml"], "no file 'missing.xml'"),
-    "folder": (["rollout", "./"], "no file"),
-    "broken file": (["rollout", "broken.xml"], "broken.xml is not a model that MuJoCo can load"),
-    "not a binary": (["info", "broken.mjb"], "broken.mjb is not a model that MuJoCo can load"),
-    "zero batch": (["rollout", "hopper", "--batch", "0"], "--batch: must be at least 1, got 0"),
-    "batch of words": (["rollout", "hopper", "--batch", "many"], "--batch: invalid int value: 'many'"),
-    "negative steps": (["rollout", "hopper", "--steps", "-1"], "--steps: must be at least 1, got -1"),
-    "negative capacity": (["rollout", "hopper", "--contact-capacity", "-1"], "must not be negative"),
-    "unknown dtype": (["rollout", "hopper", "--dtype", "float16"], "invalid choice: 'float16'"),
-    "unknown device": (["rollout", "hopper", "--device", "abacus"], "--device abacus"),
-    "missing controls": (["rollout", "hopper", "--ctrl", "missing.npy"], "--ctrl must be zero, random or a .npy file"),
-    "controls of text": (["rollout", "hopper", "--ctrl", "broken.xml"], "--ctrl must be zero, random or a .npy file"),
-    "controls of another shape": (
-        ["rollout", "hopper", "--ctrl", "shape.npy", "--batch", "5", "--steps", "6"],
-        "numbers of shape (4,), (6, 4) or (6, 5, 4) are wanted, got float64 of shape (3,)",
-    ),
-    "controls that are not numbers": (["rollout", "hopper", "--ctrl", "words.npy"], "numbers of shape"),
-    "controls that are not finite": (["rollout", "hopper", "--ctrl", "nan.npy"], "not finite"),
-    "controls in an archive": (["rollout", "hopper", "--ctrl", "archive.npz"], "got an archive"),
-    "output in a file": (["rollout", "hopper", "--output", "broken.xml"], "--output"),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_errors_are_one_line(case: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("broken.xml", "broken.mjb"):
-        (elsewhere / name).write_text("<mujoco>\n<worldbody>")
-    np.save("shape.npy", np.zeros(3))
-    np.save("words.npy", np.array(["a", "b", "c", "d"]))
-    np.save("nan.npy", np.full(4, np.nan))
-    np.savez("archive.npz", np.zeros(4))
-    arguments, words = WRONG[case]
-    assert words in error_line(capsys, arguments)
-
-
 def states(steps: int = 5, batch: int = 2) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Time, qpos and qvel of hoppers that hang in the air."""
     mj_model = models.load("hopper")

@@ -40,6 +40,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
     )
     parser.add_argument("--name", default="mjtorch", metavar="PREFIX", help="what all names in the file begin with")
 
+    parser.add_argument("--force", action="store_true", help="replace files that were not exported, and follow links")
+
 
 def run(args: argparse.Namespace) -> int:
     """Export, write, and say what was written."""
@@ -58,6 +60,6 @@ def run(args: argparse.Namespace) -> int:
             title=f"{Path(args.model).stem}, by mjtorch {mjtorch.__version__}",
         )
     with usage_errors(OSError, BuildError):
-        written = exported.write(args.output)
+        written = exported.write(args.output, overwrite=args.force)
     print(*written, sep="\n")
     return 0

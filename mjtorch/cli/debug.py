@@ -12,6 +12,7 @@ from tqdm import tqdm
 import mjtorch
 from mjtorch.cli.errors import usage_errors
 from mjtorch.cli.load import load
+from mjtorch.cli.room import check_room
 from mjtorch.compiler.debug import WORLDS, Diagnosis, debug
 from mjtorch.compiler.targets.cpu.build import BuildError
 from mjtorch.compiler.targets.cpu.native import FEW_WORLDS
@@ -24,9 +25,12 @@ OTHER_STEPS = 4
 
 
 def add_parser(
-    commands: "argparse._SubParsersAction[argparse.ArgumentParser]", model_help: str, count: Callable[[str], int]
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    model_help: str,
+    count: Callable[[str], int],
+    seed: Callable[[str], int],
 ) -> None:
-    """Say what `mjtorch debug` takes; `count` reads a positive number."""
+    """Say what `mjtorch debug` takes; `count` reads a positive number, `seed` one that may be zero."""
     parser = commands.add_parser(
         "debug",
         help="find the step of the compilation that first computes something else",
@@ -43,7 +47,7 @@ def add_parser(
     parser.add_argument(
         "--steps", type=count, default=100, metavar="N", help="steps that C MuJoCo takes before, with random controls"
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the starts and random controls")
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="of the starts and random controls")
     parser.add_argument(
         "--dtype", choices=("float32", "float64"), default="float64", help="precision; float32 may differ by rounding"
     )
@@ -58,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
     target = CpuTarget(few=args.batch <= FEW_WORLDS) if args.target == "cpu" else EmulatedWarp()
     with usage_errors(NotImplementedError, ValueError, prefix=f"{args.model}: "):
         m = mjtorch.put_model(mj_model, dtype=getattr(torch, args.dtype))
+        check_room(m, args.batch, 0)
         mj_datas = worlds_in_contact(mj_model, m, args)
         d = mjtorch.tree.stack([mjtorch.put_data(mj_model, mj_data, model=m) for mj_data in mj_datas])
         contacts = [mj_data.ncon for mj_data in mj_datas]

@@ -12,6 +12,7 @@ import torch
 import mjtorch
 from mjtorch.cli.errors import UsageError, usage_errors
 from mjtorch.cli.load import load
+from mjtorch.cli.room import check_room
 from mjtorch.compiler.report.explain import Explanation
 from mjtorch.compiler.report.stock import stock
 from mjtorch.compiler.targets.cpu.build import BuildError
@@ -62,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
         torch.set_num_threads(args.threads)
     with usage_errors(NotImplementedError, ValueError, prefix=f"{args.model}: "):
         m = mjtorch.put_model(mj_model, dtype=getattr(torch, args.dtype))
+        check_room(m, args.batch, 0)
         d = mjtorch.batch(mjtorch.make_data(m), args.batch)
         step = mjtorch.jit(mjtorch.step, in_dims=(None, 0), threads=args.threads)
         chosen = {"outputs": tuple(args.outputs.split(","))} if args.outputs else {}

@@ -13,6 +13,8 @@ from mjtorch.cli.errors import USAGE_ERROR, UsageError
 from mjtorch.overflow import ACTIONS
 
 INTERRUPTED = 130
+# What fits into 64 bits, and as many threads as anybody will have.
+MOST, MOST_THREADS = 2**63 - 1, 2**16
 
 MODEL_HELP = "name of a model of the collection (see `mjtorch models`), or path to an MJCF, URDF or MJB file"
 
@@ -30,7 +32,7 @@ def positive_int(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
+    return _small(value, MOST)
 
 
 def natural_int(text: str) -> int:
@@ -38,10 +40,21 @@ def natural_int(text: str) -> int:
     value = int(text)
     if value < 0:
         raise argparse.ArgumentTypeError(f"must not be negative, got {value}")
+    return _small(value, MOST)
+
+
+def thread_int(text: str) -> int:
+    """A number of threads, for argparse."""
+    return _small(positive_int(text), MOST_THREADS)
+
+
+def _small(value: int, most: int) -> int:
+    if value > most:
+        raise argparse.ArgumentTypeError(f"must be at most {most}, got {value}")
     return value
 
 
-for _type in (positive_int, natural_int):
+for _type in (positive_int, natural_int, thread_int):
     _type.__name__ = "int"  # argparse names the type when the text is no number
 
 
@@ -77,7 +90,7 @@ def build_parser() -> argparse.ArgumentParser:
         default="auto",
         help="what runs the steps, as for mjtorch.jit: native compiles for some seconds, inductor for minutes",
     )
-    rollout.add_argument("--threads", type=positive_int, metavar="N", help="CPU threads (default: torch's choice)")
+    rollout.add_argument("--threads", type=thread_int, metavar="N", help="CPU threads (default: torch's choice)")
     rollout.add_argument(
         "--contact-capacity", type=natural_int, metavar="N", help="most contacts of one world (default: measured)"
     )
@@ -99,7 +112,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     compile_command.add_parser(commands, MODEL_HELP)
     diagnose.add_parser(commands, MODEL_HELP, positive_int)
-    debug.add_parser(commands, MODEL_HELP, positive_int)
+    debug.add_parser(commands, MODEL_HELP, positive_int, natural_int)
     cache.add_parser(commands)
     commands.add_parser("models", help="list the models of the collection", description="List the collection.")
     return parser

@@ -16,6 +16,7 @@ import mjtorch
 from mjtorch.cli import picture
 from mjtorch.cli.errors import UsageError, usage_errors
 from mjtorch.cli.load import load
+from mjtorch.cli.room import check_room
 from mjtorch.compiler.targets.cpu.build import BuildError
 from mjtorch.overflow import ContactOverflowError, on_overflow
 
@@ -60,15 +61,16 @@ def run(args: argparse.Namespace) -> int:
     controls = make_controls(mj_model, args, dtype, device)
     with usage_errors(NotImplementedError, ValueError, prefix=f"{args.model}: "):
         m = mjtorch.put_model(mj_model, device=device, dtype=dtype, contact_capacity=args.contact_capacity)
+    check_room(m, args.batch, args.steps)
     d = random_starts(mj_model, mjtorch.batch(mjtorch.make_data(m), args.batch), args.seed)
+    with usage_errors(ValueError):
+        jitted = mjtorch.jit(mjtorch.step, in_dims=(None, 0), backend=args.backend, threads=args.threads)
+    step = on_overflow(jitted, args.on_overflow, mj_model)
 
     print(
         f"{name}: {args.batch} worlds x {args.steps} steps of {1e3 * mj_model.opt.timestep:g} ms, {args.dtype} on "
         f"{device}"
     )
-    with usage_errors(ValueError):
-        jitted = mjtorch.jit(mjtorch.step, in_dims=(None, 0), backend=args.backend, threads=args.threads)
-    step = on_overflow(jitted, args.on_overflow, mj_model)
     refused = usage_errors(MemoryError, ContactOverflowError)
     with refused, usage_errors(BuildError, prefix=f"--backend {args.backend}: "):
         d, trajectory, first, seconds = simulate(step, m, d, controls, args.steps)
@@ -102,7 +104,7 @@ def make_controls(
         return random_controls(mj_model, args, dtype, device)
     try:
         ctrl = np.load(args.ctrl, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, MemoryError) as error:
         raise UsageError(f"--ctrl must be zero, random or a .npy file; {args.ctrl!r}: {error}") from error
     fits = {(mj_model.nu,), (args.steps, mj_model.nu), (args.steps, *shape)}
     if not isinstance(ctrl, np.ndarray) or ctrl.dtype.kind not in "fiu" or ctrl.shape not in fits:

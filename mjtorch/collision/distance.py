@@ -14,6 +14,7 @@ from mjtorch.collision.witness import Nearest
 from mjtorch.math.shape import Shape
 from mjtorch.math.vector import dot
 from mjtorch.model import Data, Model
+from mjtorch.model.arguments import check_both, checked_ids
 from mjtorch.model.plan.distance import BOX_BOX, PairGroup
 from mjtorch.model.plan.geom_pairs import HFIELD, PLANE, ROUND, SUPPORTED
 from mjtorch.model.plan.mesh import Hulls
@@ -36,8 +37,16 @@ def geom_distance(m: Model, d: Data, geom1: int, geom2: int, distmax: float | Te
         geoms are further apart than `distmax`.
 
     Raises:
+        TypeError, IndexError: an argument does not fit.
         NotImplementedError: one of the geoms is of another type, or a mesh without a hull.
     """
+    check_both(m, d, "geom_distance")
+    for name, geom in (("geom1", geom1), ("geom2", geom2)):
+        if isinstance(geom, bool) or not isinstance(geom, int):
+            raise TypeError(f"geom_distance: {name} must be an int, got {geom!r}; m.geom(name).id is that of a name")
+        checked_ids("geom_distance", name, geom, m.ngeom, d.qpos)
+    if not isinstance(distmax, Tensor | int | float):
+        raise TypeError(f"geom_distance: distmax must be a number, got {distmax!r}")
     most = torch.as_tensor(distmax, dtype=d.geom_xpos.dtype, device=d.geom_xpos.device)
     first, second = sorted((geom1, geom2), key=lambda geom: m.geom_type[geom])
     types = m.geom_type[first], m.geom_type[second]

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, overload
 
+import optree
 import torch
 from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack
@@ -113,6 +114,12 @@ def jit(
     if inductor_options and backend != "inductor":
         raise TypeError(f"jit: unknown options {sorted(inductor_options)}; only backend='inductor' takes more options")
     static_argnames = (static_argnames,) if isinstance(static_argnames, str) else static_argnames
+    if not isinstance(static_argnames, Sequence) or not all(isinstance(x, str) for x in static_argnames):
+        raise TypeError(f"jit: static_argnames must be names of arguments, got {static_argnames!r}")
+    for name, dims in (("in_dims", in_dims), ("out_dims", out_dims)):
+        for dim in optree.tree_leaves(dims, namespace=tree.NAMESPACE):
+            if isinstance(dim, bool) or not isinstance(dim, int):
+                raise TypeError(f"jit: {name} must be an int, None, or a tree of them, got {dim!r} in it")
     static = (*static_argnames, *(x for x in known_static(f) if x not in static_argnames))
     mapped = Mapped(f, in_dims, out_dims, static)
     return Jitted(mapped, backend, strict, skip_zeros, thread_count(threads), inductor_options)

@@ -76,6 +76,8 @@ class Mapped:
         for k, (x, d) in enumerate(zip(leaves, dims, strict=True)):
             if d is None and not alike[k]:
                 raise ValueError(f"jit({self.name}): out_dims is None for result {k}, which differs between worlds")
+            if d is not None and not -x.dim() <= d < x.dim():
+                raise ValueError(f"jit({self.name}): out_dims is {d} for result {k}, of shape {tuple(x.shape)}")
             moved.append(x[0] if d is None else x.movedim(0, d))
         return optree.tree_unflatten(spec, moved)
 

@@ -6,6 +6,7 @@ from torch import Tensor
 from mjtorch.constraint.equality import between, pairs, weld_scale
 from mjtorch.constraint.tendon import tendon_actions
 from mjtorch.model import Cone, Data, Model
+from mjtorch.model.arguments import check_both, checked_ids
 from mjtorch.smooth.adhesion import adhesion
 from mjtorch.smooth.com import subtree_sum
 from mjtorch.smooth.jacobian import applied_force, wrench_at
@@ -25,7 +26,13 @@ def contact_force(m: Model, d: Data, contact_id: int | Tensor | None = None, *, 
         m, d: the model and its data.
         contact_id: a slot, for (6,), or (k,) int64 several, for (k, 6); not given: all of them.
         to_world_frame: in the axes of the world instead.
+
+    Raises:
+        TypeError, IndexError: there is no such slot.
     """
+    check_both(m, d, "contact_force")
+    if contact_id is not None:
+        contact_id = checked_ids("contact_force", "contact_id", contact_id, len(d.contact.dim), d.qpos)
     force = _in_frames(m, d)
     if to_world_frame:
         force = (force.unflatten(1, (2, 1, 3)) @ d.contact.frame[:, None]).flatten(1)

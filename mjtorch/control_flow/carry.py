@@ -57,6 +57,12 @@ class Structure:
         )
 
 
+def check_callable(caller: str, name: str, f: Any) -> None:
+    """Raise `TypeError` unless `f` is a function."""
+    if not callable(f):
+        raise TypeError(f"{caller}: {name} must be a function, got {type(f).__name__}")
+
+
 def show_path(path: Sequence[Any], root: str) -> str:
     """`carry.contact.dist[0]` for the path of a leaf."""
     return root + "".join(f".{p}" if isinstance(p, str) and p.isidentifier() else f"[{p!r}]" for p in path)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mjtorch.control_flow import context, lowering
-from mjtorch.control_flow.carry import Structure
+from mjtorch.control_flow.carry import Structure, check_callable
 from mjtorch.control_flow.closure import Conversion, explore, intercepted
 from mjtorch.control_flow.context import opaque
 from mjtorch.control_flow.derivative import floats, only_floats, vjp
@@ -39,6 +39,8 @@ def cond(pred: bool | Tensor, true_fun: Callable[..., T], false_fun: Callable[..
     Both functions return the same structure of tensors with the same shapes and dtypes, may use tensors from around
     them, and are differentiated in every mode. Where both return the same tensor from around them there is no choice.
     """
+    check_callable("cond", "true_fun", true_fun)
+    check_callable("cond", "false_fun", false_fun)
     if isinstance(pred, bool):
         return true_fun(*operands) if pred else false_fun(*operands)
     check_predicate(pred, "cond: pred", verb="be")

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from mjtorch.control_flow.carry import Structure
+from mjtorch.control_flow.carry import Structure, check_callable
 from mjtorch.control_flow.context import opaque
 from mjtorch.control_flow.scan import scan
 from mjtorch.control_flow.while_loop import while_loop
@@ -43,6 +43,7 @@ def fori_loop(
     those of `scan`. With an integer tensor of shape `()` as a bound (each world of a `torch.vmap` may have its own) the
     loop is a `while_loop`: in a traced function it has no derivative.
     """
+    check_callable("fori_loop", "body_fun", body_fun)
     if not (isinstance(lower, int) and isinstance(upper, int)):
         return _dynamic(lower, upper, body_fun, init_val, unroll, checkpoint)
     carry = Structure(init_val, "fori_loop: the carry", "init_val")

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.control_flow import context
+from mjtorch.control_flow.carry import check_callable
 from mjtorch.control_flow.closure import explore
 from mjtorch.control_flow.cond import cond
 from mjtorch.control_flow.context import opaque
@@ -25,11 +26,13 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
     It computes what `torch.vmap(f)(xs)` does, with the memory of one slice at a time. With `batch_size`, that many
     slices at a time go through `torch.vmap`.
     """
+    check_callable("map", "f", f)
+    _size(xs)
     if batch_size is None:
         return scan(lambda _, x: ((), f(x)), (), xs)[1]
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise ValueError(f"map: batch_size must be a positive int, got {batch_size!r}")
-    n = tree.leaves(xs)[0].shape[0]
+    n = _size(xs)
     whole = n // batch_size * batch_size
     parts = []
     if whole:
@@ -39,6 +42,15 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
     if whole < n:
         parts.append(torch.vmap(f)(tree.map(lambda x: x[whole:], xs)))
     return parts[0] if len(parts) == 1 else tree.map(lambda *ys: torch.cat(ys), *parts)
+
+
+def _size(xs: Any) -> int:
+    """The one leading size of all leaves."""
+    sizes = [x.shape[0] if isinstance(x, Tensor) and x.dim() else None for x in tree.leaves(xs)]
+    found = {size for size in sizes if size is not None}
+    if None in sizes or len(found) != 1:
+        raise ValueError(f"map: the leaves of xs must be tensors with one leading size, got sizes {sizes}")
+    return found.pop()
 
 
 @opaque

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mjtorch.control_flow import context, lowering
-from mjtorch.control_flow.carry import Structure, fresh
+from mjtorch.control_flow.carry import Structure, check_callable, fresh
 from mjtorch.control_flow.closure import Conversion, intercepted, is_imagined
 from mjtorch.control_flow.context import opaque
 from mjtorch.control_flow.derivative import floats, only_floats, vjp
@@ -55,6 +55,7 @@ def scan(
     """
     carry = Structure(init, "scan: the carry", "init")
     inputs = Structure(xs, "scan: the input", "xs", root="xs")
+    check_callable("scan", "f", f)
     n = _length(inputs, length)
     _check_options(unroll, checkpoint)
     step = _Step(f, carry, inputs)
@@ -94,6 +95,8 @@ class _Step:
 
 
 def _length(inputs: Structure, length: int | None) -> int:
+    if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 0):
+        raise ValueError(f"scan: length must be an int >= 0, got {length!r}")
     sizes = {x.shape[0] if x.dim() else None for x in inputs.leaves} | ({length} - {None})
     if len(sizes) != 1 or None in sizes:
         raise ValueError(

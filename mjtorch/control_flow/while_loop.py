@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mjtorch.control_flow import context, lowering
-from mjtorch.control_flow.carry import Structure
+from mjtorch.control_flow.carry import Structure, check_callable
 from mjtorch.control_flow.closure import Conversion, explore, intercepted, is_imagined
 from mjtorch.control_flow.context import opaque
 
@@ -41,6 +41,8 @@ def while_loop(cond_fun: Callable[[T], Tensor], body_fun: Callable[[T], T], init
 
     Raises `TypeError` when the carry changes its structure, or a leaf its shape or dtype, naming the leaf.
     """
+    check_callable("while_loop", "cond_fun", cond_fun)
+    check_callable("while_loop", "body_fun", body_fun)
     carry = Structure(init_val, "while_loop: the carry", "init_val")
     if context.is_traced(carry.leaves):
         return carry.unflatten(_traced(cond_fun, body_fun, carry))

@@ -52,6 +52,14 @@ class State(tree.Tree):
 E = TypeVar("E", bound="Env")
 
 
+def check_count(caller: str, name: str, x: Any, least: int = 1) -> None:
+    """Raise unless `x` is an int, not below `least`, or an integer tensor () with an unknown number."""
+    if isinstance(x, Tensor) and x.shape == () and x.dtype == torch.int64:
+        return
+    if isinstance(x, bool) or not isinstance(x, int) or x < least:
+        raise ValueError(f"{caller}: {name} must be an int >= {least}, got {x!r}")
+
+
 class Env(tree.Tree):
     """What tasks and wrappers have in common: trees of tensors with these two methods, for one world."""
 
@@ -202,6 +210,7 @@ class Task(Env):
         Raises:
             TypeError, ValueError: of another shape or type.
         """
+        self._check_state(state)
         before = keep(state.data, self.rest, self.fields)
         after = self.simulate(before, self._checked(action))
         reward, terminated, info = self.outcome(before, after, action)
@@ -238,6 +247,11 @@ class Task(Env):
         trips = torch.arange(self.frame_skip, device=d.qpos.device)
         changed, _ = scan(trip, changed, trips, unroll=False)
         return d.replace(**changed)
+
+    def _check_state(self, state: Any) -> None:
+        if not isinstance(state, State):
+            got = type(state).__name__
+            raise TypeError(f"{type(self).__name__}: state must be a mjtorch.envs.State, got {got}; reset gives one")
 
     def _checked(self, action: Tensor) -> Tensor:
         name, shape = type(self).__name__, tuple(self.rest.ctrl.shape)

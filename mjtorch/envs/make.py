@@ -3,9 +3,9 @@
 import difflib
 from typing import Any
 
-from mjtorch.envs.env import with_tensors
+from mjtorch.envs.env import check_count, with_tensors
 from mjtorch.envs.gymnasium.table import TASKS, load
-from mjtorch.envs.wrappers.episode import AutoReset, EpisodeStatistics, Mode, TimeLimit
+from mjtorch.envs.wrappers.episode import MODES, AutoReset, EpisodeStatistics, Mode, TimeLimit
 
 # Gymnasium's version of its tasks that these are.
 VERSION = "-v5"
@@ -29,14 +29,18 @@ def make(name: str, *, limit: int | None = None, mode: Mode = "next_step", **par
             `dtype` and `contact_capacity` as for `put_model`.
 
     Raises:
-        ValueError: there is no such environment.
+        ValueError: there is no such environment, or no such mode, or a number makes no sense.
         TypeError: it has no such parameter.
         ModuleNotFoundError: Gymnasium is not installed.
     """
     if name not in names():
-        close = difflib.get_close_matches(name, names(), cutoff=0.4) or names()
+        close = difflib.get_close_matches(str(name), names(), cutoff=0.4) or names()
         raise ValueError(f"make: there is no environment {name!r}; did you mean {' or '.join(close)}?")
+    if mode not in MODES:
+        raise ValueError(f"make: mode must be one of {', '.join(MODES)}, got {mode!r}")
     base = name.removesuffix(VERSION)
     task = load(base, **parameters)
+    if limit is not None:
+        check_count("make", "limit", limit)
     limited = TimeLimit(env=task, limit=TASKS[base].steps if limit is None else limit)
     return with_tensors(AutoReset(env=EpisodeStatistics(env=limited), mode=mode))

@@ -12,6 +12,7 @@ from mjtorch.compiler.jit import jit
 from mjtorch.compiler.lower import NoRule
 from mjtorch.compiler.targets.exported.interface import Field, Interface
 from mjtorch.compiler.targets.exported.target import Export, ExportedFile, Lanes
+from mjtorch.model.arguments import check_both
 
 # Fields of Data that a step reads and replaces, and those that it reads only.
 STATE = ("time", "qpos", "qvel", "act", "qacc_warmstart", "plastic", "history")
@@ -49,6 +50,7 @@ def export_step(
         title: goes into the comment at the top.
 
     Raises:
+        TypeError: an argument is of another type.
         ValueError: a name that is no C identifier, or an output that Data has not.
         NotImplementedError: `step` uses an operation that cannot be printed.
 
@@ -56,8 +58,11 @@ def export_step(
 
         export_step(mjtorch.step, m, mjtorch.make_data(m), outputs=["sensordata"]).write("step.cpp")
     """
-    if d.qpos.device.type != "cpu":
-        raise ValueError(f"the model must be on the CPU, it is on {d.qpos.device}")
+    check_both(m, d, "export_step")
+    if not callable(step):
+        raise TypeError(f"export_step: step must be a function such as mjtorch.step, got {type(step).__name__}")
+    if m.qpos0.device.type != "cpu" or d.qpos.device.type != "cpu":
+        raise ValueError(f"export_step: the model must be on the CPU, it is on {m.qpos0.device}; use m.to('cpu')")
     state = [_field(d, x, "state") for x in STATE if x not in RARE or _get(d, x).numel()]
     given = state + [_field(d, x, "input") for x in INPUTS]
     extra = [_field(d, x, "output") for x in _checked_outputs(outputs, given)]
@@ -78,12 +83,12 @@ def export_step(
     try:
         lowered = jit(flat, strict=True).lower(*(_get(d, f.name)[None] for f in given))
     except NoRule as e:
-        raise NotImplementedError(f"the step cannot be exported: there is no rule for {e.op}") from e
+        raise NotImplementedError(f"export_step: the step cannot be exported: there is no rule for {e.op}") from e
     return target.print(target.schedule(lowered))
 
 
 def _get(d: Any, name: str) -> Any:
-    for part in name.split("."):
+    for part in str(name).split("."):
         d = getattr(d, part)
     return d
 
@@ -91,22 +96,22 @@ def _get(d: Any, name: str) -> Any:
 def _field(d: Any, name: str, kind: str) -> Field:
     try:
         x = _get(d, name)
-    except AttributeError:
+    except (AttributeError, TypeError):
         x = None
     if not isinstance(x, Tensor):
-        raise ValueError(f"{name!r} is not a field of Data")
+        raise ValueError(f"export_step: outputs: {name!r} is not a field of Data; its docstring lists them")
     required = kind == "state" and x.numel() > 0 and (name in REQUIRED or (name == "time" and d.history.numel() > 0))
     return Field(name, kind, tuple(x.shape), x.dtype, None if kind == "output" else x.detach(), required)
 
 
 def _checked_outputs(outputs: Sequence[str], given: Sequence[Field]) -> list[str]:
     if isinstance(outputs, str):
-        raise TypeError(f"outputs must be a sequence of names, got the string {outputs!r}")
+        raise TypeError(f"export_step: outputs must be a sequence of names, got the string {outputs!r}")
     for name in outputs:
         for f in given:
             if f.name == name:
                 why = "always returned" if f.kind == "state" else "an input"
-                raise ValueError(f"{name!r} is {why} and cannot be one of the outputs")
+                raise ValueError(f"export_step: {name!r} is {why} and cannot be one of the outputs")
     return list(dict.fromkeys(outputs))
 
 

@@ -90,7 +90,7 @@ def name2id(m: Any, type: int, name: str) -> int:
     Raises:
         ValueError: a `Model` holds no names of this type.
     """
-    names = m.names[_place("name2id", type)]
+    names = _names("name2id", m, type)
     return names.index(name) if name and name in names else -1
 
 
@@ -100,8 +100,19 @@ def id2name(m: Any, type: int, id: int) -> str | None:
     Raises:
         ValueError: a `Model` holds no names of this type.
     """
-    names = m.names[_place("id2name", type)]
+    names = _names("id2name", m, type)
+    if isinstance(id, bool) or not isinstance(id, int):
+        raise TypeError(f"id2name: id must be an int, got {id!r}")
     return (names[id] or None) if 0 <= id < len(names) else None
+
+
+def _names(caller: str, m: Any, kind: Any) -> tuple[str, ...]:
+    """Of all objects of an mjtObj."""
+    if not isinstance(m, Objects) or not hasattr(m, "names"):
+        raise TypeError(f"{caller}: m must be a mjtorch Model, got {type(m).__name__}; use put_model")
+    if isinstance(kind, str):
+        raise TypeError(f"{caller}: type must be one of mjtorch.ObjType, got {kind!r}")
+    return m.names[_place(caller, kind)]
 
 
 def _place(caller: str, type: int) -> int:
@@ -158,7 +169,12 @@ class Bound:
         if not isinstance(x, Tensor):
             raise ValueError(f"{self._kind}: {field} is static: it shapes the program; change the MJCF instead")
         axis = self._worlds(owner, field, x)
-        new = torch.as_tensor(value, dtype=x.dtype, device=x.device).expand(old.shape)
+        try:
+            new = torch.as_tensor(value, dtype=x.dtype, device=x.device).expand(old.shape)
+        except (RuntimeError, TypeError, ValueError):
+            got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+            wanted = f"numbers that can be expanded to shape {tuple(old.shape)}"
+            raise ValueError(f"{self._kind}: {field} must be {wanted}, got {got}") from None
         new = new.unsqueeze(axis) if new.dim() < x.dim() else new
         return owner.replace(
             **{field: x.index_copy(axis, torch.tensor(index, dtype=torch.int64, device=x.device), new)}
@@ -227,6 +243,8 @@ def find(m: Any, kind: str, which: Which) -> int | tuple[int, ...]:
     if not hasattr(m, "names"):
         raise TypeError(f"{kind}: a Data has no names; give the model first: d.{kind}(m, which), got {m!r}")
     names = m.names[list(KINDS).index(kind)]
+    if isinstance(which, bool) or not isinstance(which, str | int | Sequence):
+        raise TypeError(f"{kind}: give a name, an id, or several of them, got {type(which).__name__}")
     if not isinstance(which, str | int):
         return tuple(i for one in which if isinstance(i := find(m, kind, one), int))
     if isinstance(which, int):

@@ -3,6 +3,7 @@
 from typing import Any
 
 from mjtorch import tree
+from mjtorch.model.arguments import check_model
 from mjtorch.model.model import Model
 
 
@@ -14,6 +15,7 @@ def model_axes(m: Model, *fields: str) -> Model:
         *fields: names of tensor fields, such as `"body_mass"` or `"opt.gravity"`.
 
     Raises:
+        TypeError: `m` is no model, or a field not given by its name.
         ValueError: a name is not a field, or is static, so that it cannot differ between worlds.
 
     ::
@@ -22,8 +24,11 @@ def model_axes(m: Model, *fields: str) -> Model:
         step = torch.vmap(mjtorch.step, in_dims=(mjtorch.model_axes(m, "body_mass"), 0))
         d = step(m.replace(body_mass=masses), d)
     """
+    check_model(m, "model_axes")
     axes = tree.map(lambda _: None, m)
     for name in fields:
+        if not isinstance(name, str):
+            raise TypeError(f"model_axes: fields are given by their names, got {type(name).__name__}")
         axes = _set(m, axes, name.split("."), name)
     return axes
 

@@ -12,16 +12,19 @@ from torch import Tensor
 from mjtorch.model.data import Data
 from mjtorch.model.make_data import integer_shapes, shapes
 from mjtorch.model.model import Model
-from mjtorch.model.option import Cone, EnableBit, Integrator, Solver
+from mjtorch.model.option import Cone, DisableBit, EnableBit, Integrator, Option, Solver, Statistic
 from mjtorch.model.plan.option import FIXED, ONLY_OFF
 
 # What a step takes from a `Data`, all else being computed anew.
 INPUTS = (
     "time qpos qvel act plastic history qacc_warmstart ctrl qfrc_applied xfrc_applied mocap_pos mocap_quat userdata"
 ).split()
+PARTS = {"opt": Option, "stat": Statistic}
 COUNTS = ("iterations", "ls_iterations", "noslip_iterations", "ccd_iterations", "sdf_iterations")
 FLAGS = ("disableflags", "enableflags", "disableactuator")
 CHOICES = {"integrator": Integrator, "cone": Cone, "solver": Solver}
+# What the flags may consist of.
+BITS = {"disableflags": sum(map(int, DisableBit)), "enableflags": sum(map(int, EnableBit))}
 # mjtEnableBit that `put_model` refuses.
 UNSUPPORTED = (EnableBit.SLEEP, EnableBit.IPC, EnableBit.SPECULATIVE)
 
@@ -36,6 +39,10 @@ def check_data(m: Model, d: Data, caller: str) -> None:
         raise TypeError(f"{caller}: the first argument must be a mjtorch Model, got {type(m).__name__}; use put_model")
     if not isinstance(d, Data):
         raise TypeError(f"{caller}: the second argument must be a mjtorch Data, got {type(d).__name__}; use make_data")
+    for name, kind in PARTS.items():
+        if not isinstance(getattr(m, name), kind):
+            got = type(getattr(m, name)).__name__
+            raise TypeError(f"{caller}: m.{name} must be a mjtorch {kind.__name__}, got {got}; use m.{name}.replace")
     _check_model(m, caller)
     check_options(m, caller)
     like, wanted = _like(m), shapes(m)
@@ -96,6 +103,10 @@ def check_options(m: Model, caller: str) -> None:
         if name in CHOICES and value not in list(CHOICES[name]):
             known = ", ".join(choice.name for choice in CHOICES[name])
             raise ValueError(f"{caller}: m.opt.{name} must be one of {known}, got {value}")
+    for name, known_bits in BITS.items():
+        if getattr(opt, name) & ~known_bits:
+            unknown = getattr(opt, name) & ~known_bits
+            raise ValueError(f"{caller}: m.opt.{name} has bits that mean nothing: {unknown:#x}; leave them out")
     for unsupported in UNSUPPORTED:
         if opt.enabled(unsupported):
             raise ValueError(

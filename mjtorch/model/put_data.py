@@ -50,6 +50,8 @@ def put_data(
         raise TypeError(f"put_data: mj_model must be a mujoco.MjModel, got {type(mj_model).__name__}")
     if not isinstance(mj_data, mujoco.MjData):
         raise TypeError(f"put_data: mj_data must be a mujoco.MjData, got {type(mj_data).__name__}")
+    if not isinstance(model, Model | None):
+        raise TypeError(f"put_data: model must be a mjtorch Model, got {type(model).__name__}; use put_model")
     if model is not None and (device is not None or dtype is not None):
         raise ValueError("put_data: device and dtype are those of `model`; give either `model` or device and dtype")
     m = put_model(mj_model, device=device, dtype=dtype) if model is None else model

@@ -1,5 +1,7 @@
 """`put_model`: from an `mujoco.MjModel` to a `Model`."""
 
+import enum
+import math
 from typing import Any
 
 import mujoco
@@ -62,7 +64,9 @@ def put_model(
     if contact_capacity is not None and (not is_count or contact_capacity < 0):
         raise ValueError(f"put_model: contact_capacity must be an int >= 0, got {contact_capacity!r}")
     support.check(mj_model)
-    where = torch.empty(0, device=device).device
+    if not 0 < mj_model.opt.timestep < math.inf:
+        raise ValueError(f"put_model: mj_model.opt.timestep must be positive and finite, got {mj_model.opt.timestep}")
+    where = _device(device)
     if where.type == "meta":
         raise ValueError("put_model: device must be one that holds numbers, got 'meta'")
 
@@ -71,9 +75,9 @@ def put_model(
 
     option = Option(
         **{name: tensor(getattr(mj_model.opt, name)) for name in tree.tensor_fields(Option)},
-        integrator=Integrator(int(mj_model.opt.integrator)),
-        cone=Cone(int(mj_model.opt.cone)),
-        solver=Solver(int(mj_model.opt.solver)),
+        integrator=_choice(mj_model, "integrator", Integrator),
+        cone=_choice(mj_model, "cone", Cone),
+        solver=_choice(mj_model, "solver", Solver),
         iterations=int(mj_model.opt.iterations),
         ls_iterations=int(mj_model.opt.ls_iterations),
         noslip_iterations=int(mj_model.opt.noslip_iterations),
@@ -100,6 +104,23 @@ def put_model(
     shapes = tuple((path, tuple(x.shape)) for path, x in tree.leaves_with_path(checked))
     # Tracing gets the strides wrong of what is indexed by a tensor that is not row-major.
     return tree.map(Tensor.contiguous, Model(**subtrees, **statics, **tensors, shapes=shapes, names=names_of(mj_model)))
+
+
+def _choice(mj_model: mujoco.MjModel, name: str, kind: type[enum.IntEnum]) -> Any:
+    """An option that is one of several."""
+    value = int(getattr(mj_model.opt, name))
+    if value not in list(kind):
+        known = ", ".join(choice.name for choice in kind)
+        raise ValueError(f"put_model: mj_model.opt.{name} must be one of {known}, got {value}")
+    return kind(value)
+
+
+def _device(device: Any) -> torch.device:
+    """Where tensors go, if this machine has it."""
+    try:
+        return torch.empty(0, device=device).device
+    except (AssertionError, RuntimeError, TypeError) as e:
+        raise ValueError(f"put_model: device {device!r} cannot be used: {' '.join(str(e).split())}") from e
 
 
 def _field(mj_model: mujoco.MjModel, name: str) -> Any:

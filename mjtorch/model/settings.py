@@ -160,6 +160,11 @@ def _check_substeps(mj_model: mujoco.MjModel, plan: Plan) -> None:
 
 
 def _check_number(name: str, value: float, *, positive: bool = False) -> None:
-    good = isinstance(value, int | float) and math.isfinite(value) and (value > 0 if positive else value >= 0)
+    good = (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and (value > 0 if positive else value >= 0)
+    )
     if not good:
         raise ValueError(f"{name} must be a {'positive' if positive else 'non-negative'} finite number, got {value!r}")

@@ -16,8 +16,11 @@ def checked_names(names: str | Sequence[str], caller: str) -> tuple[str, ...]:
     """`names` as a tuple without repetition, "state" spelled out.
 
     Raises:
+        TypeError: `names` is neither a name nor a sequence.
         ValueError: a name is none of a field of `Data`, of a part of one such as "contact.dist", or "state".
     """
+    if not isinstance(names, str | Sequence):
+        raise TypeError(f"{caller}: outputs must be names of fields, got {type(names).__name__}")
     names = (names,) if isinstance(names, str) else tuple(names)
     known = [*tree.tensor_fields(Data), *(f"contact.{name}" for name in tree.tensor_fields(Contact)), "state"]
     for name in names:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.model.arguments import check_both
 from mjtorch.model.data import Data
 from mjtorch.model.make_data import make_data
 from mjtorch.model.model import Model
@@ -60,6 +61,7 @@ def state_size(m: Model, sig: int) -> int:
     Plugin state is empty, as models that have it are refused.
 
     Raises:
+        TypeError: an argument is of another type.
         ValueError: `sig` has bits that mean nothing.
     """
     sizes = {
@@ -85,6 +87,7 @@ def get_state(m: Model, d: Data, sig: int) -> Tensor:
     """The parts of the state in `sig`, a union of `State`, one after the other (state_size,) (mj_getState).
 
     Raises:
+        TypeError: an argument is of another type.
         ValueError: `sig` has bits that mean nothing.
     """
     parts = [getattr(d, name).reshape(-1).to(m.qpos0.dtype) for name in _names(sig, "get_state")]
@@ -97,9 +100,15 @@ def set_state(m: Model, d: Data, state: Tensor, sig: int) -> Data:
     What follows from the state is not computed anew.
 
     Raises:
+        TypeError: an argument is of another type.
         ValueError: `sig` has bits that mean nothing, or `state` is not as long as it says.
     """
     names, size = _names(sig, "set_state"), state_size(m, sig)
+    if not isinstance(state, Tensor):
+        raise TypeError(f"set_state: state must be a tensor, got {type(state).__name__}; use torch.as_tensor")
+    if state.dtype != m.qpos0.dtype:
+        wanted = m.qpos0.dtype
+        raise TypeError(f"set_state: state must be {wanted}, got {state.dtype}; use .to({wanted})")
     if tuple(state.shape) != (size,):
         raise ValueError(
             f"set_state: state must have shape ({size},), got {tuple(state.shape)}; sig must be that of get_state"
@@ -115,6 +124,8 @@ def set_state(m: Model, d: Data, state: Tensor, sig: int) -> Data:
 
 def _names(sig: int, caller: str) -> list[str]:
     """The fields in `sig`, in order."""
+    if isinstance(sig, bool) or not isinstance(sig, int):
+        raise TypeError(f"{caller}: sig must be a union of mjtorch.State, got {type(sig).__name__}")
     if not 0 <= sig <= State.INTEGRATION:  # which is everything
         raise ValueError(f"{caller}: sig must be a union of State, from 0 to {int(State.INTEGRATION)}, got {sig}")
     return [name for bit, name in PARTS.items() if sig & bit]
@@ -122,6 +133,7 @@ def _names(sig: int, caller: str) -> list[str]:
 
 def reset_data(m: Model, d: Data) -> Data:
     """`make_data(m)` instead of `d`, whose numbers do not matter, in as many worlds as `d` has (mj_resetData)."""
+    check_both(m, d, "reset_data")
     return _as_many(make_data(m), d)
 
 
@@ -140,8 +152,17 @@ def reset_data_keyframe(m: Model, d: Data, key: int | Tensor) -> Data:
         key: which keyframe, a number or int64, () or one for each world of `d`.
 
     Raises:
+        TypeError: an argument is of another type.
         ValueError: the model has no such keyframe.
     """
+    check_both(m, d, "reset_data_keyframe")
+    whole = isinstance(key, int) and not isinstance(key, bool)
+    if not whole and not (isinstance(key, Tensor) and key.dtype == torch.int64 and key.shape in ((), d.time.shape)):
+        got = f"{key.dtype} of shape {tuple(key.shape)}" if isinstance(key, Tensor) else repr(key)
+        raise TypeError(
+            f"reset_data_keyframe: key must be an int, or int64 of shape () or {tuple(d.time.shape)}, got {got}; "
+            "m.key(name).id is that of a name"
+        )
     if not m.nkey or (isinstance(key, int) and not 0 <= key < m.nkey):
         raise ValueError(f"reset_data_keyframe: there is no keyframe {key}; the model has {m.nkey}")
 

@@ -7,6 +7,7 @@ from torch import Tensor
 from mjtorch.math import linalg
 from mjtorch.math.spatial import inertia_mul
 from mjtorch.model import Data, Model
+from mjtorch.model.arguments import check_numbers
 from mjtorch.smooth.reflected import dof_armature, tendon_armature
 
 # mjWARN_INERTIA: where `Data.warning` counts the inertias that are too close to singular.
@@ -74,9 +75,11 @@ def full_m(m: Model, d: Data) -> Tensor:
 
 def solve_m(m: Model, d: Data, x: Tensor) -> Tensor:
     """`M^-1 x` for x (nv,) or columns (nv, k), by the factor in `d.qLD` (mj_solveM)."""
+    check_numbers("solve_m", "x", x, ((m.nv,), (m.nv, -1)), d.qLD)
     return factored_solve(m, d.qLD, x)
 
 
 def mul_m(m: Model, d: Data, x: Tensor) -> Tensor:
     """`M x` for x (nv,) or columns (nv, k) (mj_mulM)."""
+    check_numbers("mul_m", "x", x, ((m.nv,), (m.nv, -1)), d.M)
     return full_m(m, d) @ x

@@ -11,6 +11,7 @@ from mjtorch.control_flow import fori_loop
 from mjtorch.math import quaternion as quat
 from mjtorch.math.vector import MIN_VALUE, basis
 from mjtorch.model import Model
+from mjtorch.model.arguments import check_model
 
 SPHERE, CAPSULE, ELLIPSOID, CYLINDER, BOX = (
     int(getattr(mujoco.mjtGeom, f"mjGEOM_{name}")) for name in ("SPHERE", "CAPSULE", "ELLIPSOID", "CYLINDER", "BOX")
@@ -49,9 +50,11 @@ def inertia_from_geom(
     shells, and the compiler's bounds on small masses and inertias.
 
     Raises:
+        TypeError: an argument is of another type.
         ValueError: neither or both of density and mass are given, one has another shape, or a geom does not exist.
         NotImplementedError: the inertia of a geom is not known from its size, such as that of a mesh.
     """
+    check_model(m, "inertia_from_geom")
     ids = _counted(m, geoms)
     _check(m, density, mass)
     if not ids:
@@ -84,6 +87,10 @@ def _check(m: Model, density: Tensor | float | None, mass: Tensor | None) -> Non
         raise ValueError("inertia_from_geom: give either density or mass")
     shapes: dict[str, list[tuple[int, ...]]] = {"density": [(), (m.ngeom,)], "mass": [(m.ngeom,)]}
     for name, x in (("density", density), ("mass", mass)):
+        if x is not None and not isinstance(x, Tensor | int | float):
+            raise TypeError(f"inertia_from_geom: {name} must be a tensor or a number, got {type(x).__name__}")
+        if isinstance(x, int | float) and not 0 <= x < math.inf:
+            raise ValueError(f"inertia_from_geom: {name} must be finite and not negative, got {x}")
         if isinstance(x, Tensor) and tuple(x.shape) not in shapes[name]:
             wanted = " or ".join(map(str, shapes[name]))
             raise ValueError(f"inertia_from_geom: {name} must have shape {wanted}, got {tuple(x.shape)}")

@@ -14,6 +14,7 @@ from torch import Tensor
 from mjtorch.math.spatial import cross_motion
 from mjtorch.math.vector import MIN_VALUE, cross
 from mjtorch.model import Data, Model
+from mjtorch.model.arguments import check_both, check_numbers, checked_ids
 
 F = TypeVar("F", bound=Callable)
 
@@ -21,13 +22,21 @@ F = TypeVar("F", bound=Callable)
 def one_or_many(f: F) -> F:
     """`f(m, d, *points, ids)`, of (k, 3) and (k,), for one point (3,) and one id, too, without the axis of k.
 
-    Many points may have one id.
+    Many points may have one id. The last argument is called after what it counts, such as `body_id`.
+
+    Raises:
+        TypeError, ValueError, IndexError: a point is none, or an id.
     """
+
+    counted = list(inspect.signature(f).parameters)[-1]
 
     @functools.wraps(f)
     def call(m: Model, d: Data, *args: Any, **named: Any) -> Any:
         *points, ids = inspect.signature(f).bind(m, d, *args, **named).args[2:] if named else args
-        ids = torch.as_tensor(ids, device=d.qpos.device)
+        check_both(m, d, f.__name__)
+        for point in points:
+            check_numbers(f.__name__, "point", point, ((3,), (-1, 3)), d.qpos)
+        ids = checked_ids(f.__name__, counted, ids, getattr(m, f"n{counted.removesuffix('_id')}"), d.qpos)
         if ids.dim() or any(point.dim() > 1 for point in points):
             return f(m, d, *points, ids if ids.dim() else ids.expand(points[0].shape[0]))
         found = f(m, d, *(point[None] for point in points), ids[None])
@@ -114,10 +123,16 @@ def apply_ft(m: Model, d: Data, force: Tensor, torque: Tensor, point: Tensor, bo
 
     force: (k, 3) [N], torque: (k, 3) [N m], point: (k, 3) [m] where the forces act, all in the world; body_id: (k,)
     int64. Give the result to `qfrc_applied`.
+
+    Raises:
+        TypeError, ValueError, IndexError: an argument does not fit.
     """
+    check_both(m, d, "apply_ft")
+    for name, x in (("force", force), ("torque", torque), ("point", point)):
+        check_numbers("apply_ft", name, x, ((3,), (-1, 3)), d.qpos)
     p = m.plan.kinematics
     force, torque, point = (x.reshape(-1, 3) for x in (force, torque, point))
-    body_id = torch.as_tensor(body_id, device=d.qpos.device).expand(len(force))
+    body_id = checked_ids("apply_ft", "body_id", body_id, m.nbody, d.qpos).expand(len(force))
     wrench = wrench_at(force, torque, point - d.subtree_com[p.body_root[body_id]])
     return (d.cdof * (p.body_dof[body_id].mT @ wrench)).sum(-1)
 

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from mjtorch.math.vector import cross
 from mjtorch.model import Data, DisableBit, Model
+from mjtorch.model.arguments import check_both, checked_ids
 from mjtorch.model.enums import ObjType
 from mjtorch.model.plan.sensor import FRAME_MAT, FRAME_POS
 
@@ -40,7 +41,11 @@ def object_velocity(m: Model, d: Data, objtype: ObjType, objid: Tensor, *, local
         objtype: what kind of objects; `BODY` is a body's inertial frame, `XBODY` its own.
         objid: (k,) int64, which of them.
         local: whether along the axes of the objects; else in world axes.
+
+    Raises:
+        TypeError, ValueError, IndexError: there is no such kind, or no such object.
     """
+    objid = _checked(m, d, "object_velocity", objtype, objid)
     body_id, arm = _body_and_arm(m, d, objtype, objid)
     return _oriented(d, objtype, objid, point_velocity(d, body_id, arm), local)
 
@@ -51,6 +56,7 @@ def object_acceleration(m: Model, d: Data, objtype: ObjType, objid: Tensor, *, l
     Under `d.qacc`. Proper: `-gravity` at rest, as an accelerometer feels it. MuJoCo before 4.0 says zero for objects
     that cannot move. Arguments are those of `object_velocity`. `rne_postconstraint` is not needed.
     """
+    objid = _checked(m, d, "object_acceleration", objtype, objid)
     body_id, arm = _body_and_arm(m, d, objtype, objid)
     return _oriented(d, objtype, objid, point_acceleration(m, d, body_id, arm), local)
 
@@ -59,6 +65,15 @@ def object_body(m: Model, objtype: ObjType, objid: Tensor) -> Tensor:
     """The bodies (k,) that objects `objid` (k,) are fixed to."""
     start = {ObjType.GEOM: m.nbody, ObjType.SITE: m.nbody + m.ngeom, ObjType.CAMERA: m.nbody + m.ngeom + m.nsite}
     return m.plan.kinematics.attached_body[start[objtype] + objid] if objtype in start else objid
+
+
+def _checked(m: Model, d: Data, caller: str, objtype: ObjType, objid: Tensor) -> Tensor:
+    check_both(m, d, caller)
+    if objtype not in FRAME_POS:
+        known = ", ".join(ObjType(kind).name for kind in FRAME_POS)
+        raise ValueError(f"{caller}: objtype must be one of mjtorch.ObjType.{known}, got {objtype!r}")
+    sizes = {ObjType.GEOM: m.ngeom, ObjType.SITE: m.nsite, ObjType.CAMERA: m.ncam}
+    return checked_ids(caller, "objid", objid, sizes.get(objtype, m.nbody), d.qpos)
 
 
 def _body_and_arm(m: Model, d: Data, objtype: ObjType, objid: Tensor) -> tuple[Tensor, Tensor]:

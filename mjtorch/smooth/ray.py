@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mjtorch.math import shape as shapes
 from mjtorch.model import Data, Model
+from mjtorch.model.arguments import check_both, check_numbers, checked_ids
 from mjtorch.model.plan.geom_pairs import SDF
 from mjtorch.model.plan.ray import NGROUP
 from mjtorch.smooth.distance_field import field_normals, march
@@ -44,8 +45,11 @@ def ray(
 
     Raises:
         NotImplementedError: rays would see signed distance fields that are not made of meshes.
-        ValueError: `geomgroup` does not have six elements.
+        TypeError, ValueError, IndexError: an argument does not fit.
     """
+    check_both(m, d, "ray")
+    for name, x in (("pnt", pnt), ("vec", vec)):
+        check_numbers("ray", name, x, ((3,), (-1, 3)), d.qpos)
     one = pnt.dim() == 1 and vec.dim() == 1
     starts, ways = (pnt[None], vec[None]) if one else torch.broadcast_tensors(pnt, vec)
     hit = cast(m, d, starts, ways, sight(m, "ray", geomgroup, flg_static, bodyexclude))
@@ -73,8 +77,11 @@ def multi_ray(
         the geom; zero where a ray meets nothing.
 
     Raises:
-        NotImplementedError, ValueError: as `ray`.
+        NotImplementedError, TypeError, ValueError, IndexError: as `ray`.
     """
+    check_both(m, d, "multi_ray")
+    check_numbers("multi_ray", "vec", vec, ((-1, 3),), d.qpos)
+    check_numbers("multi_ray", "pnt", pnt, ((3,), tuple(vec.shape)), d.qpos)
     pnt = pnt.expand_as(vec)
     hit = cast(m, d, pnt, vec, sight(m, "multi_ray", geomgroup, flg_static, bodyexclude))
     return hit.dist, hit.geom, normals(m, d, pnt, vec, hit)
@@ -104,7 +111,7 @@ def sight(
             f"{caller}: the model has visible geoms that are signed distance fields of no mesh: "
             f"{', '.join(map(str, p.others))}; make them transparent or replace them by meshes"
         )
-    excluded = torch.as_tensor(bodyexclude, device=p.body.device).reshape(-1, 1)
+    excluded = checked_ids(caller, "bodyexclude", bodyexclude, m.nbody, m.qpos0, least=-1).reshape(-1, 1)
     seen = p.body != excluded
     if not flg_static:
         seen = seen & ~p.fixed

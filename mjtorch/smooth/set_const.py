@@ -7,6 +7,7 @@ from mjtorch.math import linalg, quaternion as quat
 from mjtorch.math.spatial import inertia_mul
 from mjtorch.math.vector import MIN_VALUE, basis, norm, normalize
 from mjtorch.model import Data, Model
+from mjtorch.model.arguments import check_model
 from mjtorch.model.make_data import make_data
 from mjtorch.model.plan.kinematics import TrackingPlan
 from mjtorch.smooth.camlight import fixed_lights
@@ -62,7 +63,11 @@ def set_const(m: Model) -> Model:
     `weld` constraints that were given none. Not derived: what only the compiler of MJCF does (damping from dampratio,
     spring lengths; for the inertia of bodies from geoms see `inertia_from_geom`), the ranges of actuator lengths,
     statistics, bounding volumes.
+
+    Raises:
+        TypeError: `m` is no model.
     """
+    check_model(m, "set_const")
     p = m.plan.kinematics
     d = transmission(m, tendon(m, com_pos(m, kinematics(m, make_data(m)))))
     d = factor_m(m, crb(m, d))

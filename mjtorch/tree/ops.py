@@ -79,6 +79,7 @@ def where(condition: Tensor, if_true: T, if_false: T) -> T:
     tensor([[1., 1., 1.],
             [0., 0., 0.]])
     """
+    _check_tensor("where: condition", condition)
     if condition.dtype != torch.bool:
         raise TypeError(f"where: condition must be a bool tensor, got {condition.dtype}; compare, or use .bool()")
     n = condition.dim()
@@ -100,7 +101,11 @@ def stack(trees: Sequence[T]) -> T:
     """One tree out of many of the same structure; every leaf gains a leading axis."""
     if not trees:
         raise ValueError("stack needs at least one tree")
-    return map(lambda *xs: torch.stack(xs), trees[0], *trees[1:])
+    try:
+        return map(lambda *xs: torch.stack(xs), trees[0], *trees[1:])
+    except (RuntimeError, ValueError) as e:
+        reason = str(e).splitlines()[0].rstrip(";")
+        raise ValueError(f"stack: the trees must have one structure and equal shapes: {reason}") from e
 
 
 def unstack(tree: T) -> list[T]:
@@ -130,6 +135,11 @@ def batch(tree: T, size: int) -> T:
         return x.unsqueeze(0).repeat(size, *(1,) * x.dim())
 
     return optree.tree_map_with_path(repeat, tree, namespace=NAMESPACE)  # type: ignore[arg-type, return-value]
+
+
+def _check_tensor(name: str, x: Any) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(x).__name__}; use torch.tensor")
 
 
 def _show(path: Sequence[Any]) -> str:

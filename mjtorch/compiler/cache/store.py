@@ -74,7 +74,10 @@ def directory() -> pathlib.Path:
         path = pathlib.Path(given).expanduser().absolute() if given else platformdirs.user_cache_path("mjtorch")
     except RuntimeError as e:
         raise ValueError(f"{DIRECTORY} is {given!r}, and there is no such home directory; name another one") from e
-    _make(path)
+    try:
+        _make(path)
+    except OSError as e:
+        raise type(e)(e.errno, f"{DIRECTORY}: the cache directory cannot be made, {e.strerror}", str(path)) from e
     if not hasattr(os, "getuid"):
         return path
     other = f"set {DIRECTORY} to a directory of your own; one that does not exist yet is made"

@@ -39,6 +39,10 @@ class Worlds:
         mj_model: mujoco.MjModel | None = None,
         **options: Any,
     ) -> None:
+        if not isinstance(env, Env):
+            raise TypeError(
+                f"env must be a mjtorch.envs.Env, got {type(env).__name__}; envs.make gives one by its name"
+            )
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise ValueError(f"the number of worlds must be a positive int, got {count!r}")
         self.env, self.count = with_tensors(env), count
@@ -65,6 +69,8 @@ class Worlds:
         elif isinstance(seed, int):
             keys = random.split(random.key(seed, device=self.device), self.count)
         else:
+            if not all(isinstance(x, int) for x in seed):
+                raise TypeError(f"seed must be an int, or one for each world, got {seed!r}")
             if len(seed) != self.count:
                 raise ValueError(f"{self.count} worlds need as many seeds, got {len(seed)}")
             keys = torch.vmap(random.key)(torch.tensor(list(seed), dtype=torch.int64, device=self.device))

@@ -8,7 +8,7 @@ from typing import Any
 import mujoco
 import torch
 
-from mjtorch.envs.env import Task
+from mjtorch.envs.env import Task, check_count
 from mjtorch.envs.gymnasium import arm, humanoid, pendulum, runner
 from mjtorch.model import put_model
 
@@ -64,7 +64,7 @@ def load(
         **parameters: Gymnasium's, such as `forward_reward_weight=2.0`.
 
     Raises:
-        TypeError: the task has no such parameter.
+        TypeError: the task has no such parameter. ValueError: one makes no sense.
         ModuleNotFoundError: Gymnasium, whose models these are, is not installed.
     """
     entry = TASKS[name]
@@ -73,13 +73,23 @@ def load(
     )
     for unknown in sorted(set(parameters) - set(known)):
         raise TypeError(f"{name} has no parameter {unknown!r}; it has {', '.join(known)}, xml_file and frame_skip")
+    for parameter, value in parameters.items():
+        usual = next(f.default for f in dataclasses.fields(entry.task) if f.name == parameter)
+        if isinstance(value, str) and not isinstance(usual, str) and parameter != "main_body":
+            raise TypeError(f"{name}: {parameter} must be a number such as {usual!r}, got {value!r}")
+    if frame_skip is not None:
+        check_count(name, "frame_skip", frame_skip)
     mj_model = mujoco.MjModel.from_xml_path(str(model_path(xml_file or entry.xml_file)))
     if isinstance(parameters.get("main_body"), str):
-        parameters["main_body"] = mj_model.body(parameters["main_body"]).id
+        body = parameters["main_body"]
+        parameters["main_body"] = mujoco.mj_name2id(mj_model, mujoco.mjtObj.mjOBJ_BODY, body)
+        if parameters["main_body"] < 0:
+            names = ", ".join(mj_model.body(k).name for k in range(mj_model.nbody))
+            raise ValueError(f"{name}: main_body must be one of {names}, got {body!r}")
     if entry.bodies:
         parameters["bodies"] = tuple(mj_model.body(body).id for body in entry.bodies)
     m = put_model(mj_model, device=device, dtype=dtype, contact_capacity=contact_capacity)
-    return entry.task.of(m, frame_skip=frame_skip or entry.frame_skip, **parameters)
+    return entry.task.of(m, frame_skip=entry.frame_skip if frame_skip is None else frame_skip, **parameters)
 
 
 def model_path(xml_file: str) -> Path:

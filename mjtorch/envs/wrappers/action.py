@@ -1,10 +1,20 @@
 """What becomes of actions on their way to the actuators."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from mjtorch import random, tree
-from mjtorch.envs.env import State, Wrapper
+from mjtorch.envs.env import State, Wrapper, check_count
+
+
+def check_share(caller: str, name: str, x: Any, action: Tensor) -> None:
+    """Raise unless `x` is a number, or a tensor of one for each action."""
+    if isinstance(x, bool) or not isinstance(x, int | float | Tensor):
+        raise TypeError(f"{caller}: {name} must be a number or a tensor, got {type(x).__name__}")
+    if isinstance(x, Tensor) and x.shape not in ((), action.shape):
+        raise ValueError(f"{caller}: {name} must have shape () or {tuple(action.shape)}, got {tuple(x.shape)}")
 
 
 @tree.dataclass(kw_only=True)
@@ -31,7 +41,15 @@ class RescaleAction(Wrapper):
         return torch.zeros_like(least) + self.low, torch.zeros_like(most) + self.high
 
     def step(self, state: State, action: Tensor) -> State:
-        """With the action in the units of what is inside."""
+        """With the action in the units of what is inside.
+
+        Raises:
+            TypeError, ValueError: the bounds are neither numbers nor tensors of as many as there are actions, or equal.
+        """
+        for name, bound in (("low", self.low), ("high", self.high)):
+            check_share("RescaleAction", name, bound, action)
+        if not isinstance(self.low, Tensor) and not isinstance(self.high, Tensor) and not self.low < self.high:
+            raise ValueError(f"RescaleAction: low must be below high, got {self.low} and {self.high}")
         least, most = self.env.action_range
         share = (action.to(least.dtype) - self.low) / (self.high - self.low)
         return self.env.step(state, least + share * (most - least))
@@ -44,7 +62,12 @@ class ActionNoise(Wrapper):
     scale: float | Tensor
 
     def step(self, state: State, action: Tensor) -> State:
-        """With a noisy action."""
+        """With a noisy action.
+
+        Raises:
+            TypeError, ValueError: `scale` is neither a number nor a tensor of as many as there are actions.
+        """
+        check_share("ActionNoise", "scale", self.scale, action)
         own, key = random.split(state.key).unbind()
         dtype = self.env.task.dtype
         noise = self.scale * random.normal(own, tuple(action.shape), dtype=dtype)
@@ -64,8 +87,10 @@ class ActionDelay(Wrapper):
 
     def reset(self, key: Tensor) -> State:
         """With a delay of its own."""
-        if not 0 <= self.least <= self.most:
-            raise ValueError(f"ActionDelay: 0 <= least <= most is wanted, got {self.least} and {self.most}")
+        check_count("ActionDelay", "least", self.least, 0)
+        check_count("ActionDelay", "most", self.most, 0)
+        if self.least > self.most:
+            raise ValueError(f"ActionDelay: least must not be above most, got {self.least} and {self.most}")
         own, key = random.split(key).unbind()
         state = self.env.reset(key)
         late = random.randint(own, (), self.least, self.most + 1)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.control_flow import cond
-from mjtorch.envs.env import Env, State, Wrapper
+from mjtorch.envs.env import Env, State, Wrapper, check_count
 
 Mode = Literal["next_step", "same_step", "disabled"]
 MODES = ("next_step", "same_step", "disabled")
@@ -20,7 +20,12 @@ class TimeLimit(Wrapper):
     limit: int | Tensor
 
     def reset(self, key: Tensor) -> State:
-        """From zero."""
+        """From zero.
+
+        Raises:
+            ValueError: the limit is not a positive int.
+        """
+        check_count("TimeLimit", "limit", self.limit)
         state = self.env.reset(key)
         elapsed = torch.zeros((), dtype=torch.int64, device=state.obs.device)
         return state.replace(memory={**state.memory, "elapsed": elapsed})

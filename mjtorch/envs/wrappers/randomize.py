@@ -1,6 +1,6 @@
 """Episodes with models of their own."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -57,9 +57,16 @@ class Scaled:
 
     Args:
         bounds: by the names of fields, such as `{"body_mass": (0.8, 1.2), "opt.gravity": (0.9, 1.1)}`.
+
+    Raises:
+        ValueError: bounds are not two numbers in order.
     """
 
     def __init__(self, bounds: Mapping[str, tuple[float, float]]) -> None:
+        for name, pair in bounds.items():
+            numbers = isinstance(pair, Sequence) and len(pair) == 2 and all(isinstance(x, int | float) for x in pair)
+            if not numbers or not pair[0] <= pair[1]:
+                raise ValueError(f"Scaled: the bounds of {name!r} must be two numbers, (low, high), got {pair!r}")
         self.bounds = tuple(sorted((name, (float(low), float(high))) for name, (low, high) in bounds.items()))
 
     def __eq__(self, other: object) -> bool:

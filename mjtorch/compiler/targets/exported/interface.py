@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 C_TYPES = {torch.float32: "float", torch.float64: "double", torch.int64: "int64_t", torch.bool: "uint8_t"}
+# A line of every exported file.
+MARK = "This needs a C++17 compiler (GCC or Clang) and nothing else."
 TYPE_CODES = {torch.float32: "f", torch.float64: "d", torch.int64: "l", torch.bool: "b"}
 KINDS = {
     "state": "State: read, and replaced by the state after the step.",
@@ -90,7 +92,7 @@ class Interface:
         text = f"""
             {{about}}
 
-            This needs a C++17 compiler (GCC or Clang) and nothing else.
+            {MARK}
 
               g++ -O2 -march=native -fno-math-errno -fno-trapping-math -c {name}.cpp     (some worlds in each register)
               g++ -O2 -march=native -fno-math-errno -fno-trapping-math -fopenmp ...      (and tiles over threads)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import errno
 import re
 from array import array
 from pathlib import Path
@@ -35,7 +36,7 @@ from mjtorch.compiler.targets.cpu.build import build, flags, library
 from mjtorch.compiler.targets.cpu.pipeline import CPU
 from mjtorch.compiler.targets.cpu.printer import print_program
 from mjtorch.compiler.targets.cpu.target import RUNTIME
-from mjtorch.compiler.targets.exported.interface import C_TYPES, TYPE_CODES, Field, Interface, c_type
+from mjtorch.compiler.targets.exported.interface import C_TYPES, MARK, TYPE_CODES, Field, Interface, c_type
 from mjtorch.compiler.targets.target import Target
 
 SUFFIXES = (".cpp", ".cc", ".so")
@@ -58,25 +59,47 @@ class Export:
         """The file."""
         return self.source
 
-    def write(self, path: str | Path) -> tuple[Path, Path]:
+    def write(self, path: str | Path, *, overwrite: bool = False) -> tuple[Path, Path]:
         """Write the C++ file, or a shared library if `path` ends in .so, and a header beside it; their paths.
 
-        A library is compiled for the CPU of this machine.
+        A library is compiled for the CPU of this machine. What an export wrote is replaced.
+
+        Args:
+            path: where to.
+            overwrite: replace other files, too, and write to where links lead.
 
         Raises:
             ValueError: `path` ends in neither .cpp, .cc nor .so.
+            FileExistsError: one of the files is there, and no export wrote it.
             BuildError: there is no C++ compiler.
         """
         path = Path(path)
         header = path.with_suffix(".h")
         if path.suffix not in SUFFIXES:
             raise ValueError(f"the file must end in {', '.join(SUFFIXES)}, got {str(path)!r}")
+        for there in (path, header):
+            if not overwrite and not _is_ours(there):
+                raise FileExistsError(errno.EEXIST, "is there and was not exported; choose another name", str(there))
         if path.suffix == ".so":
             build([self.source], "", path.absolute(), flags())
         else:
             path.write_text(self.source)
         header.write_text(self.header)
         return path, header
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether there is nothing at `path`, or a file that an export wrote: it says so, or a library has its numbers."""
+    if path.is_symlink():
+        return False
+    if not path.exists():
+        return True
+    return path.is_file() and (MARK.encode() in path.read_bytes() or (path.suffix == ".so" and _is_ours_beside(path)))
+
+
+def _is_ours_beside(library: Path) -> bool:
+    header = library.with_suffix(".h")
+    return header.is_file() and MARK.encode() in header.read_bytes()
 
 
 class ExportedFile(Target):
