@@ -3,7 +3,7 @@
 Batching, compiling and differentiating are transforms around it: `torch.vmap`, `torch.compile`, `torch.func.grad`.
 """
 
-from mjtorch import control_flow, envs, random, tree
+from mjtorch import control_flow, envs, models, random, tree
 from mjtorch.collision import collision
 from mjtorch.collision.distance import geom_distance
 from mjtorch.compiler import jit
@@ -70,6 +70,7 @@ from mjtorch.model.enums import (
     WrapType,
 )
 from mjtorch.model.plan.sensor import SensorType
+from mjtorch.render import Renderer, RenderError, render
 from mjtorch.rollout import rollout
 from mjtorch.sensor import sensor_acc, sensor_pos, sensor_vel
 from mjtorch.smooth.actuation import fwd_actuation
@@ -125,6 +126,8 @@ __all__ = [
     "Model",
     "ObjType",
     "Option",
+    "RenderError",
+    "Renderer",
     "SensorType",
     "Solver",
     "State",
@@ -179,6 +182,7 @@ __all__ = [
     "make_constraint",
     "make_data",
     "model_axes",
+    "models",
     "mul_m",
     "multi_ray",
     "name2id",
@@ -190,6 +194,7 @@ __all__ = [
     "random",
     "ray",
     "reference_constraint",
+    "render",
     "reset_data",
     "reset_data_keyframe",
     "rne",

@@ -28,6 +28,7 @@ ROOMS = (
     "forward",
     "linearize",
     "rollout",
+    "render",
     "envs",
     "export",
     "models",

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import mjtorch
 from mjtorch.cli import cache, compile as compile_command, debug, diagnose
@@ -17,7 +17,15 @@ MODEL_HELP = "name of a model of the collection (see `mjtorch models`), or path 
 
 
 class Parser(argparse.ArgumentParser):
-    """An argparse parser that says what is wrong in one line."""
+    """An argparse parser that says what is wrong in one line, and prints its help where nothing is given."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's; but nothing at all, where something is wanted, gets the help and exit code 2."""
+        given = sys.argv[1:] if args is None else args
+        if not given and any(action.required for action in self._actions):
+            self.print_help()
+            self.exit(USAGE_ERROR)
+        return super().parse_known_args(given, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Print `message` and leave with exit code 2."""
@@ -54,13 +62,13 @@ def build_parser() -> argparse.ArgumentParser:
         "rollout",
         help="simulate many worlds; write the trajectories and a picture",
         description="Simulate a batch of worlds from randomised starts. Writes NAME.npz with time, qpos, qvel, ctrl "
-        "and sensordata as they are after each step, shaped (steps, batch, ...), and a video of one world, or a plot "
-        "where this machine cannot render.",
+        "and sensordata as they are after each step, shaped (steps, batch, ...), and a video of some worlds, of at "
+        "least 5 s, or a plot where this machine cannot render.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     rollout.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     rollout.add_argument("--batch", type=positive_int, default=64, metavar="N", help="number of worlds")
-    rollout.add_argument("--steps", type=positive_int, default=300, metavar="N", help="steps of each world")
+    rollout.add_argument("--steps", type=positive_int, metavar="N", help="steps of each world (default: 5 s)")
     rollout.add_argument("--seed", type=natural_int, default=0, metavar="N", help="of the starts and random controls")
     rollout.add_argument(
         "--ctrl",
@@ -81,6 +89,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--contact-capacity", type=natural_int, metavar="N", help="most contacts of one world (default: measured)"
     )
     rollout.add_argument("--output", type=Path, default=Path("rollouts"), metavar="DIR", help="folder to write to")
+    rollout.add_argument("--show", type=positive_int, default=4, metavar="N", help="how many worlds the video shows")
+    rollout.add_argument("--camera", metavar="NAME", help="a camera of the model (default: its first, or a free one)")
     rollout.add_argument("--no-picture", action="store_true", help="write the trajectories only")
 
     info = commands.add_parser(
