@@ -100,6 +100,7 @@ from mjtorch.smooth.set_const import DERIVED, set_const
 from mjtorch.smooth.tendon import tendon
 from mjtorch.smooth.transmission import transmission
 from mjtorch.tree import batch, summary
+from mjtorch.view import Viewer, ViewError, view
 
 __version__ = "0.1.0"
 
@@ -134,6 +135,8 @@ __all__ = [
     "Statistic",
     "Substeps",
     "TrnType",
+    "ViewError",
+    "Viewer",
     "WrapType",
     "apply_ft",
     "batch",
@@ -214,5 +217,6 @@ __all__ = [
     "tendon",
     "transmission",
     "tree",
+    "view",
     "xfrc_accumulate",
 ]

@@ -32,6 +32,7 @@ ROOMS = (
     "envs",
     "export",
     "models",
+    "view",
     "cli",
 )
 MODULES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import mjtorch
-from mjtorch.cli import cache, compile as compile_command, debug, diagnose
+from mjtorch.cli import cache, compile as compile_command, debug, diagnose, view
 from mjtorch.cli.errors import USAGE_ERROR, UsageError
 
 INTERRUPTED = 130
@@ -53,7 +53,7 @@ for _type in (positive_int, natural_int):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line: `rollout`, `info`, `compile`, `diagnose`, `debug`, `cache`, `models`."""
+    """The command line: `rollout`, `view`, `info`, `compile`, `diagnose`, `debug`, `cache`, `models`."""
     parser: argparse.ArgumentParser = Parser(prog="mjtorch", description="MuJoCo physics in pure PyTorch.")
     parser.add_argument("--version", action="version", version=f"mjtorch {mjtorch.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -103,6 +103,7 @@ def build_parser() -> argparse.ArgumentParser:
     compile_command.add_parser(commands, MODEL_HELP)
     diagnose.add_parser(commands, MODEL_HELP, positive_int)
     debug.add_parser(commands, MODEL_HELP, positive_int)
+    view.add_parser(commands, MODEL_HELP, positive_int)
     cache.add_parser(commands)
     commands.add_parser("models", help="list the models of the collection", description="List the collection.")
     return parser
@@ -124,6 +125,8 @@ def run(args: argparse.Namespace) -> int:
         return diagnose.run(args)
     if args.command == "debug":
         return debug.run(args)
+    if args.command == "view":
+        return view.run(args)
     if args.command == "cache":
         return cache.run(args)
     from mjtorch import models
