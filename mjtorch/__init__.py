@@ -3,7 +3,7 @@
 Batching, compiling and differentiating are transforms around it: `torch.vmap`, `torch.compile`, `torch.func.grad`.
 """
 
-from mjtorch import control_flow, envs, random, tree
+from mjtorch import control_flow, envs, models, random, tree
 from mjtorch.collision import collision
 from mjtorch.collision.distance import geom_distance
 from mjtorch.compiler import jit
@@ -71,6 +71,7 @@ from mjtorch.model.enums import (
 )
 from mjtorch.model.plan.sensor import SensorType
 from mjtorch.overflow import on_overflow
+from mjtorch.render import Renderer, RenderError, render
 from mjtorch.rollout import rollout
 from mjtorch.sensor import sensor_acc, sensor_pos, sensor_vel
 from mjtorch.smooth.actuation import fwd_actuation
@@ -100,6 +101,7 @@ from mjtorch.smooth.set_const import DERIVED, set_const
 from mjtorch.smooth.tendon import tendon
 from mjtorch.smooth.transmission import transmission
 from mjtorch.tree import batch, summary
+from mjtorch.view import Viewer, ViewError, view
 
 __version__ = "0.1.0"
 
@@ -126,12 +128,16 @@ __all__ = [
     "Model",
     "ObjType",
     "Option",
+    "RenderError",
+    "Renderer",
     "SensorType",
     "Solver",
     "State",
     "Statistic",
     "Substeps",
     "TrnType",
+    "ViewError",
+    "Viewer",
     "WrapType",
     "apply_ft",
     "batch",
@@ -180,6 +186,7 @@ __all__ = [
     "make_constraint",
     "make_data",
     "model_axes",
+    "models",
     "mul_m",
     "multi_ray",
     "name2id",
@@ -192,6 +199,7 @@ __all__ = [
     "random",
     "ray",
     "reference_constraint",
+    "render",
     "reset_data",
     "reset_data_keyframe",
     "rne",
@@ -211,5 +219,6 @@ __all__ = [
     "tendon",
     "transmission",
     "tree",
+    "view",
     "xfrc_accumulate",
 ]

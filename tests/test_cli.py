@@ -10,6 +10,7 @@ import pytest
 from mjtorch import models
 from mjtorch.cli import main, picture
 from mjtorch.compiler.lower import RULES
+from mjtorch.render import picture as render
 
 FREE_BALL = """
 <mujoco model="ball">
@@ -98,7 +99,8 @@ def test_rollout_writes_the_trajectory(elsewhere: Path, capsys: pytest.CaptureFi
     assert "real time" in captured.out
     assert "diverged: 0 of 3 worlds" in captured.out
     assert "overflow: none" in captured.out
-    assert "4/4" in captured.err, "no progress bar"
+    for words in ("compiling:", "simulating:", "4/4"):
+        assert words in captured.err, "no progress bar"
 
 
 def test_rollout_of_a_file_draws_a_picture(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,7 +109,12 @@ def test_rollout_of_a_file_draws_a_picture(elsewhere: Path, capsys: pytest.Captu
     pictures = [file for file in (elsewhere / "out").iterdir() if file.suffix != ".npz"]
     assert len(pictures) == 1
     assert pictures[0].stat().st_size > 0
-    assert f"picture: {Path('out') / pictures[0].name}" in capsys.readouterr().out
+    captured = capsys.readouterr()
+    assert f"picture: {Path('out') / pictures[0].name}" in captured.out
+    if pictures[0].suffix == ".mp4":  # else this machine cannot render
+        assert "(2 worlds, 5.0 s, 0.0008 x real time)" in captured.out
+        assert "rendering:" in captured.err
+    assert "overflow: none, nothing touched" in captured.out or "slots of a world" in captured.out
     with np.load(elsewhere / "out" / "ball.npz") as file:
         assert file["qpos"].dtype == np.float64
 
@@ -193,6 +200,35 @@ def test_debug(elsewhere: Path, capsys: pytest.CaptureFixture[str], monkeypatch:
     assert "\nlower: " in capsys.readouterr().out
 
 
+def test_a_rollout_takes_five_seconds_if_not_told(elsewhere: Path) -> None:
+    slow = FREE_BALL.replace("<worldbody>", '<option timestep="0.5"/><worldbody>', 1)
+    (elsewhere / "slow.xml").write_text(slow)
+    assert rollout("slow.xml", "--batch", "1", "--no-picture", "--backend", "eager") == 0
+    with np.load(elsewhere / "rollouts" / "slow.npz") as file:
+        assert file["time"].shape == (10, 1) and np.allclose(file["time"][-1], 5.0)
+
+
+def test_a_model_without_contacts_has_no_slots_to_speak_of(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (elsewhere / "air.xml").write_text(FREE_BALL.replace('<geom type="plane" size="1 1 1"/>', ""))
+    assert rollout("air.xml", "--batch", "1", "--steps", "1", "--no-picture", "--backend", "eager") == 0
+    assert "overflow: none, nothing touched\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [[], ["rollout"], ["info"], ["compile"], ["diagnose"], ["debug"]], ids=" ".join)
+def test_bare_commands_print_their_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        main(command)
+    assert leaving.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out.startswith(" ".join(["usage: mjtorch", *command])) and "options:" in captured.out
+    assert not captured.err
+
+
+def test_bare_cache_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cache"]) == 0
+    assert capsys.readouterr().out.startswith("directory ")
+
+
 def states(steps: int = 5, batch: int = 2) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Time, qpos and qvel of hoppers that hang in the air."""
     mj_model = models.load("hopper")
@@ -203,23 +239,24 @@ def states(steps: int = 5, batch: int = 2) -> tuple[np.ndarray, np.ndarray, np.n
 @pytest.mark.parametrize("gl", ["disable", "nonsense"])
 def test_picture_is_a_plot_without_opengl(gl: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUJOCO_GL", gl)
-    drawn = picture.draw(models.load("hopper"), *states(), 0, tmp_path / "hopper")
-    assert drawn == tmp_path / "hopper.png"
-    assert drawn.read_bytes().startswith(b"\x89PNG")
+    drawn = picture.draw(models.load("hopper"), *states(), [0], tmp_path / "hopper")
+    assert drawn.file == tmp_path / "hopper.png"
+    assert drawn.file.read_bytes().startswith(b"\x89PNG")
+    assert "a plot of world 0; render: this machine cannot draw" in drawn.what
 
 
 def test_picture_survives_an_abort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "abort.py"
     script.write_text("import os; os.abort()")
-    monkeypatch.setattr(picture, "RENDER_SCRIPT", script)
-    assert picture.draw(models.load("hopper"), *states(), 1, tmp_path / "hopper").suffix == ".png"
+    monkeypatch.setattr(render, "WORKER", script)
+    assert picture.draw(models.load("hopper"), *states(), [1], tmp_path / "hopper").file.suffix == ".png"
 
 
 def test_picture_of_a_diverged_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUJOCO_GL", "disable")
     time, qpos, qvel = states()
     qpos[2:], qvel[2:] = np.nan, np.inf
-    assert picture.draw(models.load("hopper"), time, qpos, qvel, 0, tmp_path / "hopper").is_file()
+    assert picture.draw(models.load("hopper"), time, qpos, qvel, [0], tmp_path / "hopper").file.is_file()
 
 
 def test_help_does_not_load_the_engine() -> None:

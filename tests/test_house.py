@@ -29,9 +29,11 @@ ROOMS = (
     "linearize",
     "rollout",
     "overflow",
+    "render",
     "envs",
     "export",
     "models",
+    "view",
     "cli",
 )
 MODULES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))

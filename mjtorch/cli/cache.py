@@ -17,7 +17,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         f"belong to the user alone; {cache.SIZE} says how large it may grow (such as 500M; default "
         f"{cache.DEFAULT_SIZE}; 0 keeps nothing). What was unused for longest goes first.",
     )
-    parser.add_argument("action", choices=("info", "clear"), help="what to do")
+    parser.add_argument(
+        "action", nargs="?", choices=("info", "clear"), default="info", help="what to do (default: info)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,10 +5,10 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import mjtorch
-from mjtorch.cli import cache, compile as compile_command, debug, diagnose
+from mjtorch.cli import cache, compile as compile_command, debug, diagnose, view
 from mjtorch.cli.errors import USAGE_ERROR, UsageError
 from mjtorch.overflow import ACTIONS
 
@@ -20,7 +20,15 @@ MODEL_HELP = "name of a model of the collection (see `mjtorch models`), or path 
 
 
 class Parser(argparse.ArgumentParser):
-    """An argparse parser that says what is wrong in one line."""
+    """An argparse parser that says what is wrong in one line, and prints its help where nothing is given."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's; but nothing at all, where something is wanted, gets the help and exit code 2."""
+        given = sys.argv[1:] if args is None else args
+        if not given and any(action.required for action in self._actions):
+            self.print_help()
+            self.exit(USAGE_ERROR)
+        return super().parse_known_args(given, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Print `message` and leave with exit code 2."""
@@ -59,7 +67,7 @@ for _type in (positive_int, natural_int, thread_int):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line: `rollout`, `info`, `compile`, `diagnose`, `debug`, `cache`, `models`."""
+    """The command line: `rollout`, `view`, `info`, `compile`, `diagnose`, `debug`, `cache`, `models`."""
     parser: argparse.ArgumentParser = Parser(prog="mjtorch", description="MuJoCo physics in pure PyTorch.")
     parser.add_argument("--version", action="version", version=f"mjtorch {mjtorch.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -68,13 +76,13 @@ def build_parser() -> argparse.ArgumentParser:
         "rollout",
         help="simulate many worlds; write the trajectories and a picture",
         description="Simulate a batch of worlds from randomised starts. Writes NAME.npz with time, qpos, qvel, ctrl "
-        "and sensordata as they are after each step, shaped (steps, batch, ...), and a video of one world, or a plot "
-        "where this machine cannot render.",
+        "and sensordata as they are after each step, shaped (steps, batch, ...), and a video of some worlds, of at "
+        "least 5 s, or a plot where this machine cannot render.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     rollout.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     rollout.add_argument("--batch", type=positive_int, default=64, metavar="N", help="number of worlds")
-    rollout.add_argument("--steps", type=positive_int, default=300, metavar="N", help="steps of each world")
+    rollout.add_argument("--steps", type=positive_int, metavar="N", help="steps of each world (default: 5 s)")
     rollout.add_argument("--seed", type=natural_int, default=0, metavar="N", help="of the starts and random controls")
     rollout.add_argument(
         "--ctrl",
@@ -101,6 +109,8 @@ def build_parser() -> argparse.ArgumentParser:
         help="what to do if contacts find no slot: compile with more (default), leave them out, or stop",
     )
     rollout.add_argument("--output", type=Path, default=Path("rollouts"), metavar="DIR", help="folder to write to")
+    rollout.add_argument("--show", type=positive_int, default=4, metavar="N", help="how many worlds the video shows")
+    rollout.add_argument("--camera", metavar="NAME", help="a camera of the model (default: its first, or a free one)")
     rollout.add_argument("--no-picture", action="store_true", help="write the trajectories only")
 
     info = commands.add_parser(
@@ -113,6 +123,7 @@ def build_parser() -> argparse.ArgumentParser:
     compile_command.add_parser(commands, MODEL_HELP)
     diagnose.add_parser(commands, MODEL_HELP, positive_int)
     debug.add_parser(commands, MODEL_HELP, positive_int, natural_int)
+    view.add_parser(commands, MODEL_HELP, positive_int)
     cache.add_parser(commands)
     commands.add_parser("models", help="list the models of the collection", description="List the collection.")
     return parser
@@ -134,6 +145,8 @@ def run(args: argparse.Namespace) -> int:
         return diagnose.run(args)
     if args.command == "debug":
         return debug.run(args)
+    if args.command == "view":
+        return view.run(args)
     if args.command == "cache":
         return cache.run(args)
     from mjtorch import models

@@ -1,66 +1,85 @@
 """A picture of a rollout: a video where OpenGL is to be had, else a plot."""
 
-import os
-import subprocess
-import sys
-import tempfile
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import mujoco
 import numpy as np
+from tqdm import tqdm
 
-RENDER_SCRIPT = Path(__file__).with_name("render.py")
-RENDER_TIMEOUT = 90.0  # [s]
+from mjtorch.render import Renderer, RenderError, tile
+
 MAX_JOINTS = 8  # curves that still can be told apart
+SIZE = (480, 640)  # height and width of a video
+FPS = 25
+LEAST_SECONDS, MOST_SECONDS = 5.0, 20.0
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What was drawn, and what there is to say about it."""
+
+    file: Path
+    what: str
 
 
 def draw(
-    mj_model: mujoco.MjModel, time: np.ndarray, qpos: np.ndarray, qvel: np.ndarray, world: int, stem: Path
-) -> Path:
-    """Draw one world of a rollout to `stem`.mp4, or to `stem`.png if this machine cannot render.
+    mj_model: mujoco.MjModel,
+    time: np.ndarray,
+    qpos: np.ndarray,
+    qvel: np.ndarray,
+    worlds: list[int],
+    stem: Path,
+    camera: str | None = None,
+) -> Drawn:
+    """Draw some worlds of a rollout to `stem`.mp4, or to `stem`.png if this machine cannot render.
 
     time: (steps, batch) [s]; qpos: (steps, batch, nq); qvel: (steps, batch, nv). Never fails for want of a display.
+
+    Raises:
+        ValueError: the model has no such camera.
     """
-    video = stem.with_name(f"{stem.name}.mp4")
-    if render(mj_model, time[:, world], qpos[:, world], video):
-        return video
-    chart = stem.with_name(f"{stem.name}.png")
-    plot(mj_model, time[:, world], qpos, qvel, world, chart)
-    return chart
+    try:
+        return video(mj_model, time[:, worlds[0]], qpos[:, worlds], stem.with_name(f"{stem.name}.mp4"), camera)
+    except RenderError as error:
+        chart = stem.with_name(f"{stem.name}.png")
+        plot(mj_model, time[:, worlds[0]], qpos, qvel, worlds[0], chart)
+        return Drawn(chart, f"a plot of world {worlds[0]}; {error}")
 
 
-def render(mj_model: mujoco.MjModel, time: np.ndarray, qpos: np.ndarray, video: Path) -> bool:
-    """Try to render `qpos (steps, nq)` at `time (steps,)` to `video`; returns whether it worked.
+def video(mj_model: mujoco.MjModel, time: np.ndarray, qpos: np.ndarray, file: Path, camera: str | None = None) -> Drawn:
+    """Write worlds (steps, worlds, nq), side by side, as they are at `time` (steps,) to a video.
 
-    Runs in a process of its own: where OpenGL is broken, creating a context may abort, which no `except` can catch.
+    It is in real time if that takes from 5 s to 20 s; shorter rollouts are slowed down, of longer ones the beginning is
+    shown.
+
+    Raises:
+        RenderError: this machine cannot render; nothing is written.
+        ValueError: the model has no such camera.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        model_file, states_file, made = (Path(folder) / name for name in ("model.mjb", "states.npz", "video.mp4"))
-        mujoco.mj_saveModel(mj_model, str(model_file), None)
-        np.savez(states_file, time=time, qpos=qpos)
-        # -P: the script's folder must not shadow other modules.
-        command = [sys.executable, "-P", str(RENDER_SCRIPT), str(model_file), str(states_file), str(made)]
-        for environment in gl_environments():
-            try:
-                done = subprocess.run(
-                    command, env=environment, cwd=folder, timeout=RENDER_TIMEOUT, capture_output=True, check=False
-                )
-            except (OSError, subprocess.TimeoutExpired):
-                continue
-            if done.returncode == 0 and made.is_file():
-                video.write_bytes(made.read_bytes())
-                return True
-    return False
+    import imageio.v2 as imageio
 
-
-def gl_environments() -> list[dict[str, str]]:
-    """The environments to try: the user's choice of MUJOCO_GL, else all that may work without a screen."""
-    here = dict(os.environ)
-    if "MUJOCO_GL" in here or sys.platform != "linux":
-        return [here]
-    here.pop("PYOPENGL_PLATFORM", None)
-    backends = ["egl", "osmesa", *(["glfw"] if "DISPLAY" in here else [])]
-    return [here | {"MUJOCO_GL": backend} for backend in backends]
+    worlds = qpos.shape[1]
+    duration = float(time[-1] - time[0])
+    seconds = min(max(duration, LEAST_SECONDS), MOST_SECONDS)
+    speed = min(1.0, duration / LEAST_SECONDS)
+    wanted = time[0] + speed * np.arange(0, seconds, 1 / FPS)
+    shown = np.minimum(np.searchsorted(time, wanted), len(time) - 1)
+    split = int(np.ceil(np.sqrt(worlds)))
+    rest = mujoco.MjData(mj_model)  # bodies that only a user moves stay where they are
+    mocap_pos, mocap_quat = (np.broadcast_to(x, (worlds, *x.shape)) for x in (rest.mocap_pos, rest.mocap_quat))
+    with Renderer(mj_model, (SIZE[0] // split // 2 * 2, SIZE[1] // split // 2 * 2)) as renderer:
+        first = renderer.poses(qpos[0], mocap_pos, mocap_quat, camera)  # where this fails no file is left behind
+        frame, at = tile(first), 0
+        out: Any
+        with imageio.get_writer(file, fps=FPS, macro_block_size=2) as out:
+            for k in tqdm(shown, desc="rendering", unit="frame"):
+                if k != at:
+                    frame, at = tile(renderer.poses(qpos[k], mocap_pos, mocap_quat, camera)), k
+                out.append_data(frame)
+    several = f"{worlds} worlds" if worlds > 1 else "1 world"
+    return Drawn(file, f"{several}, {len(shown) / FPS:.1f} s, {speed:.2g} x real time")
 
 
 def plot(

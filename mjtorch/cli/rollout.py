@@ -28,6 +28,9 @@ START_POSITION, START_VELOCITY = 0.02, 0.1
 # correlation time [s] of random controls
 CTRL_MEMORY = 0.1
 
+# of the default number of steps, simulated [s]
+SECONDS = 5.0
+
 # mjMAXVAL: MuJoCo calls a state bad beyond it
 MAX_VALUE = 1e10
 
@@ -58,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
         torch.set_num_threads(args.threads)
     with usage_errors(OSError, prefix="cannot write to the folder of --output: "):
         args.output.mkdir(parents=True, exist_ok=True)
+    args.steps = args.steps or max(1, round(SECONDS / mj_model.opt.timestep))
     controls = make_controls(mj_model, args, dtype, device)
     with usage_errors(NotImplementedError, ValueError, prefix=f"{args.model}: "):
         m = mjtorch.put_model(mj_model, device=device, dtype=dtype, contact_capacity=args.contact_capacity)
@@ -81,9 +85,13 @@ def run(args: argparse.Namespace) -> int:
     report_trouble(d, trajectory)
     print(f"trajectory: {archive}")
     if not args.no_picture:
-        world = int(np.argmin(trajectory.diverged))  # the first that did not diverge
-        drawn = picture.draw(mj_model, trajectory.time, trajectory.qpos, trajectory.qvel, world, args.output / name)
-        print(f"picture: {drawn}")
+        worlds = np.argsort(trajectory.diverged, kind="stable")[
+            : args.show
+        ].tolist()  # those that did not diverge first
+        recorded = trajectory.time, trajectory.qpos, trajectory.qvel
+        with usage_errors(ValueError, prefix="--camera: "):
+            drawn = picture.draw(mj_model, *recorded, worlds, args.output / name, args.camera)
+        print(f"picture: {drawn.file} ({drawn.what})")
     return int(trajectory.diverged.all())
 
 
@@ -155,12 +163,14 @@ def simulate(
     fields = ("time", "qpos", "qvel", "ctrl", "sensordata")
     record: dict[str, list[Tensor]] = {field: [] for field in fields}
     start, first = time.perf_counter(), 0.0
-    for i, ctrl in enumerate(tqdm(controls, total=steps, unit="step")):
+    bar = tqdm(controls, total=steps, unit="step", desc="compiling")
+    for i, ctrl in enumerate(bar):
         d = step(m, mjtorch.tree.replace(d, ctrl=ctrl), outputs="sensordata")
         for field in fields:
             record[field].append(getattr(d, field))
         if i == 0:
             d.qpos.cpu()
+            bar.set_description("simulating")
             first = time.perf_counter() - start
             start += first if steps > 1 else 0.0  # what is done once, such as compiling, is not speed
     stacked = {field: torch.stack(values).cpu().numpy() for field, values in record.items()}
@@ -183,8 +193,10 @@ def report_trouble(d: mjtorch.Data, trajectory: Trajectory) -> None:
             f"overflow: {int(dropped.sum())} contacts of {int((dropped > 0).sum())} worlds found none of the {slots} "
             "slots free; give --on-overflow grow or a larger --contact-capacity"
         )
-    else:
+    elif slots:
         print(f"overflow: none, all contacts found one of the {slots} slots of a world")
+    else:
+        print("overflow: none, nothing touched")
 
 
 def save(trajectory: Trajectory, archive: Path) -> Path:

@@ -3,8 +3,10 @@
 import difflib
 from typing import Any
 
+import mujoco
+
 from mjtorch.envs.env import check_count, with_tensors
-from mjtorch.envs.gymnasium.table import TASKS, load
+from mjtorch.envs.gymnasium.table import TASKS, load, mj_model_of
 from mjtorch.envs.wrappers.episode import MODES, AutoReset, EpisodeStatistics, Mode, TimeLimit
 
 # Gymnasium's version of its tasks that these are.
@@ -33,14 +35,34 @@ def make(name: str, *, limit: int | None = None, mode: Mode = "next_step", **par
         TypeError: it has no such parameter.
         ModuleNotFoundError: Gymnasium is not installed.
     """
-    if name not in names():
-        close = difflib.get_close_matches(str(name), names(), cutoff=0.4) or names()
-        raise ValueError(f"make: there is no environment {name!r}; did you mean {' or '.join(close)}?")
     if mode not in MODES:
         raise ValueError(f"make: mode must be one of {', '.join(MODES)}, got {mode!r}")
-    base = name.removesuffix(VERSION)
+    base = _base("make", name)
     task = load(base, **parameters)
     if limit is not None:
         check_count("make", "limit", limit)
     limited = TimeLimit(env=task, limit=TASKS[base].steps if limit is None else limit)
     return with_tensors(AutoReset(env=EpisodeStatistics(env=limited), mode=mode))
+
+
+def mj_model(name: str, *, xml_file: str | None = None, **_: Any) -> mujoco.MjModel:
+    """What the model of `make(name, ...)` is made of: what is needed to draw its worlds.
+
+        frames = mjtorch.render(envs.mj_model("Ant-v5"), state.data, worlds=range(9))
+
+    Args:
+        name, xml_file: as for `make`, whose other parameters change nothing here.
+
+    Raises:
+        ValueError: there is no such environment.
+        ModuleNotFoundError: Gymnasium is not installed.
+    """
+    return mj_model_of(_base("mj_model", name), xml_file)
+
+
+def _base(caller: str, name: str) -> str:
+    """The name of an environment without its version."""
+    if name not in names():
+        close = difflib.get_close_matches(str(name), names(), cutoff=0.4) or names()
+        raise ValueError(f"{caller}: there is no environment {name!r}; did you mean {' or '.join(close)}?")
+    return name.removesuffix(VERSION)

@@ -1,19 +1,23 @@
 """Environments as the libraries that learn in them see them."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium
+import mujoco
 import numpy as np
 import pytest
 import torch
-from envs.slider import slider
+from envs.slider import XML, slider
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 
 from mjtorch import envs
 from mjtorch.envs.adapters.gymnasium import SingleEnv, VectorEnv, make_vec
+from mjtorch.envs.adapters.pictures import Pictures
 from mjtorch.envs.adapters.worlds import Worlds
+from mjtorch.render import picture
 
 MODES = {"next_step": "NextStep", "same_step": "SameStep", "disabled": "Disabled"}
 
@@ -115,14 +119,67 @@ def test_registered() -> None:
     assert alone.observation_space.contains(obs) and alone.step(alone.action_space.sample())[1] == 1.0
 
 
-def test_stable_baselines3() -> None:
+# Draws frames whose every number is ten times the position.
+GREY = """
+import struct, sys
+print("ready", flush=True)
+while sys.stdin.buffer.readline():
+    (x,) = struct.unpack("d", sys.stdin.buffer.read(8))
+    sys.stdout.buffer.write(bytes([int(100 + 10 * x)]) * 3 * int(sys.argv[2]) * int(sys.argv[3]))
+    sys.stdout.buffer.flush()
+"""
+
+
+@pytest.fixture
+def pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pictures:
+    """Of sliders, by a process that needs no OpenGL."""
+    (tmp_path / "grey.py").write_text(GREY)
+    monkeypatch.setattr(picture, "WORKER", tmp_path / "grey.py")
+    return Pictures(mujoco.MjModel.from_xml_string(XML), size=(4, 6))
+
+
+def grey(worlds: Worlds) -> list[int]:
+    assert worlds.state is not None
+    return (100 + 10 * worlds.state.data.qpos[:, 0]).int().tolist()
+
+
+def test_gymnasium_renders(pictures: Pictures) -> None:
+    env = eager(pictures=pictures)
+    assert env.render_mode == "rgb_array" in env.metadata["render_modes"] and env.metadata["render_fps"] == 10
+    with pytest.raises(ValueError, match="call reset before"):
+        env.render()
+    env.reset(seed=0)
+    env.step(env.action_space.sample())
+    frames = env.render()
+    assert isinstance(frames, tuple) and [f.shape for f in frames] == [(4, 6, 3)] * 3
+    assert [f[0, 0, 0] for f in frames] == grey(env.worlds)
+    env.close()
+    assert pictures.renderer is None
+    alone = SingleEnv(slider(), backend="eager", pictures=pictures)
+    alone.reset(seed=0)
+    assert alone.render().shape == (4, 6, 3) and (alone.render() == grey(alone.worlds)[0]).all()
+    alone.close()
+
+
+def test_gymnasium_makes_what_renders() -> None:
+    options: dict[str, Any] = {"render_mode": "rgb_array", "width": 6, "height": 4, "backend": "eager"}
+    env = gymnasium.make_vec("mjtorch/InvertedPendulum-v5", num_envs=2, **options)
+    assert env.render_mode == "rgb_array" and env.pictures.size == (4, 6)
+    assert env.pictures.mj_model.nq == 2
+    assert gymnasium.make("mjtorch/InvertedPendulum-v5", **options).render_mode == "rgb_array"
+    assert eager().render_mode is None
+
+
+def test_stable_baselines3(pictures: Pictures) -> None:
     """Its checker of vector environments, ends and their infos, and an algorithm that learns a little."""
     stable_baselines3 = pytest.importorskip("stable_baselines3")
     from mjtorch.envs.adapters.stable_baselines3 import VecEnv
 
-    env = VecEnv(limited("same_step"), 3, backend="eager")
+    env = VecEnv(limited("same_step"), 3, backend="eager", pictures=pictures)
     env.seed(4)
     obs = env.reset()
+    assert [f[0, 0, 0] for f in env.get_images()] == grey(env.worlds) and env.render().shape == (8, 12, 3)
+    env.close()
     assert obs.shape == (3, 2)
     for k in range(11):
         obs, reward, done, infos = env.step(np.zeros((3, 1), dtype=np.float32))
@@ -136,11 +193,12 @@ def test_stable_baselines3() -> None:
         VecEnv(limited("disabled"), 3)
 
 
-def test_rsl_rl() -> None:
+def test_rsl_rl(pictures: Pictures) -> None:
     pytest.importorskip("rsl_rl")
     from mjtorch.envs.adapters.rsl_rl import VecEnv
 
-    env = VecEnv(limited("same_step"), 3, backend="eager")
+    env = VecEnv(limited("same_step"), 3, backend="eager", pictures=pictures)
+    assert env.render()[:, 0, 0, 0].tolist() == grey(env.worlds)
     assert (env.num_envs, env.num_actions, env.max_episode_length) == (3, 1, 5)
     assert env.get_observations()["policy"].shape == (3, 2)
     env.episode_length_buf = torch.tensor([0, 2, 4])
@@ -158,15 +216,16 @@ def test_rsl_rl() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_torchrl() -> None:
+def test_torchrl(pictures: Pictures) -> None:
     """Its checker, and a rollout through ends of episodes."""
     pytest.importorskip("torchrl")
     from torchrl.envs.utils import check_env_specs
 
     from mjtorch.envs.adapters.torchrl import WorldsEnv
 
-    env = WorldsEnv(limited("disabled"), 3, backend="eager")
+    env = WorldsEnv(limited("disabled"), 3, backend="eager", pictures=pictures)
     check_env_specs(env)
+    assert env.render()[:, 0, 0, 0].tolist() == grey(env.worlds)
     env.set_seed(1)
     data = env.rollout(12, break_when_any_done=False)
     assert data.shape == (3, 12) and data["next", "done"][..., 0].sum(1).tolist() == [2, 2, 2]
@@ -207,6 +266,8 @@ def over() -> Any:
         (lambda: eager(output="jax"), "output must be 'numpy' or 'torch'"),
         (lambda: make_vec("Ant-v5", 3, autoreset_mode="never"), "autoreset_mode must be one of next_step"),
         (lambda: make_vec("Hoper-v5", 3), "did you mean Hopper-v5"),
+        (lambda: started().render(), 'made without render_mode="rgb_array"'),
+        (lambda: make_vec("Hopper-v5", 3, render_mode="human"), 'render_mode must be None or "rgb_array"'),
         (over, "an episode is over; call reset"),
     ],
 )

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.envs.adapters.pictures import MODE, Pictures, frames
 from mjtorch.envs.adapters.worlds import Worlds
 from mjtorch.envs.env import Env, State
 from mjtorch.envs.gymnasium.table import TASKS
-from mjtorch.envs.make import VERSION, make
+from mjtorch.envs.make import VERSION, make, mj_model
 from mjtorch.envs.wrappers.episode import AutoReset
 
 try:
@@ -41,19 +42,33 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         env: with an `AutoReset` around it, whose mode is that of the worlds.
         num_envs: how many worlds.
         output: "numpy" for arrays, "torch" for tensors, on the device of the worlds.
+        pictures: what `render` returns, a tuple of frames; Gymnasium's `RecordVideo` wants those of all worlds.
         **options: for `jit`, such as `threads` or `backend`.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - Gymnasium's
+    metadata: dict[str, Any] = {"render_modes": [MODE]}  # noqa: RUF012 - Gymnasium's
 
-    def __init__(self, env: AutoReset, num_envs: int, *, output: str = "numpy", **options: Any) -> None:
+    def __init__(
+        self,
+        env: AutoReset,
+        num_envs: int,
+        *,
+        output: str = "numpy",
+        pictures: Pictures | None = None,
+        **options: Any,
+    ) -> None:
         if not isinstance(env, AutoReset):
             raise TypeError(f"VectorEnv: the outermost environment must be an AutoReset, got {type(env).__name__}")
         if output not in ("numpy", "torch"):
             raise ValueError(f"VectorEnv: output must be 'numpy' or 'torch', got {output!r}")
         self.worlds, self.num_envs, self.output = Worlds(env, num_envs, **options), num_envs, output
-        self.mode = env.mode
-        self.metadata = {**self.metadata, "autoreset_mode": AutoresetMode(MODES[env.mode])}
+        self.mode, self.pictures = env.mode, pictures
+        self.render_mode = MODE if pictures else None
+        self.metadata = {
+            **self.metadata,
+            "autoreset_mode": AutoresetMode(MODES[env.mode]),
+            "render_fps": frame_rate(env),
+        }
         self.single_observation_space, self.single_action_space = spaces(self.worlds)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
@@ -99,6 +114,15 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         flags = self._out(state.terminated), self._out(state.truncated)
         return self._out(state.obs), self._out(state.reward), *flags, self._info(state, final)
 
+    def render(self) -> tuple[np.ndarray, ...]:
+        """Frames (height, width, 3) of the worlds that are drawn."""
+        return tuple(frames(self.pictures, self.worlds.state))
+
+    def close_extras(self, **_: Any) -> None:
+        """End the process that draws."""
+        if self.pictures is not None:
+            self.pictures.close()
+
     def _info(self, state: State, more: dict[str, Any]) -> dict[str, Any]:
         """What is reported, with Gymnasium's masks of the worlds that report it."""
         everyone = self._out(torch.ones_like(state.done))
@@ -117,13 +141,16 @@ class SingleEnv(gymnasium.Env):
 
     Args:
         env: the environment; episodes begin when `reset` is called.
+        pictures: what `render` returns, one frame.
         **options: for `jit`.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - Gymnasium's
+    metadata: dict[str, Any] = {"render_modes": [MODE]}  # noqa: RUF012 - Gymnasium's
 
-    def __init__(self, env: Env, **options: Any) -> None:
-        self.worlds = Worlds(env, 1, **options)
+    def __init__(self, env: Env, *, pictures: Pictures | None = None, **options: Any) -> None:
+        self.worlds, self.pictures = Worlds(env, 1, **options), pictures
+        self.render_mode = MODE if pictures else None
+        self.metadata = {**self.metadata, "render_fps": frame_rate(env)}
         self.observation_space, self.action_space = spaces(self.worlds)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -138,9 +165,38 @@ class SingleEnv(gymnasium.Env):
         flags = bool(state.terminated[0]), bool(state.truncated[0])
         return self._world(state.obs), float(state.reward[0]), *flags, tree.map(self._world, state.info)
 
+    def render(self) -> np.ndarray:
+        """A frame (height, width, 3)."""
+        return frames(self.pictures, self.worlds.state)[0]
+
+    def close(self) -> None:
+        """End the process that draws."""
+        if self.pictures is not None:
+            self.pictures.close()
+
     def _world(self, x: Tensor) -> Any:
         array = x[0].numpy(force=True)
         return array.item() if array.ndim == 0 else array.copy()
+
+
+def frame_rate(env: Env) -> int:
+    """Steps of the agent in a second, of which `render` shows each."""
+    return max(1, round(1 / float(env.task.dt)))
+
+
+def chosen_pictures(
+    name: str, render_mode: str | None, width: int, height: int, camera: Any, parameters: dict[str, Any]
+) -> Pictures | None:
+    """What `render` is to return of the task `name`, as Gymnasium's arguments say.
+
+    Raises:
+        ValueError: there is no such mode.
+    """
+    if render_mode is None:
+        return None
+    if render_mode != MODE:
+        raise ValueError(f'render_mode must be None or "{MODE}", got {render_mode!r}')
+    return Pictures(mj_model(name, **parameters), camera=camera, size=(height, width))
 
 
 def spaces(worlds: Worlds) -> tuple[gymnasium.spaces.Box, gymnasium.spaces.Box]:
@@ -162,6 +218,10 @@ def make_vec(
     output: str = "numpy",
     backend: str = "auto",
     threads: int | None = None,
+    render_mode: str | None = None,
+    width: int = 480,
+    height: int = 480,
+    camera_name: str | None = None,
     **parameters: Any,
 ) -> VectorEnv:
     """Worlds of `mjtorch.envs.make(name)`: what `gymnasium.make_vec("mjtorch/NAME")` calls.
@@ -173,18 +233,32 @@ def make_vec(
         autoreset_mode: one of Gymnasium's, or its name in `MODES`.
         output: "numpy" or "torch".
         backend, threads: as for `jit`.
+        render_mode: "rgb_array" to have `render`, a tuple of frames.
+        width, height, camera_name: of the frames.
         **parameters: as for `make`.
     """
     mode: Any = next((name for name, value in MODES.items() if autoreset_mode in (name, AutoresetMode(value))), None)
     if mode is None:
         raise ValueError(f"make_vec: autoreset_mode must be one of {', '.join(MODES)}, got {autoreset_mode!r}")
+    pictures = chosen_pictures(name, render_mode, width, height, camera_name, parameters)
     env = make(name, limit=max_episode_steps, mode=mode, **parameters)
-    return VectorEnv(env, num_envs, output=output, backend=backend, threads=threads)
+    return VectorEnv(env, num_envs, output=output, pictures=pictures, backend=backend, threads=threads)
 
 
-def make_single(name: str, *, backend: str = "auto", threads: int | None = None, **parameters: Any) -> SingleEnv:
+def make_single(
+    name: str,
+    *,
+    backend: str = "auto",
+    threads: int | None = None,
+    render_mode: str | None = None,
+    width: int = 480,
+    height: int = 480,
+    camera_name: str | None = None,
+    **parameters: Any,
+) -> SingleEnv:
     """One world of a task: what `gymnasium.make("mjtorch/NAME")` calls, which puts its own time limit around."""
-    return SingleEnv(make(name, **parameters).task, backend=backend, threads=threads)
+    pictures = chosen_pictures(name, render_mode, width, height, camera_name, parameters)
+    return SingleEnv(make(name, **parameters).task, pictures=pictures, backend=backend, threads=threads)
 
 
 def register() -> None:

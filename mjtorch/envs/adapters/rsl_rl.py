@@ -10,9 +10,11 @@ OnPolicyRunner(worlds, config).learn(1000)
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from mjtorch.envs.adapters.pictures import Pictures, frames
 from mjtorch.envs.adapters.worlds import Worlds
 from mjtorch.envs.env import Env, State
 from mjtorch.envs.wrappers.episode import AutoReset, EpisodeStatistics, TimeLimit
@@ -34,13 +36,23 @@ class VecEnv(rsl_rl.env.VecEnv):
         num_envs: how many worlds.
         seed: of their random numbers.
         cfg: what is to be logged of the environment.
+        pictures: what `render` returns.
         **options: for `jit`.
     """
 
-    def __init__(self, env: AutoReset, num_envs: int, *, seed: int = 0, cfg: Any = None, **options: Any) -> None:
+    def __init__(
+        self,
+        env: AutoReset,
+        num_envs: int,
+        *,
+        seed: int = 0,
+        cfg: Any = None,
+        pictures: Pictures | None = None,
+        **options: Any,
+    ) -> None:
         if not isinstance(env, AutoReset) or env.mode != "same_step":
             raise ValueError('VecEnv: RSL-RL wants worlds to begin again in the same step: make(..., mode="same_step")')
-        self.worlds = Worlds(env, num_envs, **options)
+        self.worlds, self.pictures = Worlds(env, num_envs, **options), pictures
         self.num_envs, self.num_actions = num_envs, self.worlds.low.shape[0]
         self.max_episode_length = int(time_limit(env).limit)
         self.device, self.cfg = self.worlds.device, cfg or {}
@@ -71,6 +83,10 @@ class VecEnv(rsl_rl.env.VecEnv):
         """Observations, rewards (num_envs,), whether episodes are over, and which of them for lack of time."""
         state = self.worlds.step(actions)
         return self.get_observations(), state.reward.float(), state.done.long(), {"time_outs": state.truncated}
+
+    def render(self) -> np.ndarray:
+        """Frames (worlds, height, width, 3)."""
+        return frames(self.pictures, self.worlds.state)
 
 
 def time_limit(env: Env) -> TimeLimit:

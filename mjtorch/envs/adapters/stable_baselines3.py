@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from mjtorch.envs.adapters.gymnasium import spaces
+from mjtorch.envs.adapters.pictures import MODE, Pictures, frames
 from mjtorch.envs.adapters.worlds import Worlds
 from mjtorch.envs.wrappers.episode import AutoReset
 
@@ -32,15 +33,17 @@ class VecEnv(base.VecEnv):
     Args:
         env: `AutoReset(mode="same_step")` around anything.
         num_envs: how many worlds.
+        pictures: what `get_images` and `render` show.
         **options: for `jit`.
     """
 
-    def __init__(self, env: AutoReset, num_envs: int, **options: Any) -> None:
+    def __init__(self, env: AutoReset, num_envs: int, *, pictures: Pictures | None = None, **options: Any) -> None:
         if not isinstance(env, AutoReset) or env.mode != "same_step":
             raise ValueError(
                 'VecEnv: Stable-Baselines3 wants worlds to begin again in the same step: make(..., mode="same_step")'
             )
-        self.worlds, self.render_mode = Worlds(env, num_envs, **options), None
+        self.worlds, self.pictures = Worlds(env, num_envs, **options), pictures
+        self.render_mode = MODE if pictures else None
         self.actions = np.zeros(0)
         super().__init__(num_envs, *spaces(self.worlds))
 
@@ -74,7 +77,13 @@ class VecEnv(base.VecEnv):
         return obs, reward, done, infos
 
     def close(self) -> None:
-        """Nothing is open."""
+        """End the process that draws."""
+        if self.pictures is not None:
+            self.pictures.close()
+
+    def get_images(self) -> Sequence[np.ndarray]:
+        """Frames (height, width, 3) of the worlds that are drawn; `render` tiles them."""
+        return list(frames(self.pictures, self.worlds.state))
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
         """An attribute of the environment, which is that of all worlds."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from mjtorch.envs.adapters.pictures import Pictures, frames
 from mjtorch.envs.adapters.worlds import Worlds
 from mjtorch.envs.env import State
 from mjtorch.envs.wrappers.episode import AutoReset
@@ -30,15 +31,18 @@ class WorldsEnv(EnvBase):
         env: `AutoReset(mode="disabled")` around anything.
         num_envs: how many worlds.
         seed: of their random numbers.
+        pictures: what `render` returns, and TorchRL's `PixelRenderTransform` asks for; that one wants all worlds.
         **options: for `jit`.
     """
 
-    def __init__(self, env: AutoReset, num_envs: int, *, seed: int = 0, **options: Any) -> None:
+    def __init__(
+        self, env: AutoReset, num_envs: int, *, seed: int = 0, pictures: Pictures | None = None, **options: Any
+    ) -> None:
         if not isinstance(env, AutoReset) or env.mode != "disabled":
             raise ValueError('WorldsEnv: TorchRL says itself which worlds begin again: make(..., mode="disabled")')
         worlds = Worlds(env, num_envs, **options)
         super().__init__(device=worlds.device, batch_size=[num_envs])
-        self.worlds = worlds
+        self.worlds, self.pictures = worlds, pictures
         self.next_seed: int | None = seed
         dtype, batch = env.task.dtype, (num_envs,)
         kind: dict[str, Any] = {"device": worlds.device, "dtype": dtype}
@@ -62,6 +66,10 @@ class WorldsEnv(EnvBase):
         state = self.worlds.step(tensordict["action"])
         told = self._told(state)
         return told.set("reward", state.reward.unsqueeze(-1))
+
+    def render(self) -> torch.Tensor:
+        """Frames (worlds, height, width, 3), uint8."""
+        return torch.from_numpy(frames(self.pictures, self.worlds.state))
 
     def _told(self, state: State) -> TensorDictBase:
         flags = {"done": state.done, "terminated": state.terminated, "truncated": state.truncated}

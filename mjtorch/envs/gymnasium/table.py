@@ -79,7 +79,7 @@ def load(
             raise TypeError(f"{name}: {parameter} must be a number such as {usual!r}, got {value!r}")
     if frame_skip is not None:
         check_count(name, "frame_skip", frame_skip)
-    mj_model = mujoco.MjModel.from_xml_path(str(model_path(xml_file or entry.xml_file)))
+    mj_model = mj_model_of(name, xml_file)
     if isinstance(parameters.get("main_body"), str):
         body = parameters["main_body"]
         parameters["main_body"] = mujoco.mj_name2id(mj_model, mujoco.mjtObj.mjOBJ_BODY, body)
@@ -90,6 +90,11 @@ def load(
         parameters["bodies"] = tuple(mj_model.body(body).id for body in entry.bodies)
     m = put_model(mj_model, device=device, dtype=dtype, contact_capacity=contact_capacity)
     return entry.task.of(m, frame_skip=entry.frame_skip if frame_skip is None else frame_skip, **parameters)
+
+
+def mj_model_of(name: str, xml_file: str | None = None) -> mujoco.MjModel:
+    """What the model of the task `name`, or another one, is made of; see `load`."""
+    return mujoco.MjModel.from_xml_path(str(model_path(xml_file or TASKS[name].xml_file)))
 
 
 def model_path(xml_file: str) -> Path:
