@@ -32,9 +32,10 @@ def make_constraint(m: Model, d: Data) -> Data:
     if p.nefc == 0:
         zero = torch.zeros_like(d.nefc)
         return d.replace(ne=zero, nf=zero, nl=zero, nefc=zero)
-    elements, J, equality_pos = assemble(m, d)
+    elements, jacobians, equality_pos = assemble(m, d)
     active = elements.active[p.element]
-    J = torch.where(active[:, None], J, 0.0)
+    by_family = active.split([len(x) for x in jacobians])
+    J = torch.cat([torch.where(on[:, None], x, 0.0) for on, x in zip(by_family, jacobians, strict=True)])
 
     imp, slope, width_imp = impedance(elements.solimp, elements.pos - elements.margin)
     refsafe = not m.opt.disabled(DisableBit.REFSAFE)
@@ -69,8 +70,8 @@ def make_constraint(m: Model, d: Data) -> Data:
     )
 
 
-def assemble(m: Model, d: Data) -> tuple[Elements, Tensor, Tensor]:
-    """Elements and J (nefc, nv) of all families in C's order, and the error of each equality row (ne,).
+def assemble(m: Model, d: Data) -> tuple[Elements, list[Tensor], Tensor]:
+    """Elements of all families in C's order, J (n, nv) of each, and the error of each equality row (ne,).
 
     A family that is disabled after the model was put has rows, none of them active.
     """
@@ -98,7 +99,7 @@ def assemble(m: Model, d: Data) -> tuple[Elements, Tensor, Tensor]:
         add(*tendon_limit(m, d), DisableBit.LIMIT)
     if p.nc:
         add(*contact(m, d), DisableBit.CONTACT)
-    return element.cat(parts), torch.cat(jacobians), equality_pos
+    return element.cat(parts), jacobians, equality_pos
 
 
 def resolved(m: Model, d: Data, J: Tensor, R: Tensor) -> Tensor:
