@@ -13,6 +13,7 @@ from torch import Tensor
 from mjtorch import jit
 from mjtorch.cli import main
 from mjtorch.compiler.targets.cpu import native, room
+from mjtorch.compiler.targets.cpu.target import CpuTarget
 
 X = torch.rand(100, 4)
 
@@ -130,6 +131,22 @@ def test_what_does_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatc
         f(X)
     monkeypatch.setattr(room, "available", lambda: None)
     assert torch.equal(f(X)[0], X[:, :, None] * X[:, None])
+
+
+def large(x: Tensor) -> Tensor:
+    return x.outer(x).cumsum(0).cumsum(1).sum()
+
+
+def test_what_would_not_fit_is_refused_before_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "SMALL", 0)
+    monkeypatch.setattr(room, "available", lambda: 1000)
+    monkeypatch.setattr(CpuTarget, "build", lambda *_: pytest.fail("it is built"))
+    with pytest.raises(
+        MemoryError,
+        match=r"jit\(large\): \d+ worlds side by side need [\d,]+ bytes of scratch memory, but 1,000 are available; "
+        r"the largest arrays are for \S*test_threads.py:\d+, in large \([\d,]+ bytes\)",
+    ):
+        jit(large, strict=True)(torch.rand(100, 8))
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ SECONDS = 3.0  # simulated time of an episode, for a model of moderate size; lar
 # Bound on the steps of an episode times dofs and geoms: of the first, in which heaps have time to settle, and others.
 WORK, WORK_OF_OTHERS = 750_000, 150_000
 EPISODES = 6
+MARGIN = 2.2  # slots for each contact that is seen
+MOST = 0.6  # of all that may be: then there is room for all
 TO_FALL = 300  # steps: in fewer, heaps do not come to rest
 SETTLE = 0.1  # [s] after which a start in any position is forgotten
 POSES = 50  # random ones that are looked at, fewer of large models
@@ -62,7 +64,7 @@ class Observed(NamedTuple):
 
     def wanted(self, key: int | Key) -> int:
         """Of which there should be so many: what moves comes into more states than were seen."""
-        return max(2 * self.settled[key], self.placed[key]) + 4
+        return max(int(MARGIN * self.settled[key]), self.placed[key]) + 4
 
 
 class Capacity(NamedTuple):
@@ -81,10 +83,10 @@ def choose(
         mj_model: the model; it is not changed.
         candidates: condim -> the most contacts that its pairs can make at a time.
         pairs: those that may have fewer places than they are, of each kind.
-        capacity: the most contacts to keep, shared out by how many of each condim short rollouts show; not given: twice
-            as many as they show and four more, and of a model too large for them as many as there are geoms. Never more
-            than `candidates`, all of them if they are few. So it is with places, for the pairs that were seen near each
-            other, but at least `capacity`, and all where it would be half of them.
+        capacity: the most contacts to keep, shared out by how many of each condim short rollouts show; not given:
+            about twice as many as they show and four more, and of a model too large for them as many as there are
+            geoms; all where that would be most of them. Never more than `candidates`, all of them if they are few. So
+            it is with places, for the pairs that were seen near each other, but at least `capacity`.
     """
     total = sum(candidates.values())
     many = {kind: those for kind, those in pairs.items() if len(those.geom) > max(FEW, capacity or 0)}
@@ -93,12 +95,13 @@ def choose(
         return Capacity(dict(candidates) if enough else dict.fromkeys(candidates, capacity or 0), {})
     seen = observed(mj_model, candidates, many)
     places = {kind: max(seen.wanted(kind), capacity or 0) for kind in many}
-    places = {kind: count for kind, count in places.items() if 2 * count < len(many[kind].geom)}
+    places = {kind: count for kind, count in places.items() if count <= MOST * len(many[kind].geom)}
     if enough:
         return Capacity(dict(candidates), places)
     if capacity is None:
         least = mj_model.ngeom if _steps(mj_model, WORK) < TO_FALL else 0
-        return Capacity({dim: min(n, max(seen.wanted(dim), least)) for dim, n in candidates.items()}, places)
+        wanted = {dim: max(seen.wanted(dim), least) for dim in candidates}
+        return Capacity({dim: n if wanted[dim] > MOST * n else wanted[dim] for dim, n in candidates.items()}, places)
     return Capacity(_share(capacity, candidates, {dim: seen.settled[dim] for dim in candidates}), places)
 
 

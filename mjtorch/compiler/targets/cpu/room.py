@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import os
 import pathlib
+from collections import Counter
+
+from mjtorch.compiler.ir.nodes import SCRATCH, Program, Scatter, Store
+from mjtorch.compiler.ir.walk import walk
 
 # What is smaller is not looked into: to ask takes some time, and PyTorch allocates as much without asking.
 SMALL = 2**28
+# Bytes of an element, of one world; a mask takes as many as the widest number beside it at most.
+BYTES = {"f32": 4, "f64": 8, "i64": 8, "bool": 8}
+# So many lines are named as those that most memory is for.
+LINES = 3
 GROUPS, PROCESSES = pathlib.Path("/sys/fs/cgroup"), pathlib.Path("/proc")
 
 
@@ -25,6 +33,38 @@ def check(worlds: int, results: int, scratch: int, threads: int) -> None:
             f"{worlds} worlds need {results + scratch:,} bytes, {results:,} for results and {scratch:,} of scratch for "
             f"{threads} threads, but {free:,} are available; take {fewer}, fewer outputs or a smaller contact_capacity"
         )
+
+
+def check_program(name: str, program: Program, lanes: int) -> None:
+    """Refuse a function's program, before it is built, whose scratch memory for one thread does not fit.
+
+    Raises:
+        MemoryError: the machine, or the process's share of it, has less.
+    """
+    assert program.layout is not None, "memory is planned before a program is built"
+    sizes = program.layout.sizes.items()
+    scratch = sum(size * BYTES[dtype] * (lanes if kind == SCRATCH else 1) for (kind, dtype), size in sizes)
+    if scratch < SMALL:
+        return
+    free = available()
+    if free is not None and scratch > free:
+        raise MemoryError(
+            f"jit({name}): {lanes} worlds side by side need {scratch:,} bytes of scratch memory, but {free:,} are "
+            f"available; the largest arrays are for {_largest(program, lanes)}; a smaller contact_capacity, or fewer "
+            "geoms that may meet, take less"
+        )
+
+
+def _largest(program: Program, lanes: int) -> str:
+    """The lines that most memory is for."""
+    lines: Counter[str] = Counter()
+    seen = set()
+    for s in walk(program.body):
+        if isinstance(s, (Store, Scatter)) and s.buffer.kind == SCRATCH and s.buffer not in seen:
+            seen.add(s.buffer)
+            source = s.origin.source if s.origin else None
+            lines[str(source or "lines unknown")] += s.buffer.size * BYTES[s.buffer.dtype] * lanes
+    return ", ".join(f"{line} ({size:,} bytes)" for line, size in lines.most_common(LINES))
 
 
 def available() -> int | None:

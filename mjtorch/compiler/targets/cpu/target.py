@@ -9,7 +9,8 @@ import pathlib
 
 from mjtorch.compiler.ir.nodes import FLOAT64, Program
 from mjtorch.compiler.lowered import Lowered
-from mjtorch.compiler.passes import Pass
+from mjtorch.compiler.passes import Pass, Watch
+from mjtorch.compiler.targets.cpu import room
 from mjtorch.compiler.targets.cpu.build import flags, library, vector_bytes
 from mjtorch.compiler.targets.cpu.native import Build, Native
 from mjtorch.compiler.targets.cpu.pipeline import CPU
@@ -46,10 +47,19 @@ class CpuTarget(Target):
         """Those of a CPU."""
         return CPU
 
+    def lanes(self, program: Program) -> int:
+        """How many worlds are computed side by side."""
+        return 1 if self.few else vector_bytes() // (8 if _is_wide(program) else 4)
+
+    def schedule(self, lowered: Lowered, watch: Watch | None = None) -> Program:
+        """The program after all passes, if there is memory to run it."""
+        program = super().schedule(lowered, watch)
+        room.check_program(lowered.name, program, self.lanes(program))
+        return program
+
     def print(self, program: Program) -> Printed:
         """The C++ of a program."""
-        wide = any(b.dtype == FLOAT64 for b in [*program.inputs, *program.outputs, *program.constants])
-        lanes = 1 if self.few else vector_bytes() // (8 if wide else 4)
+        wide, lanes = _is_wide(program), self.lanes(program)
         source = print_program(program, parts=max(1, min(4, os.cpu_count() or 1)))
         options = (*flags(), f"-DN={lanes}", *(("-DWIDE",) if wide else ()))
         return Printed(source.parts, RUNTIME.read_text() + source.header, options, lanes)
@@ -68,3 +78,8 @@ class CpuTarget(Target):
         made = super().compile(lowered)
         assert isinstance(made, Native)
         return made
+
+
+def _is_wide(program: Program) -> bool:
+    """Whether it computes in double precision."""
+    return any(b.dtype == FLOAT64 for b in [*program.inputs, *program.outputs, *program.constants])
