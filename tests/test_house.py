@@ -29,6 +29,7 @@ ROOMS = (
     "linearize",
     "rollout",
     "envs",
+    "learn",
     "export",
     "models",
     "cli",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import mjtorch
-from mjtorch.cli import cache, compile as compile_command, debug, diagnose
+from mjtorch.cli import cache, compile as compile_command, debug, diagnose, train
 from mjtorch.cli.errors import USAGE_ERROR, UsageError
 
 INTERRUPTED = 130
@@ -45,7 +45,7 @@ for _type in (positive_int, natural_int):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line: `rollout`, `info`, `compile`, `diagnose`, `debug`, `cache`, `models`."""
+    """The command line: `rollout`, `train`, `info`, `compile`, `diagnose`, `debug`, `cache`, `models`."""
     parser: argparse.ArgumentParser = Parser(prog="mjtorch", description="MuJoCo physics in pure PyTorch.")
     parser.add_argument("--version", action="version", version=f"mjtorch {mjtorch.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -83,6 +83,7 @@ def build_parser() -> argparse.ArgumentParser:
     rollout.add_argument("--output", type=Path, default=Path("rollouts"), metavar="DIR", help="folder to write to")
     rollout.add_argument("--no-picture", action="store_true", help="write the trajectories only")
 
+    train.add_parser(commands, positive_int, natural_int)
     info = commands.add_parser(
         "info",
         help="show a model's sizes and whether all it uses is supported",
@@ -108,6 +109,8 @@ def run(args: argparse.Namespace) -> int:
         from mjtorch.cli import info
 
         return info.run(args)
+    if args.command == "train":
+        return train.run(args)
     if args.command == "compile":
         return compile_command.run(args)
     if args.command == "diagnose":

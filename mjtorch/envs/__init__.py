@@ -11,7 +11,7 @@ Wrappers are environments around environments. All of it compiles into one progr
 """
 
 from mjtorch.envs.env import Env, State, Task, Wrapper, reset, step, with_tensors
-from mjtorch.envs.make import make, names
+from mjtorch.envs.make import make, mj_model, names
 from mjtorch.envs.wrappers.action import ActionDelay, ActionNoise, ClipAction, RescaleAction
 from mjtorch.envs.wrappers.episode import AutoReset, EpisodeStatistics, TimeLimit, reset_where
 from mjtorch.envs.wrappers.normalize import Moments, NormalizeObservation, NormalizeReward
@@ -35,6 +35,7 @@ __all__ = [
     "TimeLimit",
     "Wrapper",
     "make",
+    "mj_model",
     "names",
     "reset",
     "reset_where",

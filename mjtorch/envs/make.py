@@ -3,8 +3,10 @@
 import difflib
 from typing import Any
 
+import mujoco
+
 from mjtorch.envs.env import with_tensors
-from mjtorch.envs.gymnasium.table import TASKS, load
+from mjtorch.envs.gymnasium.table import TASKS, load, read
 from mjtorch.envs.wrappers.episode import AutoReset, EpisodeStatistics, Mode, TimeLimit
 
 # Gymnasium's version of its tasks that these are.
@@ -33,10 +35,24 @@ def make(name: str, *, limit: int | None = None, mode: Mode = "next_step", **par
         TypeError: it has no such parameter.
         ModuleNotFoundError: Gymnasium is not installed.
     """
-    if name not in names():
-        close = difflib.get_close_matches(name, names(), cutoff=0.4) or names()
-        raise ValueError(f"make: there is no environment {name!r}; did you mean {' or '.join(close)}?")
-    base = name.removesuffix(VERSION)
+    base = _known(name)
     task = load(base, **parameters)
     limited = TimeLimit(env=task, limit=TASKS[base].steps if limit is None else limit)
     return with_tensors(AutoReset(env=EpisodeStatistics(env=limited), mode=mode))
+
+
+def mj_model(name: str) -> mujoco.MjModel:
+    """The model of an environment, as C MuJoCo has it, to render for example.
+
+    Raises:
+        ValueError: there is no such environment.
+    """
+    return read(_known(name))
+
+
+def _known(name: str) -> str:
+    """The name without its version."""
+    if name not in names():
+        close = difflib.get_close_matches(name, names(), cutoff=0.4) or names()
+        raise ValueError(f"make: there is no environment {name!r}; did you mean {' or '.join(close)}?")
+    return name.removesuffix(VERSION)

@@ -73,13 +73,18 @@ def load(
     )
     for unknown in sorted(set(parameters) - set(known)):
         raise TypeError(f"{name} has no parameter {unknown!r}; it has {', '.join(known)}, xml_file and frame_skip")
-    mj_model = mujoco.MjModel.from_xml_path(str(model_path(xml_file or entry.xml_file)))
+    mj_model = read(name, xml_file)
     if isinstance(parameters.get("main_body"), str):
         parameters["main_body"] = mj_model.body(parameters["main_body"]).id
     if entry.bodies:
         parameters["bodies"] = tuple(mj_model.body(body).id for body in entry.bodies)
     m = put_model(mj_model, device=device, dtype=dtype, contact_capacity=contact_capacity)
     return entry.task.of(m, frame_skip=frame_skip or entry.frame_skip, **parameters)
+
+
+def read(name: str, xml_file: str | None = None) -> mujoco.MjModel:
+    """The model of the task `name`, or another."""
+    return mujoco.MjModel.from_xml_path(str(model_path(xml_file or TASKS[name].xml_file)))
 
 
 def model_path(xml_file: str) -> Path:
