@@ -31,6 +31,7 @@ ROOMS = (
     "overflow",
     "render",
     "envs",
+    "learn",
     "export",
     "models",
     "view",

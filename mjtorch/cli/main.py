@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import mjtorch
-from mjtorch.cli import cache, compile as compile_command, debug, diagnose, view
+from mjtorch.cli import cache, compile as compile_command, debug, diagnose, train, view
 from mjtorch.cli.errors import USAGE_ERROR, UsageError
 from mjtorch.overflow import ACTIONS
 
@@ -67,7 +67,7 @@ for _type in (positive_int, natural_int, thread_int):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line: `rollout`, `view`, `info`, `compile`, `diagnose`, `debug`, `cache`, `models`."""
+    """The command line: `rollout`, `train`, `view`, `info`, `compile`, `diagnose`, `debug`, `cache`, `models`."""
     parser: argparse.ArgumentParser = Parser(prog="mjtorch", description="MuJoCo physics in pure PyTorch.")
     parser.add_argument("--version", action="version", version=f"mjtorch {mjtorch.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -113,6 +113,7 @@ def build_parser() -> argparse.ArgumentParser:
     rollout.add_argument("--camera", metavar="NAME", help="a camera of the model (default: its first, or a free one)")
     rollout.add_argument("--no-picture", action="store_true", help="write the trajectories only")
 
+    train.add_parser(commands, positive_int, natural_int)
     info = commands.add_parser(
         "info",
         help="show a model's sizes and whether all it uses is supported",
@@ -139,6 +140,8 @@ def run(args: argparse.Namespace) -> int:
         from mjtorch.cli import info
 
         return info.run(args)
+    if args.command == "train":
+        return train.run(args)
     if args.command == "compile":
         return compile_command.run(args)
     if args.command == "diagnose":
