@@ -69,8 +69,8 @@ def run(args: argparse.Namespace) -> int:
     print(f"checkpoint: {folder / CHECKPOINT}\ncurves: tensorboard --logdir {folder}")
     if not args.no_picture:
         time, qpos, qvel = (x[:, None].numpy(force=True) for x in (episodes.time, episodes.qpos, episodes.qvel))
-        drawn = picture.draw(envs.mj_model(run.task), time[..., 0, None], qpos, qvel, 0, folder / "episode")
-        print(f"picture: {drawn}")
+        drawn = picture.draw(envs.mj_model(run.task), time[..., 0, None], qpos, qvel, [0], folder / "episode")
+        print(f"picture: {drawn.file} ({drawn.what})")
     return 0
 
 
