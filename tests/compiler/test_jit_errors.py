@@ -202,7 +202,7 @@ def test_errors_of_the_function_are_its_own() -> None:
     "kwargs, args, message",
     [
         ({"in_dims": (0, 0)}, (X,), r"in_dims=\(0, 0\) does not fit the arguments"),
-        ({"in_dims": ("a",)}, (X,), "in_dims must be made of ints and None, got 'a'"),
+        ({"in_dims": ("a",)}, (X,), "in_dims must be an int, None, or a tree of them, got 'a'"),
         ({"in_dims": (None,)}, (X,), "no argument has a world axis; for one world use in_dims=None"),
         ({}, (X[0, 0],), r"x has shape \(\) and no axis 0 to count worlds; say None in in_dims"),
         ({"in_dims": 2}, (X,), r"x has shape \(3, 4\) and no axis 2"),
