@@ -25,6 +25,9 @@ def visits(m: Model, d: Data, slot: Tensor) -> Tensor:
     if not m.plan.constraint.contact.rank.shape[0]:
         return blocks
     order = c_order(m, d)
-    place = torch.zeros_like(order).scatter(0, order, torch.arange(1, len(order) + 1, device=order.device))
-    place = torch.where(slot < 0, 0, place[slot.clamp(min=0)])
-    return (place * len(blocks) + blocks).sort().indices
+    same = slot[:, None] == slot
+    size = (slot == torch.arange(len(order), device=slot.device)[:, None]).sum(1)
+    sizes = size[order]
+    start = torch.zeros_like(order).scatter(0, order, sizes.cumsum(0) - sizes + (slot < 0).sum())
+    place = torch.where(slot < 0, 0, start[slot.clamp(min=0)]) + same.tril(-1).sum(1)
+    return torch.zeros_like(blocks).scatter(0, place, blocks)

@@ -258,7 +258,10 @@ def test_matrices_whose_zeros_are_found() -> None:
     def gram(J: Tensor, w: Tensor, M: Tensor) -> Tensor:
         return torch.addmm(M, J.mT, w[:, None] * J)
 
-    factor = torch.linalg.cholesky_ex
+    def wide(J: Tensor) -> Tensor:
+        return torch.cat([J * (J > 0.5), J[::2]]).mT
+
+    factor, solve_triangular = torch.linalg.cholesky_ex, torch.linalg.solve_triangular
     # What has no factor is not to be looked at.
     known = lambda L, info: (torch.where(info == 0, L, 0.0), info)  # noqa: E731
     check(
@@ -271,6 +274,14 @@ def test_matrices_whose_zeros_are_found() -> None:
             "turned": lambda J, w, M: known(*factor(gram(J, w, M).flip(0, 1))),
             "turned twice": lambda J, w, M: known(*factor(gram(J, w, M).flip(0, 1).flip(0, 1))),
             "both": lambda J, w, M: (lambda H: (known(*factor(H)), known(*factor(H.flip(0, 1)))))(gram(J, w, M)),
+            "triangular": lambda J, w, M: (
+                solve_triangular(M + J[0] * J[1][:, None], wide(J), upper=False),
+                solve_triangular(M + J[0] * J[1][:, None], wide(J)[:, 1:].flip(1), upper=True),
+                solve_triangular(
+                    M + J[0] * J[1][:, None], torch.stack([wide(J), J.mT.repeat(1, 2)[:, :15]]), upper=True
+                ),
+                solve_triangular(M + J[2] * J[1][:, None], wide(J), upper=False, unitriangular=True),
+            ),
             "stack": lambda J, w, M: factor(torch.stack([M, 2 * M]).square() + 1)[0],
         },
         J,

@@ -420,6 +420,9 @@ def triangular(low: Lowering, a: View, b: Array, upper: bool, unit: bool = False
     if low.elements:
         return elements.triangular(low, a, b, upper, unit)
     out = low.alloc((*shape[:-2], columns, n), dtype)
+    if has_pattern(low, n) and may_skip(low, columns):
+        patterns.triangular(low, a, b, out, upper, unit)
+        return transposed(low, out)
 
     def one(batch: list[Index]) -> None:
         def entry(i: Index, j: Index) -> Expr:

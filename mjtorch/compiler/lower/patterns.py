@@ -12,13 +12,16 @@ from torch.fx import Node
 
 from mjtorch.compiler.ir.nodes import BOOL, INT, Assign, Call, Expr, FromIndex, Index, Load, Local, Number, Store
 from mjtorch.compiler.lower.lowering import Lowering, call
-from mjtorch.compiler.lower.sums import nonzero, zero
-from mjtorch.compiler.lower.values import Array, View
+from mjtorch.compiler.lower.sums import nonzero, some, zero
+from mjtorch.compiler.lower.values import Array, View, broadcast
 
 # Rows that share a list, and columns that are eliminated at a time.
 GROUP = 4
 # From this many columns on lists pay.
 MANY_COLUMNS = 20
+
+# How to look up an entry of a list, and how many there are.
+Listed = tuple[Callable[[Index], Index], Index]
 
 
 def any_of(flags: list[Expr]) -> Expr:
@@ -33,7 +36,7 @@ def update(
     low: Lowering,
     out: View,
     batch: list[Index],
-    listed: tuple[Callable[[Index], Index], Index],
+    listed: Listed,
     panel: View,
     factors: Callable[[Index], list[Expr]],
     op: str,
@@ -217,3 +220,71 @@ def cholesky(low: Lowering, a: Array) -> tuple[View, View]:
 
     low.nest(lead, one)
     return out, info
+
+
+def triangular(low: Lowering, a: View, b: Array, out: View, upper: bool, unit: bool) -> None:
+    """Solve `A X = B` for triangular matrices `A (..., n, n)` and columns `B (..., n, k)`: `out (..., k, n)`.
+
+    Each unknown, once known, is taken out of the others that have to do with it, in groups of columns. Columns that are
+    zero stay so.
+    """
+    lead, dtype = out.shape[:-2], out.dtype
+    columns, n = out.shape[-2:]
+
+    def one(batch: list[Index]) -> None:
+        def entry(i: Index, j: Index) -> Expr:
+            return broadcast(a, (*lead, n, n), [*batch, i, j])
+
+        def given(c: Index, i: Index) -> Expr:
+            return broadcast(b, (*lead, n, columns), [*batch, i, c])
+
+        def at(c: Index, i: Index) -> Expr:
+            return Load(out.buffer, out.address([*batch, c, i]))
+
+        def put(c: Index, i: Index, value: Expr) -> None:
+            low.emit(Store(out.buffer, out.address([*batch, c, i]), value))
+
+        def begin(group: list[Index]) -> None:
+            for c in group:
+                low.loop(n, lambda i, c=c: put(c, i, given(c, i)))
+
+        def is_there(group: list[Index]) -> Expr:
+            return any_of([some(low, n, lambda i, c=c: nonzero(given(c, i))) for c in group])
+
+        def turned(step: Index) -> Index:
+            return Index(n - 1) + step * -1 if upper else step
+
+        def unknown(i: Index, group: list[Index], inverse: Local | None, listed: Listed) -> None:
+            which, count = listed
+            scale = (lambda x: x) if inverse is None else (lambda x: call("mul", x, inverse, dtype=dtype))
+            values = [low.local(dtype, scale(at(c, i))) for c in group]
+
+            def take_out(q: Index) -> None:
+                k = turned(which(q))
+                factor = low.local(dtype, entry(k, i))
+                for c, value in zip(group, values, strict=True):
+                    put(c, k, call("sub", at(c, k), call("mul", factor, value, dtype=dtype), dtype=dtype))
+
+            for c, value in zip(group, values, strict=True):
+                put(c, i, value)
+            low.choose(any_of([nonzero(x) for x in values]), lambda: low.loop(count, take_out), lambda: None)
+
+        def row(step: Index) -> None:
+            i = turned(step)
+            listed = low.compact(n, lambda k: nonzero(entry(turned(k), i)), step + 1)
+            inverse = None if unit else low.local(dtype, Call("div", (Number(1.0, dtype), entry(i, i)), dtype))
+            low.loop(number, lambda q: unknown(i, group(groups(q)), inverse, listed))
+            if rest:
+                low.group(lambda: unknown(i, rest, inverse, listed))
+
+        def group(g: Index) -> list[Index]:
+            return [g * GROUP + t for t in range(GROUP)]
+
+        rest = [Index(c) for c in range(columns - columns % GROUP, columns)]
+        low.store(low.array(0.0), View(out.buffer, out.address([*batch, Index(), Index()]), out.axes[-2:]))
+        groups, number = low.compact(columns // GROUP, lambda g: is_there(group(g)))
+        low.loop(number, lambda q: begin(group(groups(q))))
+        begin(rest)
+        low.loop(n, row)
+
+    low.nest(lead, lambda batch: low.group(lambda: one(batch)))

@@ -28,7 +28,7 @@ Carry = tuple[Tensor, Tensor, Tensor]
 class Sliding(tree.Tree):
     """What a sweep reads, all constant.
 
-    W: (nefc, nv) J L^-1
+    W: (nefc, nv) J L^-1, of rows with friction; zero elsewhere
     b: (nefc,), frictionloss: (nefc,)
     friction: (nblock, 5) of each block's contact
     order: (nblock,) the active blocks, then filling; nactive: () how many they are
@@ -61,7 +61,11 @@ def solve_noslip(
     """
     plan, iterations = m.plan.noslip, m.opt.noslip_iterations
     order, nactive = active_first(p.active[plan.normal], visits)
-    W = linalg.ltl_half_solve(p.qLD, p.J.mT).mT
+    c = m.plan.constraint
+    rows = torch.arange(p.nefc, device=order.device)
+    rubs = ((rows >= c.ne) & (rows < c.ne + c.nf)) | (rows >= p.nefc - c.nc)
+    W = linalg.ltl_half_solve(p.qLD, torch.where(rubs[:, None], p.J, 0.0).mT).mT
+    velocity = linalg.ltl_half_solve(p.qLD, p.rows.transpose_times(force)[:, None])[:, 0]
     s = Sliding(W=W, b=efc_b, frictionloss=frictionloss, friction=friction[plan.slot], order=order, nactive=nactive)
     # The regulariser is left out from the first sweep on, which counts as a gain.
     regular = 0.5 * (p.R * force) @ force
@@ -77,7 +81,7 @@ def solve_noslip(
         )
 
     zero = torch.zeros_like(nactive)
-    last = while_loop(go_on, body, Progress(force=force, velocity=force @ W, niter=zero, done=zero > 0))
+    last = while_loop(go_on, body, Progress(force=force, velocity=velocity, niter=zero, done=zero > 0))
     return last.force, last.niter
 
 
