@@ -38,7 +38,7 @@ BOUNDED = ("plane-mesh", "box-box", *ITERATED)
 FAMILIES = tuple(dict.fromkeys(together(how.family) for how in SUPPORTED.values()))
 CORES = {PLANE: "plane", SPHERE: "sphere", CAPSULE: "capsule"}
 # Of more pairs of spheres and capsules than these, those near each other are looked at, in families of their own.
-MANY = 1000
+MANY = 250
 
 
 class Block(NamedTuple):
