@@ -5,10 +5,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mjtorch.math.shape import Boxes, apart, parts, reach
+from mjtorch.math.shape import Boxes, apart, apart_along_axes, parts, reach
 from mjtorch.math.vector import dot
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.collision import Family
+from mjtorch.model.plan.contact_capacity import CORES
 
 
 class Chosen(NamedTuple):
@@ -50,7 +51,10 @@ def chosen(family: Family, bound: Boxes, threshold: Tensor) -> Chosen:
     """
     if not family.bounded:
         return everything(family)
-    gap = above_planes(family, bound) if family.planes else apart(bound, *family.geom)
+    if family.planes:
+        gap = above_planes(family, bound)
+    else:
+        gap = (apart_along_axes if family.name in CORES else apart)(bound, *family.geom)
     near = gap <= threshold[family.candidate].detach()
     if not family.selects:
         return everything(family)._replace(near=near)

@@ -12,6 +12,7 @@ from mjtorch.collision.broad_phase import Chosen
 from mjtorch.collision.capsule_box import capsule_box
 from mjtorch.collision.contact_points import ContactPoints, Solid
 from mjtorch.collision.convex import Contacts, nearest, several, single
+from mjtorch.collision.core import capsule_capsule, sphere_capsule, sphere_sphere
 from mjtorch.collision.cylinder import sphere_cylinder
 from mjtorch.collision.height_field import field_contacts
 from mjtorch.collision.mesh_sdf import mesh_sdf_contacts
@@ -33,6 +34,9 @@ COLLIDERS: dict[str, Collider] = {
     "plane-cylinder": plane_cylinder,
     "plane-box": plane_box,
     "plane-mesh": plane_mesh,
+    "sphere-sphere": sphere_sphere,
+    "sphere-capsule": sphere_capsule,
+    "capsule-capsule": capsule_capsule,
     "sphere-cylinder": sphere_cylinder,
     "sphere-box": sphere_box,
     "capsule-box": capsule_box,

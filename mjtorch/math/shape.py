@@ -90,6 +90,11 @@ def apart(boxes: Boxes, one: Tensor, two: Tensor) -> Tensor:
     return torch.maximum(torch.maximum(by_one, by_two), by_world).amax(-1)
 
 
+def apart_along_axes(boxes: Boxes, one: Tensor, two: Tensor) -> Tensor:
+    """`apart`, (k,) [m], along the axes of the world alone."""
+    return ((boxes.pos[two] - boxes.pos[one]).abs() - boxes.world[one] - boxes.world[two]).amax(-1)
+
+
 def inside(shape: Shape, size: Tensor, point: Tensor) -> Tensor:
     """Whether points (..., 3) [m] are inside shapes of `size` (..., 3) [m]; bool (...) (mju_insideGeom)."""
     radius, z = size[..., 0], point[..., 2]

@@ -12,6 +12,7 @@ from mjtorch.collision import collision
 from mjtorch.collision.broad_phase import bounds
 from mjtorch.collision.support import assembled, support
 from mjtorch.math.shape import Boxes, apart
+from mjtorch.model.plan.contact_capacity import CORES
 
 KINDS = ("box", "ellipsoid", "cylinder", "capsule", "wedge", "sphere")
 
@@ -170,3 +171,21 @@ def test_compiled_derivatives():
     found = mjtorch.jit(torch.func.grad(depth), in_dims=(0, 0), strict=True)(worlds.geom_xpos, worlds)
     assert expected.abs().max() > 0
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("capacity", [None, 10**6])
+def test_many_round_geoms_have_the_contacts_of_c(capacity):
+    """So many pairs of spheres and capsules that only those near each other are looked at, or that all are."""
+    mj_model = cloud(("capsule", "sphere", "capsule"), 48, 0.18, margin=0.01)
+    m = double(mj_model, contact_capacity=capacity)
+    p = m.plan.collision
+    assert {family.name for family in p.families} == {*CORES}
+    assert not len(p.core_geom) and p.selects == (capacity is None)
+    for scale in (1.0, 1.1):
+        mj_data = placed(mj_model, scale)
+        # Two are parallel, and touch twice.
+        mj_data.geom_xmat[2] = mj_data.geom_xmat[0]
+        mj_data.geom_xpos[2] = mj_data.geom_xpos[0] + 0.1 * mj_data.geom_xmat[0].reshape(3, 3)[:, 0]
+        mujoco.mj_collision(mj_model, mj_data)
+        assert mj_data.ncon > 15 and max(by_pair(mj_data.contact.geom).values()) == 2
+        assert not assert_same_contacts(m, mj_data).warning.any()

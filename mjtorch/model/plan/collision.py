@@ -31,12 +31,14 @@ from mjtorch.model.plan.tensors import Tensors
 
 # Families that are collided by iteration, and those whose pairs take so much that, of many, the closest are chosen.
 ITERATED = ("convex", "sdf", "mesh-sdf")
-SELECTED = ("box-box", "capsule-box", *ITERATED)
+SELECTED = ("box-box", "capsule-box", *contact_capacity.CORES, *ITERATED)
 # Families of which it is asked which pairs are near each other: the others are spared much.
 BOUNDED = ("plane-mesh", "box-box", *ITERATED)
 # All families; and the parts of that of planes, spheres and capsules, by the type of the first geoms.
 FAMILIES = tuple(dict.fromkeys(together(how.family) for how in SUPPORTED.values()))
 CORES = {PLANE: "plane", SPHERE: "sphere", CAPSULE: "capsule"}
+# Of more pairs of spheres and capsules than these, those near each other are looked at, in families of their own.
+MANY = 250
 
 
 class Block(NamedTuple):
@@ -101,9 +103,9 @@ class CollisionPlan(tree.Tree):
     grouped by condim, each group in C's order. A group has as many slots as candidates, or fewer: then the closest are
     kept.
     Geometry is done family by family, in rows. Planes, spheres and capsules come first, all together: the rows [plane,
-    sphere, first of capsule, second of capsule]. Then come the other families, pair by pair. A family of many pairs has
-    fewer *places*: the pairs whose boxes along the axes of the world overlap get them, those that overlap most first;
-    others are known not to touch, or are counted as lost.
+    sphere, first of capsule, second of capsule]; but more than `MANY` pairs of spheres and capsules are families like
+    others. These come then, pair by pair. A family of many pairs has fewer *places*: the pairs whose boxes overlap get
+    them, those that overlap most first; others are known not to touch, or are counted as lost.
 
     contact_dim: static, `dim` of each contact slot
     groups: static, one (first candidate, candidates, slots) per condim
@@ -411,8 +413,13 @@ def _rows(candidates: Candidates) -> dict[str, np.ndarray]:
     family = _family_of(candidates.types)
     round = np.flatnonzero(family == FAMILIES.index(ROUND))
     rows = {part: round[candidates.types[round, 0] == kind] for kind, part in CORES.items()}
-    capsule = rows[CORES[CAPSULE]]
+    sphere, capsule = rows[CORES[SPHERE]], rows[CORES[CAPSULE]]
     rows[CORES[CAPSULE]] = capsule[np.argsort(candidates.nth[capsule], kind="stable")]
+    if len(sphere) + len(capsule) // 2 > MANY:
+        second = candidates.types[sphere, 1]
+        rows |= dict.fromkeys((CORES[SPHERE], CORES[CAPSULE]), np.zeros(0, dtype=np.int64))
+        parts = (sphere[second == SPHERE], sphere[second == CAPSULE], capsule)
+        rows |= {name: part for name, part in zip(contact_capacity.CORES, parts, strict=True) if len(part)}
     others = {name: np.flatnonzero(family == k) for k, name in enumerate(FAMILIES) if name != ROUND}
     # In the order in which they are met first.
     for name in sorted((name for name in others if len(others[name])), key=lambda name: int(others[name][0])):

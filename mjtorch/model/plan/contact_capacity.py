@@ -8,10 +8,12 @@ import mujoco
 import numpy as np
 import torch
 
-from mjtorch.math.shape import Boxes, apart, parts, reach
+from mjtorch.math.shape import Boxes, apart, apart_along_axes, parts, reach
 from mjtorch.model.option import DisableBit, EnableBit, Integrator
 from mjtorch.model.plan.mesh import hull_reach
 
+# Families of spheres and capsules, each pair of which is quickly collided: boxes along the axes of the world will do.
+CORES = ("sphere-sphere", "sphere-capsule", "capsule-capsule")
 # A model with no more candidates than this keeps them all: choosing among so few costs more than it saves. So it is
 # with the pairs of a family.
 FEW = 12
@@ -27,6 +29,7 @@ POSES = 50  # random ones that are looked at, fewer of large models
 SHARE = 0.9  # of these, whose contacts have slots
 HOLD = 0.2  # [s] that a random control is held
 EVERY = 0.02  # [s] from one look at the pairs to the next
+OFTEN = 50_000  # pairs; more of them are looked at more seldom
 DIVERGED = 1e8  # an acceleration above this ends the episode
 
 
@@ -43,8 +46,8 @@ Key = tuple[str, int]
 class Moment(NamedTuple):
     """What a short rollout passes through.
 
-    step: its number; at_start: geoms may still be in each other, because they were put there; is_pose: nothing moves,
-    and of `data` only positions and contacts hold
+    step: its number, or that of the pose; at_start: geoms may still be in each other, because they were put there
+    is_pose: nothing moves, and of `data` only positions and contacts hold
     """
 
     data: mujoco.MjData
@@ -121,17 +124,18 @@ def observed(mj_model: mujoco.MjModel, dims: Iterable[int], pairs: Mapping[Key, 
     """
     half, round, radius = parts(torch.tensor(mj_model.geom_type, dtype=torch.long), torch.tensor(mj_model.geom_size))
     half = half + torch.tensor(hull_reach(mj_model))
-    every = max(1, int(EVERY / mj_model.opt.timestep))
+    seldom = 1 + sum(len(those.geom) for those in pairs.values()) // OFTEN
+    every = seldom * max(1, int(EVERY / mj_model.opt.timestep))
     dims = list(dims)
     moving, start = np.zeros((2, len(dims) + len(pairs)))
     poses = []
     for data, step, at_start, is_pose in states(mj_model):
         count = np.zeros(len(moving))
         count[: len(dims)] = np.bincount(data.contact.dim, minlength=7)[dims]
-        if pairs and step % every == 0:
+        if pairs and step % (seldom if is_pose else every) == 0:
             pos, mat = torch.tensor(data.geom_xpos), torch.tensor(data.geom_xmat).unflatten(-1, (3, 3))
             boxes = Boxes(pos, mat, half + round + radius[:, None], reach(mat, half, round, radius))
-            count[len(dims) :] = [_overlapping(boxes, those) for those in pairs.values()]
+            count[len(dims) :] = [_overlapping(name, boxes, those) for (name, _), those in pairs.items()]
         if is_pose:
             poses.append(count)
         else:
@@ -158,12 +162,12 @@ def states(mj_model: mujoco.MjModel) -> Iterator[Moment]:
             yield Moment(data, step, episode >= EPISODES // 2 and data.time < SETTLE, False)
     rng = np.random.default_rng(episodes)
     data = mujoco.MjData(model)
-    for _ in range(min(POSES, _steps(model, WORK_OF_OTHERS)) if _bounded(model).any() else 0):
+    for number in range(min(POSES, _steps(model, WORK_OF_OTHERS)) if _bounded(model).any() else 0):
         _place_anywhere(model, data, rng)
         mujoco.mj_kinematics(model, data)
         mujoco.mj_comPos(model, data)
         mujoco.mj_collision(model, data)
-        yield Moment(data, 0, True, True)
+        yield Moment(data, number, True, True)
 
 
 def _steps(model: mujoco.MjModel, work: int) -> int:
@@ -171,9 +175,10 @@ def _steps(model: mujoco.MjModel, work: int) -> int:
     return max(1, int(min(np.ceil(SECONDS / model.opt.timestep), work / (model.nv + model.ngeom))))
 
 
-def _overlapping(boxes: Boxes, pairs: Pairs) -> int:
-    """How many pairs are near each other."""
-    return int((apart(boxes, *torch.from_numpy(pairs.geom.T)) <= torch.from_numpy(pairs.within)).sum())
+def _overlapping(family: str, boxes: Boxes, pairs: Pairs) -> int:
+    """How many pairs of a family are near each other."""
+    gap = (apart_along_axes if family in CORES else apart)(boxes, *torch.from_numpy(pairs.geom.T))
+    return int((gap <= torch.from_numpy(pairs.within)).sum())
 
 
 def _rollout(model: mujoco.MjModel, keyframe: int | None, seed: int, steps: int) -> Iterator[mujoco.MjData]:
