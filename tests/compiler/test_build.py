@@ -77,8 +77,35 @@ def test_what_is_no_compiler(asked_anew: None, monkeypatch: pytest.MonkeyPatch, 
 def test_no_compiler(asked_anew: None, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(BuildError, match=r"no C\+\+ compiler; install g\+\+ or clang\+\+, or set CXX"):
+    monkeypatch.setattr(build, "BUNDLED", "no_such_package")
+    with pytest.raises(
+        BuildError, match=r"no C\+\+ compiler; install g\+\+ or clang\+\+, or set CXX.*mjtorch\[compiler"
+    ):
         build.compiler()
+
+
+def test_a_package_brings_one(
+    real: str, asked_anew: None, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    """Used where there is no other, linked with the C library of this process."""
+    (tmp_path / "bundled").mkdir()
+    (tmp_path / "bundled" / "__init__.py").touch()
+    program = pathlib.Path(script(tmp_path / "bundled", f'shift; echo "$@" >> {tmp_path}/asked; exec {real} "$@"'))
+    program.rename(program.with_name("zig"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(build, "BUNDLED", "bundled")
+    monkeypatch.setenv("CXX", real)
+    assert build._find()[1] == build.LIBRARIES, "what the user says goes first"
+    monkeypatch.delenv("CXX")
+    monkeypatch.setattr(build, "CANDIDATES", ())
+    source = '#include <math.h>\nextern "C" double f(double x) { return lgamma(x); }'
+    _, library = build.library([source])
+    library.f.restype, library.f.argtypes = ctypes.c_double, [ctypes.c_double]
+    assert library.f(3.0) == pytest.approx(0.6931471805599453)
+    *_, linked = (tmp_path / "asked").read_text().splitlines()
+    assert linked.startswith("-fno-sanitize=undefined -shared")
+    if platform.system() == "Linux":
+        assert "-nostdlib" in linked and "libm.so" in linked and "libc.so" in linked
 
 
 def test_a_program_that_does_not_run(asked_anew: None, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:

@@ -7,9 +7,11 @@ import ctypes
 import dataclasses
 import errno
 import functools
+import importlib.util
 import os
 import pathlib
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -22,7 +24,10 @@ from mjtorch.compiler.cache import store as cache
 
 CANDIDATES = ("g++", "clang++", "c++")
 X86 = ("x86_64", "amd64", "i386", "i686")
-ADVICE = "install g++ or clang++, or set CXX to one"
+# A clang out of the package index, used where there is no other compiler.
+BUNDLED = "ziglang"
+ADVICE = 'install g++ or clang++, or set CXX to one, or pip install "mjtorch[compiler]"'
+LIBRARIES = ("-lm", "-lpthread")
 
 
 class BuildError(RuntimeError):
@@ -36,21 +41,23 @@ class Compiler:
     command: the program, and arguments that always come first (CXX="ccache g++")
     native: the options that make it use all that this CPU can do
     identity: its version and what it knows of this CPU; where they are equal, its results can be shared
+    libraries: what programs are linked with
     """
 
     command: tuple[str, ...]
     native: tuple[str, ...]
     identity: str
+    libraries: tuple[str, ...] = LIBRARIES
 
 
 @functools.cache
 def compiler() -> Compiler:
-    """The C++ compiler: `$CXX`, else g++, clang++ or c++.
+    """The C++ compiler: `$CXX`, else g++, clang++ or c++, else the one that `mjtorch[compiler]` brings.
 
     Raises:
         BuildError: there is none, or it does not run.
     """
-    command = _find()
+    command, libraries = _find()
     version = _run([*command, "--version"])
     for native in _native():
         try:
@@ -59,11 +66,13 @@ def compiler() -> Compiler:
             continue
         if "__cplusplus" not in features:
             break
-        return Compiler(command, native, "\0".join((*command, *native, version, features, platform.machine())))
+        identity = "\0".join((*command, *native, version, features, platform.machine()))
+        return Compiler(command, native, identity, libraries)
     raise BuildError(f"{' '.join(command)} is not a C++ compiler; {ADVICE}")
 
 
-def _find() -> tuple[str, ...]:
+def _find() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The command, and the libraries to link with."""
     given = os.environ.get("CXX")
     for candidate in [given] if given else CANDIDATES:
         try:
@@ -72,8 +81,25 @@ def _find() -> tuple[str, ...]:
             raise BuildError(f"CXX is {given!r}, which cannot be taken apart ({e}); {ADVICE}") from e
         path = shutil.which(program)
         if path is not None:
-            return path, *arguments
+            return (path, *arguments), LIBRARIES
+    found = None if given else importlib.util.find_spec(BUNDLED)
+    if found is not None and found.origin is not None:
+        # Undefined behaviour means what it means to other compilers, which do not stop at it.
+        return (str(pathlib.Path(found.origin).with_name("zig")), "c++", "-fno-sanitize=undefined"), _loaded()
     raise BuildError(f"CXX is {given!r}, which is not a program" if given else f"there is no C++ compiler; {ADVICE}")
+
+
+def _loaded() -> tuple[str, ...]:
+    """The C library of this process, by its files: so the bundled compiler need not build one, for a minute."""
+    try:
+        maps = pathlib.Path("/proc/self/maps").read_text()
+    except OSError:  # no Linux
+        return LIBRARIES
+    files = {line.split()[-1] for line in maps.splitlines() if "/" in line}
+    mine = sorted(
+        f for f in files if re.fullmatch(r"(libc|libm|libpthread)(\.so\.\d|-2\.\d+\.so)", f.rpartition("/")[2])
+    )
+    return ("-nostdlib", *mine) if mine else LIBRARIES
 
 
 def _native() -> tuple[tuple[str, ...], ...]:
@@ -126,7 +152,7 @@ def build(parts: Sequence[str], header: str, target: pathlib.Path, options: Sequ
         BuildError: with what the compiler said.
         OSError: the disk is full.
     """
-    command = compiler().command
+    command, libraries = compiler().command, compiler().libraries
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=cache.WORKSHOP, ignore_cleanup_errors=True) as folder:
 
         def one(k: int) -> pathlib.Path:
@@ -138,7 +164,7 @@ def build(parts: Sequence[str], header: str, target: pathlib.Path, options: Sequ
         with concurrent.futures.ThreadPoolExecutor(len(parts)) as pool:
             objects = list(pool.map(one, range(len(parts))))
         linked = pathlib.Path(folder, target.name)
-        _run([*command, "-shared", "-o", str(linked), *map(str, objects), "-lm", "-lpthread"])
+        _run([*command, "-shared", "-o", str(linked), *map(str, objects), *libraries])
         linked.replace(target)
 
 
