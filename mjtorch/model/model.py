@@ -2,12 +2,13 @@
 
 import dataclasses
 import textwrap
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.access import KINDS, Bound, Objects, bind
+from mjtorch.model.left_out import LeftOut, check_left_out
 from mjtorch.model.option import Option, Statistic
 from mjtorch.model.plan import Plan
 from mjtorch.model.settings import Settings
@@ -23,6 +24,7 @@ class Model(Objects, tree.Tree):
     changing them means another program. `plan` holds the index tensors and masks that follow from them, one part per
     room of the engine; they are made by `put_model` and never batched. `settings`: what C does not have, all off by
     default. `shapes`: of all numbers in one world, such as ("body_mass", (nbody,)) and ("opt.gravity", (3,)).
+    `left_out`: what was zero and is not in the program, so that `replace` refuses other numbers there.
 
     `names`: of the objects of each kind. `m.body("torso").mass`, `m.joint("knee").range` and so on are fields of single
     objects, `m.body("torso").set("mass", 3.0)` is a model that differs there, `d.body(m, "torso").xpos` is in a `Data`;
@@ -134,6 +136,7 @@ class Model(Objects, tree.Tree):
 
     names: tuple[tuple[str, ...], ...] = tree.field(static=True)
     shapes: tuple[tuple[str, Ints], ...] = tree.field(static=True)
+    left_out: LeftOut = tree.field(static=True)
 
     opt: Option
     stat: Statistic
@@ -267,6 +270,16 @@ class Model(Objects, tree.Tree):
     def fields(cls) -> tuple[dataclasses.Field, ...]:
         """The fields of this class."""
         return dataclasses.fields(cls)
+
+    def replace(self, /, **changes: Any) -> Self:
+        """A copy with some fields changed.
+
+        Raises:
+            TypeError: there is no such field.
+            ValueError: what was zero when the model was put, and was left out for that, is no longer.
+        """
+        check_left_out(self.left_out, self.shapes, changes)
+        return tree.replace(self, **changes)
 
     def bind(self, objects: Any) -> Bound:
         """Fields of objects of a `mujoco.MjSpec` or `MjModel`, one or a sequence of one kind, in this model."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.model import plan, settings, support
 from mjtorch.model.access import names_of
+from mjtorch.model.left_out import left_out
 from mjtorch.model.model import Model
 from mjtorch.model.option import Cone, Integrator, Option, Solver, Statistic
 from mjtorch.model.plan import sdf
@@ -19,7 +20,7 @@ from mjtorch.model.same_frame import local_frames
 from mjtorch.model.settings import Gradient, Substeps
 
 # Static fields that mjModel does not have in this form.
-MADE = ("names", "shapes")
+MADE = ("names", "shapes", "left_out")
 DTYPES = (torch.float32, torch.float64)
 
 
@@ -103,7 +104,8 @@ def put_model(
     checked = {name: x for name, x in subtrees.items() if name in ("opt", "stat")} | tensors
     shapes = tuple((path, tuple(x.shape)) for path, x in tree.leaves_with_path(checked))
     # Tracing gets the strides wrong of what is indexed by a tensor that is not row-major.
-    return tree.map(Tensor.contiguous, Model(**subtrees, **statics, **tensors, shapes=shapes, names=names_of(mj_model)))
+    made: dict[str, Any] = {"shapes": shapes, "names": names_of(mj_model), "left_out": left_out(mj_model)}
+    return tree.map(Tensor.contiguous, Model(**subtrees, **statics, **tensors, **made))
 
 
 def _choice(mj_model: mujoco.MjModel, name: str, kind: type[enum.IntEnum]) -> Any:

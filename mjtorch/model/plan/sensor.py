@@ -120,7 +120,7 @@ _READ_WORLD = {
 _DISTANCES = (SensorType.GEOMDIST, SensorType.GEOMNORMAL, SensorType.GEOMFROMTO)
 _APART = (SensorType.CONTACT, SensorType.RANGEFINDER, SensorType.TACTILE, *_DISTANCES, SensorType.USER)
 # Their cutoff says what they look for, and does not clip.
-_UNCLIPPED = (SensorType.CONTACT, SensorType.GEOMFROMTO)
+UNCLIPPED = (SensorType.CONTACT, SensorType.GEOMFROMTO)
 _AXES = (SensorType.FRAMEXAXIS, SensorType.FRAMEYAXIS, SensorType.FRAMEZAXIS)
 _VOLUMES = (SensorType.TOUCH, SensorType.INSIDESITE)
 # The type of the constraint rows that sensors of limits read.
@@ -269,7 +269,7 @@ class _StageBuilder:
                 self.add_frame(m.sensor_reftype[i], m.sensor_refid[i])
         fields = tuple(dict.fromkeys(name for name, _ in self.copied.values()))
         owner = np.repeat(np.arange(m.nsensor), m.sensor_dim)
-        cut = [i for i in self.sensors if m.sensor_cutoff[i] > 0 and m.sensor_type[i] not in _UNCLIPPED]
+        cut = [i for i in self.sensors if m.sensor_cutoff[i] > 0 and m.sensor_type[i] not in UNCLIPPED]
         here = np.isin(owner, cut)
         real = m.sensor_datatype[owner] == mujoco.mjtDataType.mjDATATYPE_REAL
         positive = m.sensor_datatype[owner] == mujoco.mjtDataType.mjDATATYPE_POSITIVE
