@@ -9,7 +9,7 @@ from mjtorch.math.shape import Boxes, apart, apart_along_axes, parts, reach
 from mjtorch.math.vector import dot
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.collision import Family
-from mjtorch.model.plan.contact_capacity import CORES
+from mjtorch.model.plan.contact_capacity import LIGHT
 
 
 class Chosen(NamedTuple):
@@ -54,7 +54,7 @@ def chosen(family: Family, bound: Boxes, threshold: Tensor) -> Chosen:
     if family.planes:
         gap = above_planes(family, bound)
     else:
-        gap = (apart_along_axes if family.name in CORES else apart)(bound, *family.geom)
+        gap = (apart_along_axes if family.name in LIGHT else apart)(bound, *family.geom)
     near = gap <= threshold[family.candidate].detach()
     if not family.selects:
         return everything(family)._replace(near=near)

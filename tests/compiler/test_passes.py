@@ -23,6 +23,7 @@ from mjtorch.compiler.passes.memory import plan_memory
 from mjtorch.compiler.passes.outline import outline, outline_for_warps
 from mjtorch.compiler.passes.parallelize import mergeable, parallelize
 from mjtorch.compiler.passes.scalarize import scalarize, scalarize_copies
+from mjtorch.compiler.passes.shrink import shrink_arrays
 from mjtorch.compiler.passes.warp_memory import hold_in_registers, plan_warp_memory
 from mjtorch.compiler.passes.zero_terms import skip_zero_terms
 from mjtorch.compiler.targets.cpu.pipeline import CPU
@@ -69,6 +70,62 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
           for i in 0..16:
             out0[i] = in0[i]
         """,
+    ),
+    "an array of which each iteration has a part to itself": (
+        shrink_arrays,
+        """
+        scratch s0: f64[15]
+        scratch s1: f64[5]
+        body:
+          for i in 0..5:
+            for j in 0..3:
+              s0[3*i+j] = sin(in0[3*i+j])
+            s1[i] = add(s0[3*i], s0[3*i+2])
+            for k in 0..3:
+              out0[3*i+k] = add(s0[[2,1,0][k]+3*i], s1[i])
+        """,
+        """
+        scratch s0: f64[3]
+        scratch s1: f64[1]
+        body:
+          for i in 0..5:
+            for j in 0..3:
+              s0[j] = sin(in0[3*i+j])
+            s1[0] = add(s0[0], s0[2])
+            for k in 0..3:
+              out0[3*i+k] = add(s0[[2,1,0][k]], s1[0])
+        """,
+    ),
+    "parts that are read before all of them is written": (
+        shrink_arrays,
+        """
+        scratch s0: f64[15]
+        scratch s1: f64[15]
+        scratch s2: f64[5]
+        body:
+          for i in 0..5:
+            for j in 0..2:
+              s0[3*i+j] = sin(in0[3*i+j])
+            for k in 0..3:
+              s1[3*i+k] = s0[3*i+k]
+              out0[3*i+k] = s1[3*i+2]
+            s2[i] = add(s2[i], 1.0)
+        """,
+        None,
+    ),
+    "parts that are written in some iterations only": (
+        shrink_arrays,
+        """
+        scratch s0: f64[5]
+        body:
+          for i in 0..5:
+            if lt(in0[i], 0.0):
+              s0[i] = in0[i]
+            else:
+              out0[i] = 0.0
+            out0[i] = s0[i]
+        """,
+        None,
     ),
     "loops over one range": (
         fuse_loops,

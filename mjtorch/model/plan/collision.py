@@ -31,14 +31,14 @@ from mjtorch.model.plan.tensors import Tensors
 
 # Families that are collided by iteration, and those whose pairs take so much that, of many, the closest are chosen.
 ITERATED = ("convex", "sdf", "mesh-sdf")
-SELECTED = ("box-box", "capsule-box", *contact_capacity.CORES, *ITERATED)
+SELECTED = ("box-box", "capsule-box", *ITERATED)
+# Of families whose pairs take little, the closest are chosen of more than so many.
+MANY = 250
 # Families of which it is asked which pairs are near each other: the others are spared much.
 BOUNDED = ("plane-mesh", "box-box", *ITERATED)
 # All families; and the parts of that of planes, spheres and capsules, by the type of the first geoms.
 FAMILIES = tuple(dict.fromkeys(together(how.family) for how in SUPPORTED.values()))
 CORES = {PLANE: "plane", SPHERE: "sphere", CAPSULE: "capsule"}
-# Of more pairs of spheres and capsules than these, those near each other are looked at, in families of their own.
-MANY = 250
 
 
 class Block(NamedTuple):
@@ -222,8 +222,8 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
     many = {
         (name, k): contact_capacity.Pairs(tried.geom[pairs], within(mj_model, tried)[pairs])
         for name, part in blocks.items()
-        if name in SELECTED
         for k, pairs in ((k, candidates.tried[_firsts(candidates, block)]) for k, block in part.items())
+        if name in SELECTED or (name in contact_capacity.LIGHT and len(pairs) > MANY)
     }
     room = contact_capacity.choose(mj_model, counts, many, capacity)
     together = np.concatenate([plane, sphere, capsule])

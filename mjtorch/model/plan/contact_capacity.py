@@ -12,8 +12,10 @@ from mjtorch.math.shape import Boxes, apart, apart_along_axes, parts, reach
 from mjtorch.model.option import DisableBit, EnableBit, Integrator
 from mjtorch.model.plan.mesh import hull_reach
 
-# Families of spheres and capsules, each pair of which is quickly collided: boxes along the axes of the world will do.
+# Families of spheres and capsules among themselves; and all whose pairs are quickly collided, so that boxes along the
+# axes of the world will do.
 CORES = ("sphere-sphere", "sphere-capsule", "capsule-capsule")
+LIGHT = ("sphere-box", "sphere-cylinder", *CORES)
 # A model with no more candidates than this keeps them all: choosing among so few costs more than it saves. So it is
 # with the pairs of a family.
 FEW = 12
@@ -177,7 +179,7 @@ def _steps(model: mujoco.MjModel, work: int) -> int:
 
 def _overlapping(family: str, boxes: Boxes, pairs: Pairs) -> int:
     """How many pairs of a family are near each other."""
-    gap = (apart_along_axes if family in CORES else apart)(boxes, *torch.from_numpy(pairs.geom.T))
+    gap = (apart_along_axes if family in LIGHT else apart)(boxes, *torch.from_numpy(pairs.geom.T))
     return int((gap <= torch.from_numpy(pairs.within)).sum())
 
 

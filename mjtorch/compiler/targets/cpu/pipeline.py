@@ -9,6 +9,7 @@ from mjtorch.compiler.passes.fuse import fuse_loops
 from mjtorch.compiler.passes.memory import plan_memory
 from mjtorch.compiler.passes.outline import outline
 from mjtorch.compiler.passes.scalarize import scalarize, scalarize_copies
+from mjtorch.compiler.passes.shrink import shrink_arrays
 from mjtorch.compiler.passes.zero_terms import skip_zero_terms
 
 CPU = (
@@ -18,6 +19,7 @@ CPU = (
     Pass("skip_zero_terms", skip_zero_terms, skips_zeros=True),
     Pass("branch_on_choices", branch_on_choices),
     Pass("eliminate_copies", eliminate_copies),
+    Pass("shrink_arrays", shrink_arrays),
     Pass("scalarize", scalarize),
     Pass("scalarize_copies", scalarize_copies),
     Pass("outline", outline),
