@@ -108,11 +108,13 @@ def resolved(m: Model, d: Data, J: Tensor, R: Tensor) -> Tensor:
     A body that turns about its centre of mass has no inverse weight there. A contact elsewhere on it gets the least R
     of all, 1e-15, and C balances forces of 1e16 N. Such rows are as good as rigid with `HARDNESS` of the inverse
     inertia that they push against, `max_k J_k^2 / M_kk` or more. All have the same R, as in C, or those that contradict
-    each other would find another balance.
+    each other would find another balance. What no dof answers to adds a cost that nothing can change, of 1e17 and more,
+    beside which single precision sees no other: such rows get R = 1.
     """
     least = HARDNESS * (J.square() / full_m(m, d).diagonal()).amax(1).detach()
     low = least > R
-    return torch.where(low, torch.where(low, least, 0.0).amax(), R)
+    R = torch.where(low, torch.where(low, least, 0.0).amax(), R)
+    return torch.where((least == 0) & (R < HARDNESS), 1.0, R)
 
 
 def exact_diagonal(m: Model, d: Data, J: Tensor) -> Tensor:

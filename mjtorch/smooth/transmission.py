@@ -88,7 +88,7 @@ def crank_rows(m: Model, d: Data, point: Tensor, motion: Tensor) -> tuple[Tensor
     p = m.plan.transmission
     crank, slider = d.site_xpos[p.crank_site], d.site_xpos[p.slider_site]
     axis, v = d.site_xmat[p.slider_site][:, :, 2], crank - slider
-    rod, gear = m.actuator_cranklength[p.crank], m.actuator_gear[p.crank, 0]
+    rod, gear = m.actuator_cranklength[m.plan.actuation.out_actuator[p.crank]], m.actuator_gear[p.crank, 0]
     along = dot(v, axis)
     square = along * along + rod * rod - dot(v, v)
     reaches = square > 0

@@ -19,6 +19,8 @@ from mjtorch.model.plan.tensors import Tensors
 # A body whose inverse weight is less than this part of what turning it adds at its geoms may make rigid rows: the
 # softest that C allows are 1e-4 of the weight, and the hardest that single precision resolves 1e-6 of the truth.
 RIGID = 0.01
+# mjMINVAL: C's least inverse weight.
+MIN_WEIGHT = 1e-15
 
 
 @tree.dataclass(kw_only=True)
@@ -165,7 +167,7 @@ class ConstraintPlan(tree.Tree):
     ne, nf, nl, nc: static, number of equality, friction, limit and contact rows
     all_spring: static, whether `spring` is 1 everywhere
     has_rigid_body: static, whether a geom lies so far from the axis that its body turns about, through the centre of
-        mass, that contacts with it are rigid to C
+        mass, that contacts with it are rigid to C; or a connect or weld does, or welds what cannot turn
     root: static, the root of the only kinematic tree that moves, -1 if there are several
     element: (nefc,) element of each row, in [equality, friction, limit, contact, friction of elliptic contacts]
     spring: (nelement,) 0 for elements without position: frictional dofs, tendons, friction of elliptic contacts
@@ -247,7 +249,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors, collision: CollisionPlan) -> 
         nl=nl,
         nc=nc,
         all_spring=bool(spring.all()),
-        has_rigid_body=_has_rigid_body(m),
+        has_rigid_body=_has_rigid_body(m) or _has_rigid_equality(m),
         root=roots.pop() if len(roots) == 1 else -1,
         element=b.make.ints([*eq_element, *range(len(equality.id), before), *(before + e for e in contact_element)]),
         spring=b.make.floats(spring, nelement),
@@ -268,6 +270,25 @@ def _has_rigid_body(m: mujoco.MjModel) -> bool:
     weight, turning = m.body_invweight0[body].T
     collides = (m.geom_contype | m.geom_conaffinity) != 0
     return bool((collides & (weight < RIGID * turning * arm * arm)).any())
+
+
+def _has_rigid_equality(m: mujoco.MjModel) -> bool:
+    """Whether a connect or weld is of bodies whose inverse weights are much less than at their anchors, or do not turn.
+
+    Such as the weld of a body on a slide: nothing answers to its rows of rotation, which C regularizes by 1e-15.
+    """
+    for k in np.flatnonzero(np.isin(m.eq_type, [int(mjtEq.mjEQ_CONNECT), int(mjtEq.mjEQ_WELD)])):
+        is_weld, data = m.eq_type[k] == mjtEq.mjEQ_WELD, m.eq_data[k]
+        objects = np.array([m.eq_obj1id[k], m.eq_obj2id[k]])
+        if m.eq_objtype[k] == mujoco.mjtObj.mjOBJ_SITE:
+            body, anchor = m.site_bodyid[objects], m.site_pos[objects]
+        else:
+            body, anchor = objects, np.stack([data[3:6], data[:3]] if is_weld else [data[:3], data[3:6]])
+        weight, turning = m.body_invweight0[body].T
+        arm = np.linalg.norm(anchor - m.body_ipos[body], axis=1)
+        if weight.sum() < RIGID * (turning * arm * arm).sum() or (is_weld and turning.sum() < MIN_WEIGHT):
+            return True
+    return False
 
 
 def _equality(b: _Builder) -> tuple[EqualityPlan, list[int], list[int]]:
