@@ -5,7 +5,8 @@ from typing import Any
 
 import mujoco
 
-from mjtorch.envs.env import with_tensors
+from mjtorch.envs.dm_control import table as suite
+from mjtorch.envs.env import Env, with_tensors
 from mjtorch.envs.gymnasium.table import TASKS, load, read
 from mjtorch.envs.wrappers.episode import AutoReset, EpisodeStatistics, Mode, TimeLimit
 
@@ -15,7 +16,7 @@ VERSION = "-v5"
 
 def names() -> tuple[str, ...]:
     """What `make` can make."""
-    return tuple(f"{name}{VERSION}" for name in TASKS)
+    return (*(f"{name}{VERSION}" for name in TASKS), *suite.TASKS)
 
 
 def make(name: str, *, limit: int | None = None, mode: Mode = "next_step", **parameters: Any) -> AutoReset:
@@ -24,20 +25,27 @@ def make(name: str, *, limit: int | None = None, mode: Mode = "next_step", **par
         env = mjtorch.envs.make("Ant-v5", healthy_reward=0.5, dtype=torch.float64)
 
     Args:
-        name: one of `names()`, Gymnasium's MuJoCo tasks; their models come out of the installed package `gymnasium`.
+        name: one of `names()`: Gymnasium's MuJoCo tasks, and those of dm_control's suite, such as "walker-run"; their
+            models come out of the installed packages `gymnasium` and `dm_control`.
         limit: steps after which an episode is truncated, if not those of the task.
         mode: when worlds whose episode is over begin another one; see `AutoReset`.
-        **parameters: Gymnasium's own, such as `forward_reward_weight`, `frame_skip` or `xml_file`; and `device`,
-            `dtype` and `contact_capacity` as for `put_model`.
+        **parameters: `device`, `dtype` and `contact_capacity` as for `put_model`; for Gymnasium's tasks also its own,
+            such as `forward_reward_weight`, `frame_skip` or `xml_file`.
 
     Raises:
         ValueError: there is no such environment.
         TypeError: it has no such parameter.
-        ModuleNotFoundError: Gymnasium is not installed.
+        ModuleNotFoundError: the package with its model is not installed.
     """
     base = _known(name)
-    task = load(base, **parameters)
-    limited = TimeLimit(env=task, limit=TASKS[base].steps if limit is None else limit)
+    task: Env
+    if base in suite.TASKS:
+        task = suite.load(base, **parameters)
+        usual = suite.steps(base, task.task)
+    else:
+        task, usual = load(base, **parameters), TASKS[base].steps
+    limit = usual if limit is None else limit
+    limited = task if limit is None else TimeLimit(env=task, limit=limit)
     return with_tensors(AutoReset(env=EpisodeStatistics(env=limited), mode=mode))
 
 
@@ -47,7 +55,8 @@ def mj_model(name: str) -> mujoco.MjModel:
     Raises:
         ValueError: there is no such environment.
     """
-    return read(_known(name))
+    base = _known(name)
+    return suite.read(base) if base in suite.TASKS else read(base)
 
 
 def _known(name: str) -> str:

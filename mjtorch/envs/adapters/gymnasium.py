@@ -18,7 +18,7 @@ from mjtorch.envs.adapters.worlds import Worlds
 from mjtorch.envs.env import Env, State
 from mjtorch.envs.gymnasium.table import TASKS
 from mjtorch.envs.make import VERSION, make
-from mjtorch.envs.wrappers.episode import AutoReset
+from mjtorch.envs.wrappers.episode import AutoReset, EpisodeStatistics, TimeLimit
 
 try:
     import gymnasium
@@ -184,7 +184,10 @@ def make_vec(
 
 def make_single(name: str, *, backend: str = "auto", threads: int | None = None, **parameters: Any) -> SingleEnv:
     """One world of a task: what `gymnasium.make("mjtorch/NAME")` calls, which puts its own time limit around."""
-    return SingleEnv(make(name, **parameters).task, backend=backend, threads=threads)
+    env: Any = make(name, **parameters)
+    while isinstance(env, AutoReset | EpisodeStatistics | TimeLimit):
+        env = env.env
+    return SingleEnv(env, backend=backend, threads=threads)
 
 
 def register() -> None:
