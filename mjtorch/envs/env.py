@@ -179,6 +179,11 @@ class Task(Env):
         """
         return (*STATE, "ctrl", *checked_names(self.reads, type(self).__name__))
 
+    @property
+    def carried(self) -> tuple[str, ...]:
+        """Fields of `Data` that go from one time step to the next."""
+        return tuple(name for name in self.fields if name != "ctrl")
+
     def with_model(self, m: Model) -> Self:
         """The same with another model, which may have other contact slots."""
         return self.replace(m=m, rest=resized(m, self.rest))
@@ -243,7 +248,7 @@ class Task(Env):
             return {name: known[name] for name in wanted}
 
         d = d.replace(ctrl=ctrl)
-        changed = {name: getattr(d, name) for name in self.fields if name != "ctrl"}
+        changed = {name: getattr(d, name) for name in self.carried}
         trips = torch.arange(self.frame_skip, device=d.qpos.device)
         changed, _ = scan(trip, changed, trips, unroll=False)
         return d.replace(**changed)

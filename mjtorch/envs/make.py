@@ -5,7 +5,8 @@ from typing import Any
 
 import mujoco
 
-from mjtorch.envs.env import check_count, with_tensors
+from mjtorch.envs.dm_control import table as suite
+from mjtorch.envs.env import Env, check_count, with_tensors
 from mjtorch.envs.gymnasium.table import TASKS, load, mj_model_of
 from mjtorch.envs.wrappers.episode import MODES, AutoReset, EpisodeStatistics, Mode, TimeLimit
 
@@ -15,7 +16,7 @@ VERSION = "-v5"
 
 def names() -> tuple[str, ...]:
     """What `make` can make."""
-    return tuple(f"{name}{VERSION}" for name in TASKS)
+    return (*(f"{name}{VERSION}" for name in TASKS), *suite.TASKS)
 
 
 def make(name: str, *, limit: int | None = None, mode: Mode = "next_step", **parameters: Any) -> AutoReset:
@@ -24,24 +25,31 @@ def make(name: str, *, limit: int | None = None, mode: Mode = "next_step", **par
         env = mjtorch.envs.make("Ant-v5", healthy_reward=0.5, dtype=torch.float64)
 
     Args:
-        name: one of `names()`, Gymnasium's MuJoCo tasks; their models come out of the installed package `gymnasium`.
+        name: one of `names()`: Gymnasium's MuJoCo tasks, and those of dm_control's suite, such as "walker-run"; their
+            models come out of the installed packages `gymnasium` and `dm_control`.
         limit: steps after which an episode is truncated, if not those of the task.
         mode: when worlds whose episode is over begin another one; see `AutoReset`.
-        **parameters: Gymnasium's own, such as `forward_reward_weight`, `frame_skip` or `xml_file`; and `device`,
-            `dtype` and `contact_capacity` as for `put_model`.
+        **parameters: `device`, `dtype` and `contact_capacity` as for `put_model`; for Gymnasium's tasks also its own,
+            such as `forward_reward_weight`, `frame_skip` or `xml_file`.
 
     Raises:
         ValueError: there is no such environment, or no such mode, or a number makes no sense.
         TypeError: it has no such parameter.
-        ModuleNotFoundError: Gymnasium is not installed.
+        ModuleNotFoundError: the package with its model is not installed.
     """
     if mode not in MODES:
         raise ValueError(f"make: mode must be one of {', '.join(MODES)}, got {mode!r}")
     base = _base("make", name)
-    task = load(base, **parameters)
+    task: Env
+    if base in suite.TASKS:
+        task = suite.load(base, **parameters)
+        usual = suite.steps(base, task.task)
+    else:
+        task, usual = load(base, **parameters), TASKS[base].steps
     if limit is not None:
         check_count("make", "limit", limit)
-    limited = TimeLimit(env=task, limit=TASKS[base].steps if limit is None else limit)
+    limit = usual if limit is None else limit
+    limited = task if limit is None else TimeLimit(env=task, limit=limit)
     return with_tensors(AutoReset(env=EpisodeStatistics(env=limited), mode=mode))
 
 
@@ -57,7 +65,8 @@ def mj_model(name: str, *, xml_file: str | None = None, **_: Any) -> mujoco.MjMo
         ValueError: there is no such environment.
         ModuleNotFoundError: Gymnasium is not installed.
     """
-    return mj_model_of(_base("mj_model", name), xml_file)
+    base = _base("mj_model", name)
+    return suite.read(base) if base in suite.TASKS else mj_model_of(base, xml_file)
 
 
 def _base(caller: str, name: str) -> str:

@@ -148,7 +148,7 @@ def test_episodes_start_as_gymnasiums_do() -> None:
 
 
 def test_make_puts_limits_and_resets_around() -> None:
-    assert envs.names() == tuple(f"{name}-v5" for name in sorted(TASKS))
+    assert envs.names()[: len(TASKS)] == tuple(f"{name}-v5" for name in sorted(TASKS))
     for name in ("Reacher", "Pusher", "Swimmer"):
         env = envs.make(f"{name}-v5", mode="same_step", frame_skip=3)
         limit = gymnasium.spec(f"{name}-v5").max_episode_steps

@@ -19,7 +19,7 @@ from mjtorch.envs.adapters.worlds import Worlds
 from mjtorch.envs.env import Env, State
 from mjtorch.envs.gymnasium.table import TASKS
 from mjtorch.envs.make import VERSION, make, mj_model
-from mjtorch.envs.wrappers.episode import AutoReset
+from mjtorch.envs.wrappers.episode import AutoReset, EpisodeStatistics, TimeLimit
 
 try:
     import gymnasium
@@ -258,7 +258,10 @@ def make_single(
 ) -> SingleEnv:
     """One world of a task: what `gymnasium.make("mjtorch/NAME")` calls, which puts its own time limit around."""
     pictures = chosen_pictures(name, render_mode, width, height, camera_name, parameters)
-    return SingleEnv(make(name, **parameters).task, pictures=pictures, backend=backend, threads=threads)
+    env: Any = make(name, **parameters)
+    while isinstance(env, AutoReset | EpisodeStatistics | TimeLimit):
+        env = env.env
+    return SingleEnv(env, pictures=pictures, backend=backend, threads=threads)
 
 
 def register() -> None:
