@@ -16,6 +16,7 @@ Shape = tuple[int | str, ...]
 # What mjModel, mjData, mjOption and mjContact do not have, or mean otherwise.
 OURS = {
     "Model.shapes": "the shape of each number in one world",
+    "Model.left_out": "which elements of which numbers were zero when the model was put, and are not in the program",
     "Model.plan": "index tables and masks that follow from the structure; made by `put_model`",
     "Model.settings": "what C does not have: `Gradient`, `Substeps`",
     "Model.sdf_grid": "values of signed distance fields, at the corners of their octrees' smallest cells [m]",
