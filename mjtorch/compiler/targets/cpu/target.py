@@ -7,7 +7,7 @@ import dataclasses
 import os
 import pathlib
 
-from mjtorch.compiler.ir.nodes import FLOAT64, Program
+from mjtorch.compiler.ir.nodes import BOOL, FLOAT32, FLOAT64, INT, SCRATCH, Program
 from mjtorch.compiler.lowered import Lowered
 from mjtorch.compiler.passes import Pass
 from mjtorch.compiler.targets.cpu.build import flags, library, vector_bytes
@@ -16,6 +16,11 @@ from mjtorch.compiler.targets.cpu.pipeline import CPU
 from mjtorch.compiler.targets.cpu.printer import print_program
 from mjtorch.compiler.targets.target import Target
 
+# Bytes of a lane's numbers, and how many of a tile's no cache holds that is close.
+BYTES = {FLOAT32: 4, FLOAT64: 8, INT: 8, BOOL: 4}
+LARGE = 4 * 2**20
+# Bytes of the registers that have halves that are as quick.
+WIDE = 64
 RUNTIME = pathlib.Path(__file__).with_name("runtime.h")
 
 
@@ -49,7 +54,7 @@ class CpuTarget(Target):
     def print(self, program: Program) -> Printed:
         """The C++ of a program."""
         wide = any(b.dtype == FLOAT64 for b in [*program.inputs, *program.outputs, *program.constants])
-        lanes = 1 if self.few else vector_bytes() // (8 if wide else 4)
+        lanes = 1 if self.few else lanes_for(program, 8 if wide else 4)
         source = print_program(program, parts=max(1, min(4, os.cpu_count() or 1)))
         options = (*flags(), f"-DN={lanes}", *(("-DWIDE",) if wide else ()))
         return Printed(source.parts, RUNTIME.read_text() + source.header, options, lanes)
@@ -68,3 +73,14 @@ class CpuTarget(Target):
         made = super().compile(lowered)
         assert isinstance(made, Native)
         return made
+
+
+def lanes_for(program: Program, size: int) -> int:
+    """How many worlds side by side, in numbers of `size` bytes: as many as registers hold, or as half of a wide one.
+
+    Where memory is what is waited for fewer worlds need less of it, and more of what is zero is so in all of them.
+    """
+    lanes = vector_bytes() // size
+    assert program.layout is not None, "a program is printed once its memory is planned"
+    memory = sum(n * BYTES[dtype] for (space, dtype), n in program.layout.sizes.items() if space == SCRATCH)
+    return lanes // 2 if vector_bytes() == WIDE and lanes * memory > LARGE else lanes
