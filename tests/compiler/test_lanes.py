@@ -13,8 +13,10 @@ from mjtorch.compiler.ir.walk import bodies, walk
 from mjtorch.compiler.lowered import Lowered
 from mjtorch.compiler.passes import run_passes
 from mjtorch.compiler.passes.scalarize import is_walk
-from mjtorch.compiler.targets.cpu.build import BuildError, compiler
+from mjtorch.compiler.targets.cpu import target
+from mjtorch.compiler.targets.cpu.build import BuildError, compiler, vector_bytes
 from mjtorch.compiler.targets.cpu.pipeline import CPU
+from mjtorch.compiler.targets.cpu.target import lanes_for
 from mjtorch.control_flow import fori_loop, while_loop
 
 try:
@@ -201,3 +203,14 @@ def test_triangular_solves_of_columns_that_are_zero_in_some_worlds():
     B = torch.randn(5, 4, 20, dtype=torch.float64) * (torch.rand(5, 1, 20) < 0.3)
     B[:, :, ::3] = 0
     torch.testing.assert_close(jit(solve, in_dims=0, strict=True)(A, B), torch.vmap(solve)(A, B))
+
+
+def test_large_programs_have_half_the_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where registers are wide enough; what they compute stays the same."""
+    f = lambda x: (x.cumsum(0) @ x).sin()  # noqa: E731
+    x = torch.linspace(-1, 1, 19 * SIZE, dtype=torch.float64).reshape(19, SIZE)
+    program = run_passes(jit(f, strict=True).lower(x).program, CPU)
+    many = lanes_for(program, 8)
+    monkeypatch.setattr(target, "LARGE", 0)
+    assert lanes_for(program, 8) == (many // 2 if vector_bytes() == target.WIDE else many)
+    torch.testing.assert_close(jit(f, strict=True)(x), torch.vmap(f)(x))

@@ -25,7 +25,7 @@ from mjtorch.compiler.ir.nodes import (
 )
 from mjtorch.compiler.lower import elements, patterns
 from mjtorch.compiler.lower.lowering import Lowering, call, rule
-from mjtorch.compiler.lower.shape import take_axes, whole
+from mjtorch.compiler.lower.shape import fix, take_axes, whole
 from mjtorch.compiler.lower.sums import MANY_ROWS, accumulate, may_skip, nonzero, nonzero_rows, some, zero
 from mjtorch.compiler.lower.values import Array, Lazy, Value, View, broadcast
 
@@ -235,7 +235,7 @@ def _mm(low: Lowering, node: Node, x: Value, y: Value) -> Array:
 
 
 @rule("mv")
-def _mv(low: Lowering, node: Node, x: Value, y: Value) -> View:
+def _mv(low: Lowering, node: Node, x: Value, y: Value) -> Array:
     shape = tuple(node.meta["val"].shape)
     if is_sparse(low, x):
         b = low.array(y)
@@ -246,6 +246,9 @@ def _mv(low: Lowering, node: Node, x: Value, y: Value) -> View:
             low, a.shape[1], lambda k: a.at([Index(), k]), lambda k: b.at([k]), low.alloc(shape, b.dtype)
         )
     b = low.stored(b) if isinstance(b, Lazy) and b.cost > 0 else b
+    if a.shape[1] > a.shape[0] and may_skip(low, a.shape[1]) and not low.elements:
+        row = take_axes(low, b, [None, whole(b, 0)])
+        return fix(low, matrix_product(low, row, transposed(low, a)), 0, 0)
     return product(low, a, b, shape, a.shape[1], lambda i, k: [i[0], k], lambda i, k: [k])
 
 

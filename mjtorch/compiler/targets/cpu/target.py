@@ -7,7 +7,7 @@ import dataclasses
 import os
 import pathlib
 
-from mjtorch.compiler.ir.nodes import FLOAT64, Program
+from mjtorch.compiler.ir.nodes import FLOAT64, SCRATCH, Program
 from mjtorch.compiler.lowered import Lowered
 from mjtorch.compiler.passes import Pass, Watch
 from mjtorch.compiler.targets.cpu import room
@@ -17,6 +17,9 @@ from mjtorch.compiler.targets.cpu.pipeline import CPU
 from mjtorch.compiler.targets.cpu.printer import print_program
 from mjtorch.compiler.targets.target import Target
 
+LARGE = 4 * 2**20
+# Bytes of the registers that have halves that are as quick.
+WIDE = 64
 RUNTIME = pathlib.Path(__file__).with_name("runtime.h")
 
 
@@ -49,7 +52,7 @@ class CpuTarget(Target):
 
     def lanes(self, program: Program) -> int:
         """How many worlds are computed side by side."""
-        return 1 if self.few else vector_bytes() // (8 if _is_wide(program) else 4)
+        return 1 if self.few else lanes_for(program, 8 if _is_wide(program) else 4)
 
     def schedule(self, lowered: Lowered, watch: Watch | None = None) -> Program:
         """The program after all passes, if there is memory to run it."""
@@ -83,3 +86,14 @@ class CpuTarget(Target):
 def _is_wide(program: Program) -> bool:
     """Whether it computes in double precision."""
     return any(b.dtype == FLOAT64 for b in [*program.inputs, *program.outputs, *program.constants])
+
+
+def lanes_for(program: Program, size: int) -> int:
+    """How many worlds side by side, in numbers of `size` bytes: as many as registers hold, or as half of a wide one.
+
+    Where memory is what is waited for fewer worlds need less of it, and more of what is zero is so in all of them.
+    """
+    lanes = vector_bytes() // size
+    assert program.layout is not None, "a program is printed once its memory is planned"
+    memory = sum(n * room.BYTES[dtype] for (space, dtype), n in program.layout.sizes.items() if space == SCRATCH)
+    return lanes // 2 if vector_bytes() == WIDE and lanes * memory > LARGE else lanes
