@@ -17,13 +17,13 @@ from mjtorch.model.plan.mesh import hull_reach
 CORES = ("sphere-sphere", "sphere-capsule", "capsule-capsule")
 LIGHT = ("sphere-box", "sphere-cylinder", *CORES)
 # A model with no more candidates than this keeps them all: choosing among so few costs more than it saves. So it is
-# with the pairs of a family.
-FEW = 12
+# with so many pairs of a family.
+FEW, FEW_PAIRS = 12, 32
 SECONDS = 3.0  # simulated time of an episode, for a model of moderate size; larger models get less
 # Bound on the steps of an episode times dofs and geoms: of the first, in which heaps have time to settle, and others.
 WORK, WORK_OF_OTHERS = 750_000, 150_000
 EPISODES = 6
-MARGIN = 2.2  # slots for each contact that is seen
+MARGIN, PLACED = 2.2, 1.25  # slots for each contact that is seen in motion, and where geoms were put into each other
 MOST = 0.6  # of all that may be: then there is room for all
 TO_FALL = 300  # steps: in fewer, heaps do not come to rest
 SETTLE = 0.1  # [s] after which a start in any position is forgotten
@@ -69,7 +69,7 @@ class Observed(NamedTuple):
 
     def wanted(self, key: int | Key) -> int:
         """Of which there should be so many: what moves comes into more states than were seen."""
-        return max(int(MARGIN * self.settled[key]), self.placed[key]) + 4
+        return int(max(MARGIN * self.settled[key], PLACED * self.placed[key])) + 4
 
 
 class Capacity(NamedTuple):
@@ -94,7 +94,7 @@ def choose(
             it is with places, for the pairs that were seen near each other, but at least `capacity`.
     """
     total = sum(candidates.values())
-    many = {kind: those for kind, those in pairs.items() if len(those.geom) > max(FEW, capacity or 0)}
+    many = {kind: those for kind, those in pairs.items() if len(those.geom) > max(FEW_PAIRS, capacity or 0)}
     enough = total <= (FEW if capacity is None else capacity)
     if not many and (enough or (capacity is not None and len(candidates) == 1)):
         return Capacity(dict(candidates) if enough else dict.fromkeys(candidates, capacity or 0), {})
