@@ -26,7 +26,7 @@ PAGES = sorted(FOLDER.rglob("*.md"))
 GUIDES = [page for page in PAGES if "```python" in page.read_text()]
 # What comes before code that is only read.
 NOT_RUN = "<!-- not run:"
-BLOCK = re.compile(r"(?:^(<!-- not run:.*) -->\n)?^```python\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"(?:^(<!-- not run:[^\n]*) -->\n)?^```python\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
 
 # What newcomers search for, and where they should end.
 QUESTIONS = {

@@ -216,6 +216,7 @@ def test_policies_in_files(cart: mujoco.MjModel, tmp_path: Path) -> None:
 @pytest.fixture
 def pages() -> Iterator[list[page.Viewer]]:
     """Those that are to be closed."""
+    pytest.importorskip("viser", reason='pip install "mjtorch[view]"')
     made: list[page.Viewer] = []
     yield made
     for viewer in made:
@@ -313,6 +314,7 @@ def error_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 def test_errors_are_one_line(
     cart: mujoco.MjModel, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("viser", reason='pip install "mjtorch[view]"')
     model = tmp_path / "cart.xml"
     model.write_text(CART)
     cart_xml = str(model)
