@@ -103,7 +103,7 @@ from mjtorch.smooth.transmission import transmission
 from mjtorch.tree import batch, summary
 from mjtorch.view import Viewer, ViewError, view
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "BiasType",

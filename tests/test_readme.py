@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+import mjtorch
 from mjtorch.model import support
 from mjtorch.model.relatives import RELATIVES
 
 ROOT = Path(__file__).parents[1]
+CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
 README = (ROOT / "README.md").read_text()
 MAX_LINES = 100
 
@@ -58,3 +60,20 @@ def test_requirements_are_those_of_the_package() -> None:
     keys = {"Python": "Python", "PyTorch": "torch", "MuJoCo": "mujoco"}
     assert {name: required[keys[name]] for name, _ in versions} == {name: f">={v}" for name, v in versions}
     assert len(versions) == len(keys)
+
+
+def test_the_page_on_a_package_index_links_to_no_file() -> None:
+    """Nor does it tell to install a folder."""
+    hook = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["metadata"]["hooks"]
+    page = README
+    for change in hook["fancy-pypi-readme"]["substitutions"]:
+        page = re.sub(change["pattern"], change["replacement"], page)
+    assert re.search(r"\]\((?!https://)", README) and not re.search(r"\]\((?!https://)", page)
+    assert "pip install -e" in README and "pip install -e" not in page
+    assert 'pip install "mjtorch[test]"' in page and page.count("https://") == README.count("https://")
+
+
+def test_the_version_is_said_alike() -> None:
+    (dated,) = re.findall(rf"^## \[{re.escape(mjtorch.__version__)}\] - (\S+)$", CHANGELOG, flags=re.MULTILINE)
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"version: {mjtorch.__version__}\n" in citation and f"date-released: {dated}\n" in citation
