@@ -31,6 +31,10 @@ from mjtorch.model.plan.mesh import Hulls
 LAG = 0.02
 # How far, relative to the size of the smaller shape, points may be from where the normal says that they are.
 TOUCH = 1e-4
+# Cosine of the angle between the normal where shapes are nearest and that of a patch where they touch.
+ALONG = 0.98
+# How much less deep that may be where they differ, relative to the size of the smaller shape.
+SLACK = 0.01
 # How closely, relative to their size, a polytope is fitted to shapes with a normal everywhere, before Newton's method.
 CLOSELY = 2e-3
 
@@ -104,7 +108,12 @@ def several(shape1: Core, shape2: Core, found: Closest, margin: Tensor, hulls: H
 
     pairs = shape1, shape2, found, margin
     patch: Patch = each(patches, pairs, where=near, otherwise=lambda x: no_patch(x[-1]))
-    is_patch = patch.exists[:, :1] & near[:, None]
+    # Features found from a corner may be parallel and yet not what touches there: the normal is another one then, and
+    # the points are less deep than the shapes.
+    along = dot(patch.normal, one.normal, keepdim=True) > ALONG
+    least = torch.where(patch.exists, patch.dist, torch.inf).amin(1, keepdim=True)
+    slack = SLACK * (torch.minimum(shape1.extent, shape2.extent)[:, None] - one.dist).clamp(min=0)
+    is_patch = patch.exists[:, :1] & near[:, None] & (along | (least <= one.dist + slack))
     only = torch.arange(patch.exists.shape[1], device=margin.device) == 0
     return Contacts(
         torch.where(is_patch, patch.dist, one.dist),

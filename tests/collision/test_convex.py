@@ -133,6 +133,10 @@ def test_depth_is_the_least_overlap(first, second):
     assert off.sum() < 0.02 * inside.sum() and (depth[off] > 0.12).all()
 
 
+# How far from the overlap [m] contacts may be.
+OFF = 5e-3
+
+
 class Matches(NamedTuple):
     """Of each pose: whether as many contacts were found; of those with contacts of which as many were found, whether
     they are the same, and whether they are also listed in the same order."""
@@ -143,11 +147,19 @@ class Matches(NamedTuple):
 
 
 def matches(poses, found, margin, exact) -> Matches:
-    """How our contacts match C's, with those that it lists twice; `exact`: to 1e-6, else roughly."""
+    """How our contacts match C's, with those that it lists twice; `exact`: to 1e-6, else roughly.
+
+    Left out are poses in which C is off: patches of features that are parallel but do not touch, up to 12 cm less deep
+    than the shapes overlap. Ours are as deep there.
+    """
     numbers, same, ordered = [], [], []
     exists = found.exists[:, 0] & (found.dist[:, 0] <= margin)
     for k, mj_data in enumerate(poses.mj_data):
         theirs = mj_data.contact
+        gap = mujoco.mj_geomDistance(poses.mj_model, mj_data, 0, 1, 1.0, np.zeros(6))
+        if len(theirs) and theirs.dist.min() > gap + OFF:
+            assert found.dist[k, 0][found.exists[k, 0]].min() < gap + OFF
+            continue
         numbers.append(int(exists[k].sum()) == len(theirs))
         if not len(theirs) or not numbers[-1]:
             continue
@@ -177,6 +189,7 @@ def test_contacts(first, second, margin):
     # With a margin C takes polytopes for round, and converges less closely.
     exact = first in POLYTOPES and second in POLYTOPES and not margin
     match = matches(poses, found, margin, exact)
+    assert len(match.number) > 0.95 * len(few + many)
     assert match.number.mean() > (0.995 if exact else 0.99)
     # Of polygons that are regular, such as the end of a cylinder, rounding decides which four corners span most area.
     assert match.same.mean() > (0.995 if exact else 0.98)

@@ -1,0 +1,1 @@
+"""Random models, judged against C MuJoCo: `python -m tests.fuzz --help`."""
