@@ -17,6 +17,7 @@ from mjtorch.compiler.targets.cpu.pipeline import CPU
 from mjtorch.compiler.targets.cpu.printer import print_program
 from mjtorch.compiler.targets.target import Target
 
+# How many bytes of a tile no cache holds that is close.
 LARGE = 4 * 2**20
 # Bytes of the registers that have halves that are as quick.
 WIDE = 64
