@@ -130,7 +130,7 @@ def test_boxes_that_are_apart_are_so_along_the_normal_of_a_face():
 
 @pytest.mark.parametrize("kinds", [("box",), ("ellipsoid", "capsule")])
 def test_batched_compiled_and_differentiated(kinds):
-    mj_model = cloud(kinds, 8, 1.0)
+    mj_model = cloud(kinds, 10, 1.0)
     m = double(mj_model)
     assert m.plan.collision.selects
     mj_datas = [placed(mj_model, scale) for scale in (0.25, 0.3, 0.4)]
