@@ -222,7 +222,7 @@ def test_models_are_randomized_by_any_function() -> None:
             lambda: step(slider(), begin(slider()), torch.zeros(3, 1, dtype=torch.int64)),
             "tensor of floats, got torch.i",
         ),
-        (lambda: begin(envs.ActionDelay(env=slider(), least=2, most=1)), "0 <= least <= most"),
+        (lambda: begin(envs.ActionDelay(env=slider(), least=2, most=1)), "least must not be above most, got 2 and 1"),
         (
             lambda: begin(envs.RandomizeModel(env=slider(), draw=envs.Scaled({"mass": (1, 2)}))),
             "the model has no numbers 'mass'",
