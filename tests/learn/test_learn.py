@@ -78,6 +78,7 @@ def test_derivatives_are_cut_for_each_world() -> None:
     assert 0 < norm[0] < 1e-5 and 0.5 < norm[1] <= 1.0 + 1e-9 and norm[2] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", SMALL)
 def test_learns_to_stay_near_the_middle(method: str) -> None:
     run = small(method, limit=40)
@@ -89,7 +90,7 @@ def test_learns_to_stay_near_the_middle(method: str) -> None:
     assert after.qpos.shape == (40, 1) and (after.time.diff() > 0).all()
 
 
-@pytest.mark.parametrize("method", SMALL)
+@pytest.mark.parametrize("method", ["ppo", pytest.param("shac", marks=pytest.mark.slow)])
 def test_a_resumed_run_is_the_run(method: str, tmp_path: Path) -> None:
     """To the last bit, weights, optimizers, worlds and random numbers included; nor does it touch torch's own."""
     whole = small(method)
