@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, strategies
 
 import mjtorch
-from mjtorch.render import picture, tile
+from mjtorch.render import picture, tile, worker
 
 # A ball on a rail, red before white, seen from the side; 0.5 m are an eighth of the height.
 XML = """
@@ -95,6 +95,24 @@ def test_what_is_drawn(gl: str | None, rail: Any, monkeypatch: pytest.MonkeyPatc
         row, column = (places.mean() for places in red.nonzero())
         assert abs(row - 31.5) < 1.5 and abs(column - (47.5 + 16 * x)) < 1.5
     assert (frames[:, 0, 0] > 240).all(), "what is white in full light"
+
+
+LIGHTS = {
+    "none": ("", True),
+    "one that is off": ('<light active="false"/>', True),
+    "one": ("<light/>", False),
+}
+
+
+@pytest.mark.parametrize("case", LIGHTS)
+def test_a_model_without_lights_gets_one(case: str) -> None:
+    light, wanted = LIGHTS[case]
+    visual = '<visual><headlight active="0"/></visual>'
+    mj_model = mujoco.MjModel.from_xml_string(f"<mujoco>{visual}<worldbody>{light}</worldbody></mujoco>")
+    worker.prepare(mj_model, 2000, 30)
+    head = mj_model.vis.headlight
+    assert head.active == wanted and (head.ambient.min() >= 0.4) == wanted and (head.diffuse.min() >= 0.6) == wanted
+    assert mj_model.vis.global_.offheight == 2000 and mj_model.vis.global_.offwidth >= 30
 
 
 @given(strategies.integers(1, 20))

@@ -19,6 +19,7 @@ from mjtorch.cli.load import load
 from mjtorch.cli.room import check_room
 from mjtorch.compiler.targets.cpu.build import BuildError
 from mjtorch.overflow import ContactOverflowError, on_overflow
+from mjtorch.render.picture import described
 
 CONTACT_FULL = int(mujoco.mjtWarning.mjWARN_CONTACTFULL)
 
@@ -61,6 +62,8 @@ def run(args: argparse.Namespace) -> int:
         torch.set_num_threads(args.threads)
     with usage_errors(OSError, prefix="cannot write to the folder of --output: "):
         args.output.mkdir(parents=True, exist_ok=True)
+    with usage_errors(ValueError, prefix="--camera: "):
+        described(mj_model, args.camera)
     args.steps = args.steps or max(1, round(SECONDS / mj_model.opt.timestep))
     controls = make_controls(mj_model, args, dtype, device)
     with usage_errors(NotImplementedError, ValueError, prefix=f"{args.model}: "):
@@ -85,12 +88,10 @@ def run(args: argparse.Namespace) -> int:
     report_trouble(d, trajectory)
     print(f"trajectory: {archive}")
     if not args.no_picture:
-        worlds = np.argsort(trajectory.diverged, kind="stable")[
-            : args.show
-        ].tolist()  # those that did not diverge first
+        sound_first = np.argsort(trajectory.diverged, kind="stable")
         recorded = trajectory.time, trajectory.qpos, trajectory.qvel
-        with usage_errors(ValueError, prefix="--camera: "):
-            drawn = picture.draw(mj_model, *recorded, worlds, args.output / name, args.camera)
+        shown = sound_first[: args.show].tolist()
+        drawn = picture.draw(mj_model, *recorded, shown, args.output / name, args.camera)
         print(f"picture: {drawn.file} ({drawn.what})")
     return int(trajectory.diverged.all())
 

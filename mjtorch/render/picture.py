@@ -71,7 +71,7 @@ class Renderer:
 
         qpos: (..., nq); mocap_pos: (..., nmocap, 3) [m]; mocap_quat: (..., nmocap, 4)
         """
-        order = f"{json.dumps(_described(self.mj_model, camera))}\n".encode()
+        order = f"{json.dumps(described(self.mj_model, camera))}\n".encode()
         batch = qpos.shape[:-1]
         flat = [x.reshape(*batch, -1) for x in (qpos, mocap_pos, mocap_quat)]
         numbers = np.concatenate([np.asarray(x, dtype=np.float64) for x in flat], axis=-1)
@@ -168,8 +168,12 @@ def _poses(
     return qpos[which], mocap[0][which], mocap[1][which]
 
 
-def _described(mj_model: mujoco.MjModel, camera: Camera) -> Any:
-    """A camera as JSON has it."""
+def described(mj_model: mujoco.MjModel, camera: Camera) -> Any:
+    """A camera as JSON has it: a number, the fields of a free one, or None.
+
+    Raises:
+        ValueError: the model has no such camera.
+    """
     if isinstance(camera, mujoco.MjvCamera):
         fields = {name: getattr(camera, name) for name in CAMERA if hasattr(camera, name)}
         return {name: x.tolist() if isinstance(x, np.ndarray) else x for name, x in fields.items()}
