@@ -26,5 +26,7 @@ def quick(session: nox.Session, torch: str, mujoco: str) -> None:
     # Neither is to be decided elsewhere.
     session.env["PIP_CONSTRAINT"] = ""
     session.install("--upgrade", pinned("torch", torch), pinned("mujoco", mujoco), ".[test]")
+    if session.python == "3.13":  # see pyproject.toml
+        session.install("--no-deps", "dm_control>=1.0.50")
     session.run("python", "-c", "import torch, mujoco; print(torch.__version__, mujoco.__version__)")
     session.run("pytest", "-m", "quick", *session.posargs)
