@@ -67,11 +67,18 @@ def test_fifty_geoms_match_c():
     d = collision(m, posed(m, mj_data))
     assert not d.warning.any()
     ours, theirs = by_pair(d.contact.geom[d.contact.detected]), by_pair(mj_data.contact.geom)
-    assert ours == theirs and len(theirs) > 20
+    assert set(ours) == set(theirs) and len(theirs) > 20
+    others = 0
     for pair in ours:
         deepest = mj_data.contact.dist[(mj_data.contact.geom == pair).all(-1)].min()
-        mine = (d.contact.geom == torch.tensor(pair)).all(-1)
-        assert d.contact.dist[mine].min().item() == pytest.approx(deepest, abs=1e-4)
+        mine = d.contact.dist[(d.contact.geom == torch.tensor(pair)).all(-1)].min().item()
+        gap = mujoco.mj_geomDistance(mj_model, mj_data, *pair, 1.0, np.zeros(6))
+        if deepest > gap + 5e-3:  # parallel features that do not touch, which C takes for a patch: see `test_convex`
+            others += 1
+            assert mine == pytest.approx(gap, abs=1e-3)
+        else:
+            assert ours[pair] == theirs[pair] and mine == pytest.approx(deepest, abs=1e-4)
+    assert others < 2
 
 
 def test_boxes_match_c():
