@@ -7,11 +7,8 @@ from torch import Tensor
 
 from mjtorch.constraint.solver import trees
 from mjtorch.constraint.solver.problem import Problem, Residuals, inertia_times, merge
-from mjtorch.control_flow import fori_loop, if_any
+from mjtorch.control_flow import if_any
 from mjtorch.math import linalg
-
-# How often what a weak factor solves is refined: with one, long chains on the floor part from double precision sooner.
-REFINEMENTS = 2
 
 
 def curvature(p: Problem, at: Residuals) -> Tensor:
@@ -75,11 +72,8 @@ def dense_solve(p: Problem, at: Residuals, x: Tensor) -> Tensor:
     def solved(y: Tensor) -> Tensor:
         return linalg.cholesky_solve(factor, y.flip(0)).flip(0) if p.leaves_first else linalg.cholesky_solve(factor, y)
 
-    def refined(_: Tensor, y: Tensor) -> Tensor:
-        return y + solved(x - hessian_times(p, at, y))
-
     found = solved(x)
-    found = if_any(weak, lambda: fori_loop(0, REFINEMENTS, refined, found, unroll=False), found)
+    found = if_any(weak, lambda: found + solved(x - hessian_times(p, at, found)), found)
     return if_any(lost, lambda: whitened_solve(p, at, x), found)
 
 
