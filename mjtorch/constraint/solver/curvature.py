@@ -10,6 +10,9 @@ from mjtorch.constraint.solver.problem import Problem, Residuals, inertia_times,
 from mjtorch.control_flow import if_any
 from mjtorch.math import linalg
 
+# The relative error of a solution, in the norm of H, that one refinement mends: it leaves about the square.
+REFINABLE = 0.1
+
 
 def curvature(p: Problem, at: Residuals) -> Tensor:
     """Second derivative (nterm,) of the cost of each term by its residual."""
@@ -63,8 +66,8 @@ def dense_solve(p: Problem, at: Residuals, x: Tensor) -> Tensor:
     """`hessian_solve` without regard to trees.
 
     Long chains, and light things that touch heavy ones, have a Hessian that single precision factors badly, so that
-    what is found must be refined, or not at all. In the coordinates where M is the identity most of that is gone: what
-    is left are the stiffnesses of the constraints, which are all alike.
+    what is found must be refined; how far that went tells whether it was enough. In the coordinates where M is the
+    identity most of the trouble is gone: what is left are the stiffnesses of the constraints, which are all alike.
     """
     H = hessian(p, at)
     factor, weak, lost = linalg.checked_cholesky(H.flip(0, 1) if p.leaves_first else H)
@@ -72,9 +75,15 @@ def dense_solve(p: Problem, at: Residuals, x: Tensor) -> Tensor:
     def solved(y: Tensor) -> Tensor:
         return linalg.cholesky_solve(factor, y.flip(0)).flip(0) if p.leaves_first else linalg.cholesky_solve(factor, y)
 
+    def refined() -> tuple[Tensor, Tensor]:
+        # left' H^-1 left, the square of the error, is about correction' left; found' H found is found' x.
+        left = x - hessian_times(p, at, found)
+        correction = solved(left)
+        return found + correction, correction @ left > REFINABLE**2 * (found @ x)
+
     found = solved(x)
-    found = if_any(weak, lambda: found + solved(x - hessian_times(p, at, found)), found)
-    return if_any(lost, lambda: whitened_solve(p, at, x), found)
+    found, rough = if_any(weak, refined, (found, torch.zeros_like(weak)))
+    return if_any(lost | rough, lambda: whitened_solve(p, at, x), found)
 
 
 def whitened_solve(p: Problem, at: Residuals, x: Tensor) -> Tensor:
