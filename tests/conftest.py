@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from mjtorch.compiler.cache import warm
+from mjtorch.compiler.targets.cpu.build import EXTRA
 
 # What `pytest -m quick` runs: the ground floor, the compiler where little is built, and the stages of a few models.
 # Each entry is the beginning of the names of tests. Those of `torch.compile` are slow, and have that in their names.
@@ -42,6 +43,8 @@ QUICK_MODELS = (
 
 
 def pytest_configure() -> None:
+    # Most of the time goes into building programs, which mean the same however much they are optimised: half of it so.
+    os.environ.setdefault(EXTRA, "-O1")
     if "PYTEST_XDIST_WORKER" in os.environ:
         torch.set_num_threads(1)  # as many processes as cores; more threads would wait for each other
     torch.manual_seed(0)  # for what is drawn when test modules are loaded
@@ -69,6 +72,12 @@ def is_quick(item: pytest.Item) -> bool:
         return False
     model = item.callspec.params.get("model") if hasattr(item, "callspec") else None
     return model is None or model in QUICK_MODELS
+
+
+@pytest.fixture
+def optimised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs are built as users build them."""
+    monkeypatch.delenv(EXTRA)
 
 
 @pytest.fixture

@@ -150,6 +150,19 @@ def test_flags_keep_nan(real: str) -> None:
     assert not library.is_nan(1.0)
 
 
+def test_more_flags(real: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They come last, so that they win, and programs built with others are others."""
+    monkeypatch.setenv("MJTORCH_CXXFLAGS", "-O0 '-DMESSAGE=\"a b\"'")
+    flags = build.flags()
+    assert flags[-2:] == ("-O0", '-DMESSAGE="a b"')
+    name, library = build.library(['extern "C" char second() { return MESSAGE[1]; }'], options=flags)
+    library.second.restype = ctypes.c_char
+    assert library.second() == b" "
+    monkeypatch.setenv("MJTORCH_CXXFLAGS", "'-O1")
+    with pytest.raises(BuildError, match=r"MJTORCH_CXXFLAGS is \"'-O1\", which cannot be taken apart"):
+        build.flags()
+
+
 # --- running it -------------------------------------------------------------------------------------------------------
 
 

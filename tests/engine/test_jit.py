@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from reference import COLLECTION, GYM, MODELS, Case, assert_fields_close, case
+from reference import COLLECTION, GYM, MODELS, TRAINED, Case, assert_fields_close, case
 
 import mjtorch
 from mjtorch import tree
@@ -35,7 +35,9 @@ def stepped(this: Case) -> list[Data]:
 
 
 @pytest.mark.parametrize("model", [pytest.param(m, marks=pytest.mark.slow) if m in OTHERS else m for m in MODELS])
-def test_batches(model: str, device: str) -> None:
+def test_batches(model: str, device: str, request: pytest.FixtureRequest) -> None:
+    if model in (*TRAINED, "feature/contacts", "feature/sensors"):
+        request.getfixturevalue("optimised")
     this = case(model, device=device)
     jitted = mjtorch.jit(mjtorch.step, in_dims=(None, 0), strict=True)
     first = jitted(this.m, tree.stack(list(this.datas)))
