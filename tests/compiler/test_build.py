@@ -155,7 +155,7 @@ def test_more_flags(real: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MJTORCH_CXXFLAGS", "-O0 '-DMESSAGE=\"a b\"'")
     flags = build.flags()
     assert flags[-2:] == ("-O0", '-DMESSAGE="a b"')
-    name, library = build.library(['extern "C" char second() { return MESSAGE[1]; }'], options=flags)
+    _, library = build.library(['extern "C" char second() { return MESSAGE[1]; }'], options=flags)
     library.second.restype = ctypes.c_char
     assert library.second() == b" "
     monkeypatch.setenv("MJTORCH_CXXFLAGS", "'-O1")
