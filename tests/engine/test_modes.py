@@ -71,9 +71,7 @@ def test_compile(model: str) -> None:
     assert_compiles_once(mjtorch.step, mjtorch.step, this.m, this.datas)
 
 
-@pytest.mark.parametrize(
-    "model", [SOME[0], *(pytest.param(m, marks=pytest.mark.slow) for m in (*SOME[1:], *VARIED))]
-)
+@pytest.mark.parametrize("model", [SOME[0], *(pytest.param(m, marks=pytest.mark.slow) for m in (*SOME[1:], *VARIED))])
 def test_compile_of_vmap(model: str) -> None:
     this = single(model)
     assert_compiles_once(many, eager, this.m, [tree.stack(this.datas), tree.stack(this.datas[::-1])])
