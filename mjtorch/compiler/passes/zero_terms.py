@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from mjtorch.compiler.analysis.cost import CPU, work
 from mjtorch.compiler.analysis.dependence import Access, accesses, within
@@ -75,7 +76,7 @@ def _common_factor(s: For, uses: Uses) -> Load | None:
     return next((e for e in candidates if all(e in _factors(t) for t in terms[1:])), None)
 
 
-def _is_own(s: For, others: list[Statement], uses: Uses) -> bool:
+def _is_own(s: For, others: Sequence[Statement], uses: Uses) -> bool:
     """Whether all that `others`, out of the body of `s`, write is read in the same iteration, and nowhere else."""
     if not all(map(only_computes, others)):
         return False
