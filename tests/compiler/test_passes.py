@@ -244,6 +244,59 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
               out0[j] = t
         """,
     ),
+    "sums of what is computed in arrays for their terms alone": (
+        skip_zero_terms,
+        """
+        scratch s0: f64[16]
+        scratch s1: f64[2]
+        body:
+          for i in 0..16:
+            s0[i] = max(in0[i], 0.0)
+          group:
+            var t = 0.0
+            var u = 0.0
+            for k in 0..16:
+              for j in 0..2:
+                s1[j] = sub(in0[k], in0[j])
+              t = add(t, mul(s0[k], s1[0]))
+              u = add(u, where(lt(s1[1], 0.0), mul(s1[1], s0[k]), 0.0))
+            out0[0] = add(t, u)
+        """,
+        """
+        scratch s0: f64[16]
+        scratch s1: f64[2]
+        body:
+          for i in 0..16:
+            s0[i] = max(in0[i], 0.0)
+          group:
+            var t = 0.0
+            var u = 0.0
+            for k in 0..16 where ne(s0[k], 0.0):
+              for j in 0..2:
+                s1[j] = sub(in0[k], in0[j])
+              t = add(t, mul(s0[k], s1[0]))
+              u = add(u, where(lt(s1[1], 0.0), mul(s1[1], s0[k]), 0.0))
+            out0[0] = add(t, u)
+        """,
+    ),
+    "a sum beside which something is computed that is read later": (
+        skip_zero_terms,
+        """
+        scratch s0: f64[16]
+        scratch s1: f64[2]
+        body:
+          for i in 0..16:
+            s0[i] = max(in0[i], 0.0)
+          group:
+            var t = 0.0
+            for k in 0..16:
+              for j in 0..2:
+                s1[j] = sub(exp(in0[k]), in0[j])
+              t = add(t, mul(s0[k], add(s1[0], s1[1])))
+            out0[0] = add(t, s1[0])
+        """,
+        None,
+    ),
     "a choice between a costly and a cheap value": (
         branch_on_choices,
         """

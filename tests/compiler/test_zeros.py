@@ -45,12 +45,19 @@ def weighted_sum(w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     return weight, (weight[:, None] * ((x + 1) * (x - 2) * (x + 3))).sum(0)
 
 
+def many_sums(w: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+    """Sums over many terms, each with one weight: that of the line search."""
+    weight, x = torch.cat([w.relu(), w.relu()]), torch.cat([x, x])
+    clamped = x.clamp(-0.5, 0.5)
+    return w.relu(), weight @ (clamped * (x - 0.5 * clamped)), weight @ torch.where(x > 0, x * x, 0.0)[:, 0]
+
+
 def products(w: Tensor, x: Tensor) -> dict[str, Tensor]:
     functions = (constant_matrix, constant_matrix_from_the_right, product, weighted_squares)
     return {f.__name__: f(w, x) for f in functions}
 
 
-@pytest.mark.parametrize("f", [products, weighted_sum])
+@pytest.mark.parametrize("f", [products, weighted_sum, many_sums])
 @pytest.mark.parametrize("skip_zeros", [True, False])
 def test_a_zero_times_infinity(f: Callable[[Tensor, Tensor], Any], skip_zeros: bool) -> None:
     """Is left out by default; with `skip_zeros=False` it is NaN, as in PyTorch."""
@@ -66,7 +73,7 @@ def test_a_zero_times_infinity(f: Callable[[Tensor, Tensor], Any], skip_zeros: b
         assert all(skip_zeros != bool(x.isnan().any()) for x in results)
 
 
-@pytest.mark.parametrize("f", [products, weighted_sum])
+@pytest.mark.parametrize("f", [products, weighted_sum, many_sums])
 def test_a_weight_that_is_zero_in_some_worlds_only(f: Callable[[Tensor, Tensor], Any]) -> None:
     """Is multiplied with in all worlds that are computed side by side."""
     w, x = torch.rand(9, SIZE), torch.randn(9, SIZE, 3)

@@ -57,6 +57,8 @@ def matrix_product(low: Lowering, a: Array, b: Array) -> View:
     constraints cost nothing. (A zero that meets an infinity or NaN in such a row then gives 0, not NaN.)
     """
     (m, inner), n, dtype = a.shape, b.shape[1], a.dtype
+    if m == 1 and n <= BLOCK and isinstance(b, Lazy) and b.cost > 0 and may_skip(low, inner) and not low.elements:
+        return few_sums(low, low.stored(a) if n > 1 and isinstance(a, Lazy) and a.cost > 0 else a, b)
     a, b = (low.stored(x) if isinstance(x, Lazy) and x.cost > 0 and n > 1 else x for x in (a, b))
     if isinstance(b, Lazy) and b.cost > 0 and m > 1:
         b = low.stored(b)
@@ -81,10 +83,34 @@ def matrix_product(low: Lowering, a: Array, b: Array) -> View:
     return out
 
 
-# How many sums a dot product is made of.
-CHAINS = 4
+# How many sums a dot product is made of, and from how many terms on it is better that some may be left out.
+CHAINS, MANY = 4, 32
 # Columns that are computed at a time: each element of the left matrix is loaded once for all of them.
 BLOCK = 4
+
+
+def few_sums(low: Lowering, a: Array, b: Array) -> View:
+    """`a @ b` of one long row and a few columns that are to be computed, which can be done in the one loop there is.
+
+    Where a factor of all that is added is zero in all worlds, `skip_zero_terms` leaves that out.
+    """
+    inner, n, dtype = a.shape[1], b.shape[1], a.dtype
+    out = low.alloc((1, n), dtype)
+
+    def write() -> None:
+        totals = [low.local(dtype, zero(dtype)) for _ in range(n)]
+
+        def add(k: Index) -> None:
+            for j, total in enumerate(totals):
+                term = call("mul", a.at([Index(), k]), b.at([k, Index(j)]), dtype=dtype)
+                low.emit(Assign(total, call("add", total, term, dtype=dtype)))
+
+        low.loop(inner, add)
+        for j, total in enumerate(totals):
+            low.emit(Store(out.buffer, out.address([Index(), Index(j)]), total))
+
+    low.group(write)
+    return out
 
 
 def _nonzero_rows(low: Lowering, a: Array, b: Array) -> tuple[Callable[[Index], Index], Index]:
@@ -242,8 +268,9 @@ def _mv(low: Lowering, node: Node, x: Value, y: Value) -> Array:
         return sparse_rows(low, x, b, low.alloc(shape, b.dtype), False)
     a, b = low.array(x), low.array(y)
     if a.shape[0] == 1:
+        chains = chains_of(low, a.shape[1], a, b)
         return inner_product(
-            low, a.shape[1], lambda k: a.at([Index(), k]), lambda k: b.at([k]), low.alloc(shape, b.dtype)
+            low, a.shape[1], lambda k: a.at([Index(), k]), lambda k: b.at([k]), low.alloc(shape, b.dtype), chains
         )
     b = low.stored(b) if isinstance(b, Lazy) and b.cost > 0 else b
     if a.shape[1] > a.shape[0] and may_skip(low, a.shape[1]) and not low.elements:
@@ -255,15 +282,25 @@ def _mv(low: Lowering, node: Node, x: Value, y: Value) -> Array:
 @rule("dot", "vdot")
 def _dot(low: Lowering, node: Node, x: Value, y: Value) -> View:
     a, b = low.array(x), low.array(y)
-    return inner_product(low, a.shape[0], lambda k: a.at([k]), lambda k: b.at([k]), low.alloc((), a.dtype))
+    chains = chains_of(low, a.shape[0], a, b)
+    return inner_product(low, a.shape[0], lambda k: a.at([k]), lambda k: b.at([k]), low.alloc((), a.dtype), chains)
+
+
+def chains_of(low: Lowering, n: int, *factors: Array) -> int:
+    """How many sums a dot product is made of, that do not wait for another.
+
+    One, if something is computed for each of many terms: where they are zero that may then be left out.
+    """
+    if low.elements or n < 2 * CHAINS:
+        return 1
+    return 1 if n >= MANY and may_skip(low, n) and any(isinstance(x, Lazy) and x.cost > 0 for x in factors) else CHAINS
 
 
 def inner_product(
-    low: Lowering, n: int, left: Callable[[Index], Expr], right: Callable[[Index], Expr], out: View
+    low: Lowering, n: int, left: Callable[[Index], Expr], right: Callable[[Index], Expr], out: View, chains: int
 ) -> View:
-    """`out`, of one element, = sum over k < n of `left(k) right(k)`, in `CHAINS` sums that do not wait for another."""
+    """`out`, of one element, = sum over k < n of `left(k) right(k)`, in so many sums."""
     dtype = out.dtype
-    chains = CHAINS if n >= 2 * CHAINS and not low.elements else 1
 
     def write() -> None:
         totals = [low.local(dtype, zero(dtype)) for _ in range(chains)]

@@ -34,12 +34,12 @@ def only_for(
     All are in one iteration of a loop, over `variable`. rest: what is done whether the branch is taken or not, or if it
     is not; uses: of the whole program
     """
-    found = [k for k, s in enumerate(before) if _only_computes(s)]
+    found = [k for k, s in enumerate(before) if only_computes(s)]
     elsewhere = Uses.of([rest])
     while True:
         # Fewer and fewer, until what these write is used by these alone.
-        private = _private([*(before[k] for k in found), *branch], elsewhere, variable, uses)
-        kept = [k for k in found if _written([before[k]]) <= private and _can_wait(before, k, found)]
+        own = private([*(before[k] for k in found), *branch], elsewhere, variable, uses)
+        kept = [k for k in found if written([before[k]]) <= own and _can_wait(before, k, found)]
         if kept == found:
             return found
         found = kept
@@ -50,7 +50,7 @@ def _can_wait(before: Sequence[Statement], k: int, moved: Sequence[int]) -> bool
     return not conflicts([before[k]], [s for i, s in enumerate(before) if i > k and i not in moved])
 
 
-def _only_computes(s: Statement) -> bool:
+def only_computes(s: Statement) -> bool:
     """Whether all that `s` does is to write arrays and to declare one variable at most."""
     within = list(walk([s]))
     own = {x.local for x in within if isinstance(x, Declare)}
@@ -63,11 +63,11 @@ def _only_computes(s: Statement) -> bool:
     return all(map(plain, within))
 
 
-def _private(statements: Sequence[Statement], elsewhere: Uses, variable: str, uses: Uses) -> set[Buffer | Local]:
+def private(statements: Sequence[Statement], elsewhere: Uses, variable: str, uses: Uses) -> set[Buffer | Local]:
     """Arrays and variables that nothing but these uses, and they only in the iteration in which they wrote it."""
     mine = Uses.of(statements)
     found: set[Buffer | Local] = {
-        v for v in _written(statements) if isinstance(v, Local) and mine.variables[v] == uses.variables[v]
+        v for v in written(statements) if isinstance(v, Local) and mine.variables[v] == uses.variables[v]
     }
     places: dict[Buffer, set] = {}
     for a in accesses(statements, {}):
@@ -82,7 +82,7 @@ def _private(statements: Sequence[Statement], elsewhere: Uses, variable: str, us
     return {x for x in found if not (elsewhere.variables[x] if isinstance(x, Local) else elsewhere.buffers[x])}
 
 
-def _written(statements: Sequence[Statement]) -> set[Buffer | Local]:
+def written(statements: Sequence[Statement]) -> set[Buffer | Local]:
     """What is stored, declared and assigned."""
     found: set[Buffer | Local] = set()
     for x in walk(statements):

@@ -43,7 +43,8 @@ class ConeLine:
 class Line:
     """The cost along `a + alpha search`.
 
-    x: (nterm,) residuals of the terms, y: (nterm,) clamped to where they are quadratic
+    x: (nterm, 1) residuals of the terms, y: (nterm, 1) clamped to where they are quadratic, which is
+    low, high: (nterm, 1) between these
     Jv: (nefc,) change of the rows' residuals
     slope, curvature: () derivatives of the inertial cost at the start
     Mv: (nv,) change of `M a`
@@ -52,6 +53,8 @@ class Line:
 
     x: Tensor
     y: Tensor
+    low: Tensor
+    high: Tensor
     Jv: Tensor
     slope: Tensor
     curvature: Tensor
@@ -100,9 +103,12 @@ def prepare(p: Problem, at: Residuals, Ma: Tensor, search: Tensor) -> Line:
         dN, V = V[:, 0], V[:, 1:]
         dd = (V * V).sum(-1)
         cones = (ConeLine(T=start.T, dN=dN, TT=start.T**2, Td=(start.U * V).sum(-1), dd=dd, speed=dd.sqrt()),)
+    x, low, high = at.terms[:, None], p.low[:, None], p.high[:, None]
     return Line(
-        x=at.terms,
-        y=torch.clamp(at.terms, p.low, p.high),
+        x=x,
+        y=torch.clamp(x, low, high),
+        low=low,
+        high=high,
         Jv=Jv,
         slope=search @ (Ma - p.qfrc_smooth),
         curvature=search @ Mv,
@@ -116,32 +122,37 @@ def evaluate(p: Problem, line: Line, alpha: Tensor) -> Tensor:
 
     The cost is a sum of products with the steps of the terms, since near the minimum its sign decides.
     """
-    step, rate = alpha[:, None] * line.Jv, line.Jv
+    # A row of k numbers for each term: of those that are not active a compiler need not compute any.
+    rate = line.Jv[:, None]
+    step = alpha * rate
     curved = alpha * line.curvature
     curvature = line.curvature
     for c, cones in zip(p.cones, line.cones, strict=True):
         step, rate, T, ddT = _cone_steps(c, cones, alpha[:, None], step, rate)
-        curvature = curvature + (bending(c, T, (line.x + step)[:, line.Jv.shape[0] :]) * ddT) @ c.Dm
+        curvature = curvature + (bending(c, T, (line.x + step)[line.Jv.shape[0] :].mT) * ddT) @ c.Dm
     x = line.x + step
-    y = torch.clamp(x, p.low, p.high)
+    y = torch.clamp(x, line.low, line.high)
     change = (y - line.y) * (line.x - 0.5 * (y + line.y)) + y * step
-    cost = change @ p.D + alpha * (line.slope + 0.5 * curved)
-    slope = (y * rate) @ p.D + line.slope + curved
-    curvature = curvature + torch.where((p.low < x) & (x < p.high), rate * rate, 0.0) @ p.D
+    cost = change.mT @ p.D + alpha * (line.slope + 0.5 * curved)
+    slope = (y * rate).mT @ p.D + line.slope + curved
+    curvature = curvature + torch.where((line.low < x) & (x < line.high), rate * rate, 0.0).mT @ p.D
     return torch.stack([alpha, cost, slope, torch.where(curvature <= 0, MIN_VALUE, curvature)])
 
 
 def _cone_steps(
     c: Cones, line: ConeLine, alpha: Tensor, step: Tensor, rate: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`step` and `rate` of the rows, continued by those of r and q; T; T times its second derivative. All (k, ...)."""
+    """`step` and `rate` of the rows, continued by those of r and q (nterm, k); T; T times its second derivative.
+
+    alpha is (k, 1), and the last two (k, ncone).
+    """
     Td = line.Td + alpha * line.dd
     change = alpha * (line.Td + Td)
     T = torch.clamp(line.TT + change, min=MIN_SQUARE).sqrt()
     # Where T almost vanishes the quotient is noise, but no faster than the vector it is the length of.
     dT = torch.clamp(Td / T, -line.speed, line.speed)
-    step = torch.cat([step, turn(c, alpha * line.dN, change / (T + line.T))], dim=1)
-    rate = torch.cat([rate.expand(dT.shape[0], -1), turn(c, line.dN, dT)], dim=1)
+    step = torch.cat([step, turn(c, alpha * line.dN, change / (T + line.T)).mT])
+    rate = torch.cat([rate.expand(-1, dT.shape[0]), turn(c, line.dN, dT).mT])
     return step, rate, T, line.dd - dT * dT
 
 

@@ -154,7 +154,7 @@ def unresolved(p: Problem, at: Residuals) -> Tensor:
     if p.aref.dtype != torch.float32:
         return torch.zeros_like(p.scale)
     error = torch.finfo(torch.float32).eps * p.aref
-    return 0.5 * (curvature(p, at)[: p.nefc] * error) @ error
+    return 0.5 * (curvature(p, at)[: p.nefc] @ (error * error))
 
 
 def length(x: Tensor) -> Tensor:

@@ -235,7 +235,7 @@ def force(p: Problem, at: Residuals) -> Tensor:
 def cost(p: Problem, at: Residuals) -> Tensor:
     """`s(jar)`, a number."""
     y = torch.clamp(at.terms, p.low, p.high)
-    return (p.D * y) @ (at.terms - 0.5 * y)
+    return p.D @ (y * (at.terms - 0.5 * y))
 
 
 def gradient(p: Problem, Ma: Tensor, at: Residuals) -> Tensor:
