@@ -67,7 +67,9 @@ for _type in (positive_int, natural_int, thread_int):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line: `rollout`, `train`, `view`, `info`, `compile`, `diagnose`, `debug`, `cache`, `models`."""
+    """The command line: `rollout`, `train`, `view`, `info`, `compile`, `diagnose`, `debug`, `cache`, `models`,
+    `tasks`.
+    """
     parser: argparse.ArgumentParser = Parser(prog="mjtorch", description="MuJoCo physics in pure PyTorch.")
     parser.add_argument("--version", action="version", version=f"mjtorch {mjtorch.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -127,6 +129,7 @@ def build_parser() -> argparse.ArgumentParser:
     view.add_parser(commands, MODEL_HELP, positive_int)
     cache.add_parser(commands)
     commands.add_parser("models", help="list the models of the collection", description="List the collection.")
+    commands.add_parser("tasks", help="list the tasks that can be learned", description="List the tasks of `train`.")
     return parser
 
 
@@ -152,9 +155,9 @@ def run(args: argparse.Namespace) -> int:
         return view.run(args)
     if args.command == "cache":
         return cache.run(args)
-    from mjtorch import models
+    from mjtorch import envs, models
 
-    print(*models.names(), sep="\n")
+    print(*(envs if args.command == "tasks" else models).names(), sep="\n")
     return 0
 
 

@@ -26,7 +26,7 @@ def add_parser(
         "where this machine cannot render.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("task", metavar="TASK", help="such as Ant-v5; a wrong one lists those that are like it")
+    parser.add_argument("task", metavar="TASK", help="such as Ant-v5 (see `mjtorch tasks`)")
     parser.add_argument("--method", default="ppo", help="ppo, or shac: gradients through the simulator")
     parser.add_argument("--steps", type=count, metavar="N", help="of all worlds together (default: the task's)")
     parser.add_argument("--worlds", type=count, metavar="N", help="how many at once (default: the method's)")

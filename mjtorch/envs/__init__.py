@@ -15,6 +15,7 @@ from mjtorch.envs.make import make, mj_model, names
 from mjtorch.envs.wrappers.action import ActionDelay, ActionNoise, ClipAction, RescaleAction
 from mjtorch.envs.wrappers.episode import AutoReset, EpisodeStatistics, TimeLimit, reset_where
 from mjtorch.envs.wrappers.normalize import Moments, NormalizeObservation, NormalizeReward
+from mjtorch.envs.wrappers.observation import ObservationNoise
 from mjtorch.envs.wrappers.randomize import RandomizeModel, Scaled
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Moments",
     "NormalizeObservation",
     "NormalizeReward",
+    "ObservationNoise",
     "RandomizeModel",
     "RescaleAction",
     "Scaled",

@@ -8,6 +8,7 @@ import mujoco
 from mjtorch.envs.dm_control import table as suite
 from mjtorch.envs.env import Env, check_count, with_tensors
 from mjtorch.envs.gymnasium.table import TASKS, load, mj_model_of
+from mjtorch.envs.velocity import table as velocity
 from mjtorch.envs.wrappers.episode import MODES, AutoReset, EpisodeStatistics, Mode, TimeLimit
 
 # Gymnasium's version of its tasks that these are.
@@ -16,7 +17,7 @@ VERSION = "-v5"
 
 def names() -> tuple[str, ...]:
     """What `make` can make."""
-    return (*(f"{name}{VERSION}" for name in TASKS), *suite.TASKS)
+    return (*(f"{name}{VERSION}" for name in TASKS), *suite.TASKS, *velocity.TASKS)
 
 
 def make(name: str, *, limit: int | None = None, mode: Mode = "next_step", **parameters: Any) -> AutoReset:
@@ -25,12 +26,14 @@ def make(name: str, *, limit: int | None = None, mode: Mode = "next_step", **par
         env = mjtorch.envs.make("Ant-v5", healthy_reward=0.5, dtype=torch.float64)
 
     Args:
-        name: one of `names()`: Gymnasium's MuJoCo tasks, and those of dm_control's suite, such as "walker-run"; their
-            models come out of the installed packages `gymnasium` and `dm_control`.
+        name: one of `names()`: Gymnasium's MuJoCo tasks; those of dm_control's suite, such as "walker-run"; and robots
+            that follow commands of velocity, such as "go1-flat". Their models come out of the installed packages
+            `gymnasium`, `dm_control` and `mjlab`.
         limit: steps after which an episode is truncated, if not those of the task.
         mode: when worlds whose episode is over begin another one; see `AutoReset`.
         **parameters: `device`, `dtype` and `contact_capacity` as for `put_model`; for Gymnasium's tasks also its own,
-            such as `forward_reward_weight`, `frame_skip` or `xml_file`.
+            such as `forward_reward_weight`, `frame_skip` or `xml_file`; for robots that follow commands `randomize` and
+            bounds of the commands, such as `forward=(0.0, 1.5)`.
 
     Raises:
         ValueError: there is no such environment, or no such mode, or a number makes no sense.
@@ -44,6 +47,8 @@ def make(name: str, *, limit: int | None = None, mode: Mode = "next_step", **par
     if base in suite.TASKS:
         task = suite.load(base, **parameters)
         usual = suite.steps(base, task.task)
+    elif base in velocity.TASKS:
+        task, usual = velocity.load(base, **parameters), velocity.STEPS
     else:
         task, usual = load(base, **parameters), TASKS[base].steps
     if limit is not None:
@@ -63,9 +68,11 @@ def mj_model(name: str, *, xml_file: str | None = None, **_: Any) -> mujoco.MjMo
 
     Raises:
         ValueError: there is no such environment.
-        ModuleNotFoundError: Gymnasium is not installed.
+        ModuleNotFoundError: the package with its model is not installed.
     """
     base = _base("mj_model", name)
+    if base in velocity.TASKS:
+        return velocity.read(base)
     return suite.read(base) if base in suite.TASKS else mj_model_of(base, xml_file)
 
 

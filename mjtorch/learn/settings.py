@@ -16,7 +16,8 @@ class Settings:
     discount: of rewards, each step
     trace: lambda of the targets of the critic, and of PPO's advantages
     hidden: widths of the layers of the actor and of the critic
-    spread: standard deviation of actions at first, whose range is [-1, 1]
+    spread: standard deviation of actions at first, whose range is [-1, 1]; with 1, a third of them is beyond, and
+        what is learned is to go from end to end
     """
 
     worlds: int
@@ -25,7 +26,7 @@ class Settings:
     discount: float = 0.99
     trace: float = 0.95
     hidden: tuple[int, ...] = (64, 64)
-    spread: float = 1.0
+    spread: float = 0.4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,6 @@ class ShortHorizonSettings(Settings):
 
     worlds: int = 64
     horizon: int = 32
-    spread: float = 0.4
     actor_rate: float = 2e-3
     critic_rate: float = 1e-3
     epochs: int = 8
@@ -73,9 +73,9 @@ METHODS: dict[str, type[Settings]] = {"ppo": PPOSettings, "shac": ShortHorizonSe
 
 # By method and task: what differs from what is usual.
 TUNED: dict[tuple[str, str], dict[str, Any]] = {
-    ("ppo", "Ant-v5"): {"spread": 0.4, "hidden": (128, 128), "epochs": 5, "steps": 4_000_000},
+    ("ppo", "Ant-v5"): {"hidden": (128, 128), "epochs": 5, "steps": 4_000_000},
     ("ppo", "HalfCheetah-v5"): {"discount": 0.97},
-    ("ppo", "Humanoid-v5"): {"spread": 0.4, "hidden": (128, 128), "epochs": 5, "steps": 20_000_000},
+    ("ppo", "Humanoid-v5"): {"hidden": (128, 128), "epochs": 5, "steps": 20_000_000},
 }
 
 

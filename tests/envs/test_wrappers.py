@@ -50,6 +50,23 @@ def test_numbers_become_tensors() -> None:
     assert env.limit.dtype == torch.int64 and env.env.low.dtype == DOUBLE
 
 
+def test_observations_are_off_by_so_much() -> None:
+    """Velocities anew each step, positions by the same in all of an episode."""
+    off, offset = torch.tensor([0.0, 0.5], dtype=DOUBLE), torch.tensor([0.25, 0.0], dtype=DOUBLE)
+    env = envs.AutoReset(env=envs.TimeLimit(env=envs.ObservationNoise(env=slider(), scale=off, offset=offset), limit=3))
+    state, found = begin(env, 50), []
+    for _ in range(5):
+        found.append(state.obs - torch.vmap(env.task.observe)(state.data))
+        state = step(env, state, torch.zeros(50, 1))
+    error = torch.stack(found)
+    position, speed = error.unbind(-1)
+    assert torch.allclose(position[:4], position[0]) and (position[4] - position[0]).abs().mean() > 0.05
+    assert 0.2 < position[0].abs().max() <= 0.25 and position[0].min() < -0.15
+    assert 0.45 < speed.abs().max() <= 0.5 and (speed[1:] != speed[:-1]).all() and speed.mean().abs() < 0.1
+    with pytest.raises(ValueError, match=r"ObservationNoise: scale must have shape \(\) or \(2,\), got \(3,\)"):
+        envs.ObservationNoise(env=slider(), scale=torch.zeros(3)).reset(random.key(0))
+
+
 def test_what_is_not_finite_ends_and_is_counted() -> None:
     env = envs.AutoReset(env=envs.EpisodeStatistics(env=slider()))
     state = step(env, begin(env), push(1, 1, 1))

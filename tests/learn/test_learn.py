@@ -90,6 +90,14 @@ def test_learns_to_stay_near_the_middle(method: str) -> None:
     assert after.qpos.shape == (40, 1) and (after.time.diff() > 0).all()
 
 
+@pytest.mark.slow
+def test_learns_to_run() -> None:
+    """With the task's settings; actions that begin wide, a third of them beyond the range, come to 250 here."""
+    run = learn.Run("HalfCheetah-v5", seed=0, threads=1)
+    *_, last = learn.train(run, 700_000)
+    assert last.scalars["episode/return"] > 1000 and learn.evaluate(run).returns.mean() > 1500
+
+
 @pytest.mark.parametrize("method", ["ppo", pytest.param("shac", marks=pytest.mark.slow)])
 def test_a_resumed_run_is_the_run(method: str, tmp_path: Path) -> None:
     """To the last bit, weights, optimizers, worlds and random numbers included; nor does it touch torch's own."""
