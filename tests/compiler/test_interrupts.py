@@ -119,6 +119,23 @@ def test_a_compile_can_be_interrupted(
     assert build.library([ADD, "int two;"])[1].add(2, 3) == 5
 
 
+def test_a_compiler_where_there_are_no_groups(
+    hangs: pathlib.Path, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    """As on Windows: the compiler itself."""
+    wrapper = tmp_path / "compiler"
+    wrapper.write_text(
+        wrapper.read_text().replace("sleep 300 & echo $! ", "echo $$ ").replace("wait;;", "exec sleep 300;;")
+    )
+    build.compiler()
+    monkeypatch.setenv(build.TIMEOUT, "0.5")
+    monkeypatch.setattr(build.os, "killpg", None)
+    monkeypatch.setattr(build, "HAS_GROUPS", False)
+    with pytest.raises(BuildError, match="did not finish"):
+        build.library([ADD])
+    assert_ended(hangs, 1)
+
+
 @pytest.mark.parametrize("text", ["0", "-1", "soon", "inf", "nan"])
 def test_the_limit_is_a_number_of_seconds(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(build.TIMEOUT, text)

@@ -30,6 +30,7 @@ X86 = ("x86_64", "amd64", "i386", "i686")
 BUNDLED = "ziglang"
 ADVICE = 'install g++ or clang++, or set CXX to one, or pip install "mjtorch[compiler]"'
 LIBRARIES = ("-lm", "-lpthread")
+HAS_GROUPS = os.name == "posix"
 # Of the environment: how many seconds the compiler may take. Large models take minutes.
 TIMEOUT, DEFAULT_TIMEOUT = "MJTORCH_COMPILER_TIMEOUT", "1800"
 
@@ -202,7 +203,6 @@ def _limit() -> float:
 def _started(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
     """A command that runs, in a group of its own: compilers start others, which do not end with them."""
     english = {**os.environ, "LC_ALL": "C"}
-    apart = 0 if os.name == "posix" else None
     pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     try:
         process = subprocess.Popen(
@@ -213,7 +213,7 @@ def _started(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
             text=True,
             errors="replace",
             env=english,
-            process_group=apart,
+            process_group=0 if HAS_GROUPS else None,
         )
     except OSError as e:
         raise BuildError(f"{command[0]} does not run: {e.strerror}") from e
@@ -227,8 +227,8 @@ def _started(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
 
 def _end(process: subprocess.Popen[str]) -> None:
     """End a process and all that it started."""
-    if os.name == "posix":
-        with contextlib.suppress(ProcessLookupError):
+    if HAS_GROUPS:
+        with contextlib.suppress(OSError):  # it has ended by itself
             os.killpg(process.pid, signal.SIGKILL)
     else:
         process.kill()
