@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         d = mjtorch.batch(mjtorch.make_data(m), args.batch)
         step = mjtorch.jit(mjtorch.step, in_dims=(None, 0), threads=args.threads)
         chosen = {"outputs": tuple(args.outputs.split(","))} if args.outputs else {}
-        with usage_errors(BuildError, MemoryError):
+        with usage_errors(BuildError, MemoryError, OSError):
             found = step.explain(m, d, **chosen)
             on_gpus = report(step.mapped, args.cuda.split(","), m, d, **chosen) if args.cuda else None
     title = f"{Path(args.model).stem}, {args.dtype}"

@@ -91,7 +91,8 @@ def run(args: argparse.Namespace) -> int:
         sound_first = np.argsort(trajectory.diverged, kind="stable")
         recorded = trajectory.time, trajectory.qpos, trajectory.qvel
         shown = sound_first[: args.show].tolist()
-        drawn = picture.draw(mj_model, *recorded, shown, args.output / name, args.camera)
+        with usage_errors(OSError, prefix="cannot write the picture: "):
+            drawn = picture.draw(mj_model, *recorded, shown, args.output / name, args.camera)
         print(f"picture: {drawn.file} ({drawn.what})")
     return int(trajectory.diverged.all())
 

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -69,7 +70,8 @@ def run(args: argparse.Namespace) -> int:
     print(f"checkpoint: {folder / CHECKPOINT}\ncurves: tensorboard --logdir {folder}")
     if not args.no_picture:
         time, qpos, qvel = (x[:, None].numpy(force=True) for x in (episodes.time, episodes.qpos, episodes.qvel))
-        drawn = picture.draw(envs.mj_model(run.task), time[..., 0, None], qpos, qvel, [0], folder / "episode")
+        with usage_errors(OSError, prefix="cannot write the picture: "):
+            drawn = picture.draw(envs.mj_model(run.task), time[..., 0, None], qpos, qvel, [0], folder / "episode")
         print(f"picture: {drawn.file} ({drawn.what})")
     return 0
 
@@ -85,7 +87,8 @@ def begin(args: argparse.Namespace, kind: Any, checkpoint: Path) -> Any:
             raise UsageError("--resume goes on with the settings of the checkpoint; leave out --set and --worlds")
         if not checkpoint.is_file():
             raise UsageError(f"--resume: there is no {checkpoint}")
-        found = kind.load(checkpoint, device=args.device, threads=args.threads)
+        with usage_errors(OSError, EOFError, UnpicklingError, KeyError, prefix=f"--resume: {checkpoint}: "):
+            found = kind.load(checkpoint, device=args.device, threads=args.threads)
     if (found.task, found.method) != (args.task, args.method):
         raise UsageError(f"--resume: {checkpoint} is of {found.task} by {found.method}")
     return found

@@ -1,6 +1,7 @@
 """`mjtorch view`: a model, a simulation or a recording in the browser."""
 
 import argparse
+import contextlib
 import webbrowser
 from collections.abc import Callable
 
@@ -59,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
     with viewer:
         print(f"{args.model}: {viewer.url} (Ctrl-C to end)", flush=True)
         if not args.no_browser:
-            webbrowser.open(viewer.url)
+            with contextlib.suppress(OSError, webbrowser.Error):  # the address is printed
+                webbrowser.open(viewer.url)
         viewer.wait()
     return 0

@@ -32,8 +32,20 @@ class Dump:
 
     def _write(self, name: str, text: str) -> None:
         if self.folder is not None:
-            (self.folder / f"{self.count:02}_{name}.txt").write_text(text + "\n")
+            with _named():
+                (self.folder / f"{self.count:02}_{name}.txt").write_text(text + "\n")
             self.count += 1
+
+
+@contextlib.contextmanager
+def _named() -> Iterator[None]:
+    """Say which variable leads to a folder that cannot be written."""
+    try:
+        yield
+    except OSError as e:
+        given = os.environ.get(FOLDER, "")
+        kind = OSError if pathlib.Path(given).expanduser().is_dir() else NotADirectoryError
+        raise kind(f"{FOLDER} must name a folder that can be written, got {given!r}: {e}") from e
 
 
 @contextlib.contextmanager
@@ -41,21 +53,19 @@ def dumping(lowered: Lowered, target: str) -> Iterator[Dump]:
     """The dump of one compilation, in a new folder below the one that the environment names.
 
     Raises:
-        NotADirectoryError: it names something else.
+        OSError: it names something else, or nothing can be written there.
     """
     given = os.environ.get(FOLDER)
     if not given:
         yield Dump(None)
         return
     top = pathlib.Path(given).expanduser()
-    try:
-        top.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise NotADirectoryError(f"{FOLDER} must name a folder that can be written, got {given!r}: {e}") from e
     stem = re.sub(r"\W+", "_", f"{lowered.name or 'function'}_{target}")
-    taken = sum(x.name.startswith(f"{stem}.") for x in top.iterdir())
-    folder = top / f"{stem}.{taken}"
-    folder.mkdir()
+    with _named():
+        top.mkdir(parents=True, exist_ok=True)
+        taken = sum(x.name.startswith(f"{stem}.") for x in top.iterdir())
+        folder = top / f"{stem}.{taken}"
+        folder.mkdir()
     dump = Dump(folder)
     dump._write("graph", lowered.graph.print_readable(print_output=False))
     yield dump

@@ -56,8 +56,15 @@ class Renderer:
         if len(size) != 2 or not all(isinstance(n, int) and n > 0 for n in size):
             raise ValueError(f"render: size must be (height, width), two positive ints, got {size!r}")
         self.mj_model, self.size = mj_model, (size[0], size[1])
-        folder = tempfile.mkdtemp()
-        self._process = _start(mj_model, self.size, folder)
+        folder = None
+        try:
+            folder = tempfile.mkdtemp()
+            self._process = _start(mj_model, self.size, folder)
+        except OSError as e:
+            raise RenderError(f"render: temporary files cannot be written: {e}") from e
+        finally:
+            if folder is not None and not hasattr(self, "_process"):
+                shutil.rmtree(folder, ignore_errors=True)
         self.close = weakref.finalize(self, _end, self._process, folder)
 
     def __call__(self, d: Data, worlds: int | Sequence[int] | None = None, camera: Camera = None) -> np.ndarray:
@@ -204,8 +211,13 @@ def _start(mj_model: mujoco.MjModel, size: Size, folder: str) -> subprocess.Pope
             except OSError as error:
                 said.append(f"{backend}: {error}")
                 continue
-            impatience = threading.Timer(PATIENCE, process.kill)
-            impatience.start()
+            try:
+                impatience = threading.Timer(PATIENCE, process.kill)
+                impatience.start()
+            except RuntimeError as error:  # there is no thread to be had
+                _end(process)
+                said.append(f"{backend}: {error}")
+                continue
             assert process.stdout is not None
             ready = process.stdout.readline() == READY
             impatience.cancel()
@@ -215,7 +227,6 @@ def _start(mj_model: mujoco.MjModel, size: Size, folder: str) -> subprocess.Pope
             log.seek(0)
             lines = [line.strip() for line in log if "rror" in line and not line.startswith(" ")]
             said.append(f"{backend}: {lines[0] if lines else f'ended with {process.returncode}'}")
-    shutil.rmtree(folder, ignore_errors=True)
     raise RenderError(f"render: this machine cannot draw; {'; '.join(said)}; install libegl1 or libosmesa6")
 
 

@@ -97,8 +97,13 @@ class Viewer:
 
     def start(self) -> Self:
         """Begin to answer to buttons and to play, in a thread of its own."""
-        self._thread = threading.Thread(target=self._run, daemon=True, name="mjtorch viewer")
-        self._thread.start()
+        try:
+            thread = threading.Thread(target=self._run, daemon=True, name="mjtorch viewer")
+            thread.start()
+        except RuntimeError as e:
+            self.close()
+            raise ViewError(f"view: the thread that plays cannot start: {e}") from e
+        self._thread = thread
         return self
 
     def close(self) -> None:

@@ -241,7 +241,8 @@ def _add(path: pathlib.Path, make: Callable[[pathlib.Path], object], load: Calla
         seal.write_text(json.dumps({"name": path.name, "size": fresh.stat().st_size, "sha256": digest(fresh)}))
         seal.replace(_seal(path))
         fresh.replace(path)
-    shrink(limit())
+    with contextlib.suppress(OSError):  # what was made is there, whatever becomes of the others
+        shrink(limit())
     return loaded
 
 

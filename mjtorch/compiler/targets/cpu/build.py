@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import concurrent.futures
+import contextlib
 import ctypes
 import dataclasses
 import errno
@@ -14,9 +14,11 @@ import platform
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -30,6 +32,9 @@ ADVICE = 'install g++ or clang++, or set CXX to one, or pip install "mjtorch[com
 LIBRARIES = ("-lm", "-lpthread")
 # The environment variable with more flags for printed programs, after ours: "-O1" is compiled in half the time.
 EXTRA = "MJTORCH_CXXFLAGS"
+HAS_GROUPS = os.name == "posix"
+# Of the environment: how many seconds the compiler may take. Large models take minutes.
+TIMEOUT, DEFAULT_TIMEOUT = "MJTORCH_COMPILER_TIMEOUT", "1800"
 
 
 class BuildError(RuntimeError):
@@ -162,31 +167,93 @@ def build(parts: Sequence[str], header: str, target: pathlib.Path, options: Sequ
     """
     command, libraries = compiler().command, compiler().libraries
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=cache.WORKSHOP, ignore_cleanup_errors=True) as folder:
-
-        def one(k: int) -> pathlib.Path:
+        objects, commands = [], []
+        for k, part in enumerate(parts):
             source, made = pathlib.Path(folder, f"part{k}.cpp"), pathlib.Path(folder, f"part{k}.o")
-            source.write_text(header + parts[k])
-            _run([*command, *options, "-fPIC", "-c", "-o", str(made), str(source)])
-            return made
-
-        with concurrent.futures.ThreadPoolExecutor(len(parts)) as pool:
-            objects = list(pool.map(one, range(len(parts))))
+            source.write_text(header + part)
+            objects.append(made)
+            commands.append([*command, *options, "-fPIC", "-c", "-o", str(made), str(source)])
+        _run(*commands)
         linked = pathlib.Path(folder, target.name)
         _run([*command, "-shared", "-o", str(linked), *map(str, objects), *libraries])
         linked.replace(target)
 
 
-def _run(command: Sequence[str]) -> str:
-    """What a command prints."""
+def _run(*commands: Sequence[str]) -> str:
+    """What commands print that run side by side.
+
+    Where one fails or takes too long, or this process is interrupted, all are ended with all that they started.
+
+    Raises:
+        BuildError: one of them does not run, fails, or takes too long.
+        OSError: the disk is full.
+        ValueError: `MJTORCH_COMPILER_TIMEOUT` is no number of seconds.
+    """
+    limit = _limit()
+    end = time.monotonic() + limit
+    with contextlib.ExitStack() as stack:
+        running = [stack.enter_context(_started(command)) for command in commands]
+        return "".join(
+            [_printed(process, command, end, limit) for process, command in zip(running, commands, strict=True)]
+        )
+
+
+def _limit() -> float:
+    """How many seconds the compiler may take: `MJTORCH_COMPILER_TIMEOUT`."""
+    text = os.environ.get(TIMEOUT) or DEFAULT_TIMEOUT
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < float("inf"):
+            return float(text)
+    raise ValueError(f"{TIMEOUT} must be a positive number of seconds, got {text[:40]!r}")
+
+
+@contextlib.contextmanager
+def _started(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    """A command that runs, in a group of its own: compilers start others, which do not end with them."""
     english = {**os.environ, "LC_ALL": "C"}
+    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env=english)
+        process = subprocess.Popen(
+            command,
+            stdin=nothing,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+            errors="replace",
+            env=english,
+            process_group=0 if HAS_GROUPS else None,
+        )
     except OSError as e:
         raise BuildError(f"{command[0]} does not run: {e.strerror}") from e
-    if done.returncode:
-        if "No space left on device" in done.stderr:
+    with process:
+        try:
+            yield process
+        except BaseException:
+            _end(process)
+            raise
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End a process and all that it started."""
+    if HAS_GROUPS:
+        with contextlib.suppress(OSError):  # it has ended by itself
+            os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
+
+
+def _printed(process: subprocess.Popen[str], command: Sequence[str], end: float, limit: float) -> str:
+    """What a command prints until it is done, which must be before `end`."""
+    try:
+        printed, complaints = process.communicate(timeout=max(0.0, end - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        raise BuildError(
+            f"{command[0]} did not finish within {limit:g} s and was ended; set {TIMEOUT} if it needs more"
+        ) from None
+    if process.returncode:
+        if "No space left on device" in complaints:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        lines = done.stderr.splitlines() or [f"exit status {done.returncode}"]
+        lines = complaints.splitlines() or [f"exit status {process.returncode}"]
         errors = [line for line in lines if "error" in line] or lines
         raise BuildError(f"{command[0]} failed: " + "; ".join(errors[:3]))
-    return done.stdout
+    return printed

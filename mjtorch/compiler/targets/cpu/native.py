@@ -7,8 +7,8 @@ import dataclasses
 import functools
 import os
 import pathlib
-from collections.abc import Sequence
-from typing import Any
+import threading
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -24,14 +24,26 @@ FEW_WORLDS = 2
 THREADS = "MJTORCH_NUM_THREADS"
 
 
+# What is called with Python's lock and looks at signals.
+INTERPRETER = ("PyEval_SaveThread", "PyEval_RestoreThread", "PyErr_CheckSignals")
+
+
 @functools.cache
-def _driver() -> Any:
+def _driver() -> Callable[..., int]:
     """The library that spreads tiles over threads."""
-    source = pathlib.Path(__file__).with_name("threads.cpp").read_text()
-    run = library([source], options=("-O2",))[1].run_batch
-    run.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 4
-    run.restype = ctypes.c_int32
-    return run
+    folder = pathlib.Path(__file__).parent
+    code = library([(folder / "threads.cpp").read_text()], (folder / "tile.h").read_text(), ("-O2",))[1]
+    pointers = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 4
+    kind = ctypes.PYFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, *pointers)
+    run = kind(ctypes.cast(code.run_batch, ctypes.c_void_p).value or 0)
+    python = (ctypes.c_void_p * 3)(*(ctypes.cast(getattr(ctypes.pythonapi, x), ctypes.c_void_p) for x in INTERPRETER))
+
+    def run_batch(*args: int) -> int:
+        # The code and the table must live as long as the function.
+        assert code and python
+        return run(python, threading.get_ident() == threading.main_thread().ident, *args)
+
+    return run_batch
 
 
 def thread_count(given: int | None) -> int | None:

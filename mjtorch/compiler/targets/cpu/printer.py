@@ -79,11 +79,13 @@ class CpuPrinter(Printer):
     """State of one printing.
 
     own: variables that hold buffers meanwhile
+    asking: loops around the statement that is printed, in which it is asked whether to stop
     """
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self.own: dict[Buffer, str] = {}
+        self.asking = 0
 
     # --- memory ---
 
@@ -135,7 +137,11 @@ class CpuPrinter(Printer):
             return f"scatter{LETTER[s.buffer.dtype]}({self.moving(s.buffer, s.index, s.offset)},{self.expr(s.value)});"
         if isinstance(s, For):
             test = "" if s.guard is None or self.space == "lane" else f"if(!any({self.expr(s.guard)}))continue;"
-            return f"{self.head(s)}{{{test}{self.loop_body(s)}}}\n"
+            ask = s.scope and self.asks()
+            self.asking += ask
+            body = self.loop_body(s)
+            self.asking -= ask
+            return f"{self.head(s)}{{{'if(stopped(u))break;' if ask else ''}{test}{body}}}\n"
         if isinstance(s, While):
             return self.loop(s)
         if isinstance(s, Compact):
@@ -155,9 +161,16 @@ class CpuPrinter(Printer):
         self.running.append(s.flag)
         flags = [self.expr(flag) for flag in self.running]
         goes_on = "&".join(flags if self.space == "lane" else [*flags, "present(w)"])
+        ask = self.asks()
+        self.asking += ask
         body = self.body(s.body)
+        self.asking -= ask
         self.running.pop()
-        return f"for(;;){{{head}if(!any({goes_on}))break;{body}}}\n"
+        return f"for(;;){{{head}if(!any({goes_on}){'||stopped(u)' if ask else ''})break;{body}}}\n"
+
+    def asks(self) -> bool:
+        """Whether a loop asks if it is to stop. Those of one world within another loop that does are short."""
+        return self.space != "lane" or not self.asking
 
     def compact(self, s: Compact) -> str:
         """C++ for a list."""
@@ -274,9 +287,8 @@ def print_program(program: Program, parts: int = 1) -> Source:
         f"{data}void tile(ARGS){{{first}{loads}{main}}}\n"
         f'extern "C" int64_t scratch_bytes(){{return {_scratch_bytes(p)};}}\n'
         'extern "C" int lanes(){return N;}\n'
-        'extern "C" void run_tile(Array const*in,Array const*out,int64_t first,int64_t count,char*scratch){'
-        + _carve(p)
-        + "Worlds w{first,count};tile(PASS);}\n"
+        'extern "C" void run_tile(Array const*in,Array const*out,int64_t first,int64_t count,char*scratch,'
+        "Watch*watch){" + _carve(p) + "Worlds w{first,count};tile(PASS);}\n"
     )
     texts = [tile] + ["" for _ in range(parts - 1)]
     for head, body, space in p.functions:
@@ -315,7 +327,7 @@ def _scratch_bytes(p: CpuPrinter) -> str:
 
 def _carve(p: CpuPrinter) -> str:
     """Split the scratch memory into one array per dtype, and one per dtype for what all worlds have in common."""
-    text = "Uniform u;"
+    text = "Uniform u;u.watch=watch;"
     for space, types, into in ((SCRATCH, TYPES, "{t}*{name}"), (UNIFORM, ONE, "u.{name}")):
         for dtype, name in LETTER.items():
             t, size = types[dtype], p.layout.sizes.get((space, dtype), 0)

@@ -13,11 +13,6 @@
 #define ROUND(x) (((x) + 63) / 64 * 64)
 #define INLINE static inline __attribute__((always_inline, unused))
 
-// An input or output tensor: element i of world b is data[i * element + b * world].
-struct Array {
-  void* data;
-  int64_t element, world;
-};
 // The worlds that are computed side by side. Lanes past `count` start as copies of the last one.
 struct Worlds {
   int64_t first, count;
@@ -43,6 +38,9 @@ struct Uniform {
   double* D;
   int64_t* I;
   MASK* B;
+  Watch* watch;
 };
+// Whether to leave a loop at once.
+INLINE bool stopped(Uniform const& u) { return u.watch && u.watch->stopped(u.watch); }
 #define ARGS Array const *in, Array const *out, Worlds w, PF F, PD D, PI I, PB B, Uniform u
 #define PASS in, out, w, F, D, I, B, u

@@ -21,7 +21,7 @@ from mjtorch.compiler.targets.target import Target
 LARGE = 4 * 2**20
 # Bytes of the registers that have halves that are as quick.
 WIDE = 64
-RUNTIME = pathlib.Path(__file__).with_name("runtime.h")
+FOLDER = pathlib.Path(__file__).parent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +66,7 @@ class CpuTarget(Target):
         wide, lanes = _is_wide(program), self.lanes(program)
         source = print_program(program, parts=max(1, min(4, os.cpu_count() or 1)))
         options = (*flags(), f"-DN={lanes}", *(("-DWIDE",) if wide else ()))
-        return Printed(source.parts, RUNTIME.read_text() + source.header, options, lanes)
+        return Printed(source.parts, runtime() + source.header, options, lanes)
 
     def build(self, source: Printed) -> tuple[int, str, ctypes.CDLL]:
         """The shared library, from the cache if it is there: its lanes, its name and itself."""
@@ -82,6 +82,11 @@ class CpuTarget(Target):
         made = super().compile(lowered)
         assert isinstance(made, Native)
         return made
+
+
+def runtime() -> str:
+    """What printed programs begin with."""
+    return "".join((FOLDER / name).read_text() for name in ("tile.h", "runtime.h"))
 
 
 def _is_wide(program: Program) -> bool:

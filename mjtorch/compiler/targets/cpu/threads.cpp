@@ -1,16 +1,13 @@
-// Spread the tiles of a batch over threads. Which thread computes a tile changes nothing in it.
+// Spread the tiles of a batch over threads. Which thread computes a tile changes nothing in it. After tile.h.
 // No library of C++ is needed: not every compiler comes with one that is built.
 #include <pthread.h>
-#include <stdint.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include <atomic>
 #if defined(__SSE2__)
 #include <immintrin.h>
 #endif
-
-struct Array;
-typedef void (*Tile)(Array const*, Array const*, int64_t first, int64_t count, char* scratch);
 
 namespace {
 // Scratch memory is kept between calls: fresh pages cost more than a small batch.
@@ -57,48 +54,159 @@ void give_back(Block b) {
     free(b.data);
 }
 
+// Python's PyEval_SaveThread, PyEval_RestoreThread and PyErr_CheckSignals.
+struct Python {
+  void* (*release)();
+  void (*acquire)(void*);
+  int (*check_signals)();
+};
+const int64_t PAUSE = 50000000;  // [ns] between looks at signals
+
+// [ns]
+int64_t now() {
+  timespec t;
+#if defined(CLOCK_MONOTONIC_COARSE)
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+#else
+  clock_gettime(CLOCK_MONOTONIC, &t);
+#endif
+  return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
 // What the threads of a call share.
 struct Job {
   Tile tile;
   Array const *in, *out;
   int64_t worlds, lanes, scratch, tiles;
   std::atomic<int64_t> next;
+  std::atomic<bool> stop;
+  int64_t helpers;  // that are at work
+  pthread_mutex_t door;
+  pthread_cond_t done;
 };
 
-void work(Job& job, Block b) {
+// How this thread computes.
 #if defined(__SSE2__)
-  // Numbers below the normal range become zero: computing with them takes a hundred times as long.
-  unsigned mode = _mm_getcsr();
-  _mm_setcsr(mode | 0x8040);
+unsigned mode() { return _mm_getcsr(); }
+void set_mode(unsigned m) { _mm_setcsr(m); }
+const unsigned QUICK = 0x8040;  // numbers below the normal range become zero: with them it takes a hundred times as long
+#else
+unsigned mode() { return 0; }
+void set_mode(unsigned) {}
+const unsigned QUICK = 0;
 #endif
-  for (int64_t k; (k = job.next.fetch_add(1)) < job.tiles;) {
+
+struct Helper : Watch {
+  Job& job;
+  explicit Helper(Job& job) : Watch{ask}, job(job) {}
+  static bool ask(Watch* me) { return static_cast<Helper*>(me)->job.stop; }
+};
+
+// The thread that Python waits for. What a signal's handler raises stays there until it is back.
+struct Caller : Watch {
+  Job& job;
+  Python const* python;
+  bool listens;  // signals are its business
+  unsigned usual;
+  void* state;
+  int64_t due;
+  Caller(Job& job, Python const* python, bool listens)
+      : Watch{ask}, job(job), python(python), listens(listens), usual(mode()), state(python->release()), due(0) {}
+  static bool ask(Watch* me) {
+    Caller& caller = *static_cast<Caller*>(me);
+    if (caller.listens) {
+      int64_t time = now();
+      if (!caller.due) caller.due = time + PAUSE;
+      if (time > caller.due) caller.look();
+    }
+    return caller.job.stop;
+  }
+  void look() {
+    unsigned before = mode();
+    set_mode(usual);
+    python->acquire(state);
+    if (!job.stop && python->check_signals()) job.stop = true;
+    state = python->release();
+    set_mode(before);
+    due = now() + PAUSE;
+  }
+};
+
+void work(Job& job, Block b, Watch* watch) {
+  unsigned before = mode();
+  set_mode(before | QUICK);
+  for (int64_t k; !watch->stopped(watch) && (k = job.next.fetch_add(1)) < job.tiles;) {
     int64_t first = k * job.lanes, left = job.worlds - first;
-    job.tile(job.in, job.out, first, left < job.lanes ? left : job.lanes, b.data);
+    job.tile(job.in, job.out, first, left < job.lanes ? left : job.lanes, b.data, watch);
   }
   give_back(b);
-#if defined(__SSE2__)
-  _mm_setcsr(mode);
-#endif
+  set_mode(before);
 }
 
-void* help(void* job) {
-  Block b = borrow(((Job*)job)->scratch);
-  if (b.data) work(*(Job*)job, b);
+void count(Job& job, int64_t more) {
+  pthread_mutex_lock(&job.door);
+  job.helpers += more;
+  pthread_cond_signal(&job.done);
+  pthread_mutex_unlock(&job.door);
+}
+
+void* help(void* given) {
+  Job& job = *(Job*)given;
+  Block b = borrow(job.scratch);
+  Helper helper(job);
+  if (b.data) work(job, b, &helper);
+  count(job, -1);
   return nullptr;
+}
+
+// Wait for those that help, and look at signals meanwhile.
+void wait(Job& job, Caller& caller) {
+  pthread_mutex_lock(&job.door);
+  while (job.helpers && !job.stop) {
+    timespec end;
+    clock_gettime(CLOCK_REALTIME, &end);
+    int64_t t = end.tv_nsec + PAUSE;
+    end.tv_sec += t / 1000000000;
+    end.tv_nsec = t % 1000000000;
+    if (!pthread_cond_timedwait(&job.done, &job.door, &end)) continue;
+    pthread_mutex_unlock(&job.door);
+    caller.look();
+    pthread_mutex_lock(&job.door);
+  }
+  pthread_mutex_unlock(&job.door);
+}
+
+// Whether there was memory for it. Threads that do not start, or get no memory, are done without.
+bool compute(Job& job, Caller& caller, int64_t threads) {
+  Block own = borrow(job.scratch);
+  if (!own.data) return false;
+  int64_t wanted = (threads < job.tiles ? threads : job.tiles) - 1, started = 0;
+  pthread_t* others = wanted > 0 ? (pthread_t*)malloc(wanted * sizeof(pthread_t)) : nullptr;
+  for (; others && started < wanted; ++started) {
+    count(job, 1);
+    if (!pthread_create(&others[started], nullptr, help, &job)) continue;
+    count(job, -1);
+    break;
+  }
+  work(job, own, &caller);
+  if (started && caller.listens) wait(job, caller);
+  for (int64_t t = 0; t < started; ++t) pthread_join(others[t], nullptr);
+  free(others);
+  return true;
 }
 }  // namespace
 
-// Whether there was memory for it. Threads that do not start, or get no memory, are done without.
-extern "C" int32_t run_batch(Tile tile, Array const* in, Array const* out, int64_t worlds, int64_t lanes,
-                             int64_t scratch, int64_t threads) {
-  Job job{tile, in, out, worlds, lanes, scratch, (worlds + lanes - 1) / lanes, {0}};
-  Block own = borrow(scratch);
-  if (!own.data) return 0;
-  int64_t wanted = (threads < job.tiles ? threads : job.tiles) - 1, started = 0;
-  pthread_t* others = wanted > 0 ? (pthread_t*)malloc(wanted * sizeof(pthread_t)) : nullptr;
-  while (others && started < wanted && !pthread_create(&others[started], nullptr, help, &job)) ++started;
-  work(job, own);
-  for (int64_t t = 0; t < started; ++t) pthread_join(others[t], nullptr);
-  free(others);
-  return 1;
+// Called with Python's lock, which is released meanwhile. Where it listens to signals there may be an exception
+// afterwards, and results that are not whole. Whether there was memory for it.
+extern "C" int32_t run_batch(Python const* python, int32_t listens, Tile tile, Array const* in, Array const* out,
+                             int64_t worlds, int64_t lanes, int64_t scratch, int64_t threads) {
+  Job job{tile, in, out, worlds, lanes, scratch, (worlds + lanes - 1) / lanes, {0}, {false}, 0};
+  pthread_mutex_init(&job.door, nullptr);
+  pthread_cond_init(&job.done, nullptr);
+  Caller caller(job, python, listens);
+  bool computed = compute(job, caller, threads);
+  python->acquire(caller.state);
+  pthread_cond_destroy(&job.done);
+  pthread_mutex_destroy(&job.door);
+  return computed;
 }

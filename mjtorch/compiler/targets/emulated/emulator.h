@@ -58,6 +58,9 @@ static unsigned draw(unsigned n) {
   return (unsigned)(seed >> 33) % n;
 }
 
+// Whether there is no memory.
+static int refused;
+
 // Run all lanes to their ends; those that wait must wait for the same barrier.
 static void run_lanes(void (*work)()) {
 #if LANES == 1
@@ -68,6 +71,10 @@ static void run_lanes(void (*work)()) {
   enum { STACK = 1 << 18 };
   for (int l = 0; l < LANES; ++l) {
     if (!stacks[l]) stacks[l] = (char*)malloc(STACK);
+    if (!stacks[l]) {
+      refused = 1;
+      return;
+    }
     getcontext(&lanes[l]);
     lanes[l].uc_stack.ss_sp = stacks[l];
     lanes[l].uc_stack.ss_size = STACK;
@@ -104,9 +111,13 @@ static void run_lanes(void (*work)()) {
   }                                                                                      \
   /* Memory begins as NaN in each world, so that what was never written shows. */        \
   extern "C" int run(Array const* in, Array const* out, int64_t count, int64_t random) { \
-    char* uniform_memory = (char*)malloc(UNIFORM_BYTES + 64);                                  \
-    tables_in = in, tables_out = out, seed = random, diverged = 0;                       \
-    shared_memory = (char*)malloc(SHARED_BYTES + 64), far_memory = (char*)malloc(FAR_BYTES + 64); \
+    char* uniform_memory = (char*)malloc(UNIFORM_BYTES + 64);                            \
+    tables_in = in, tables_out = out, seed = random, diverged = refused = 0;             \
+    shared_memory = (char*)malloc(SHARED_BYTES + 64), far_memory = (char*)malloc(FAR_BYTES + 64);\
+    if (!uniform_memory || !shared_memory || !far_memory) {                              \
+      free(uniform_memory), free(shared_memory), free(far_memory);                       \
+      return 2;                                                                          \
+    }                                                                                    \
     memset(uniform_memory, 255, UNIFORM_BYTES + 64), memset(shared_memory, 255, SHARED_BYTES + 64); \
     uniform_now = COMMON(uniform_memory);                                                      \
     world_now = {0, 1, 0, far_memory};                                                   \
@@ -117,7 +128,7 @@ static void run_lanes(void (*work)()) {
       run_lanes(work);                                                                   \
     }                                                                                    \
     free(uniform_memory), free(shared_memory), free(far_memory);                            \
-    return diverged;                                                                     \
+    return refused ? 2 : diverged;                                                       \
   }
 #define KERNEL_UNIFORM(...)                                                                 \
   static Array const *tables_in, *tables_out;                                            \

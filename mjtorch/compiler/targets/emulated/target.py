@@ -16,6 +16,8 @@ from mjtorch.compiler.targets.cuda.printer import Source, print_program
 from mjtorch.compiler.targets.target import Target
 
 EMULATOR = Path(__file__).with_name("emulator.h")
+# What `run` returns where there is no memory.
+REFUSED = 2
 
 
 class DivergedError(AssertionError):
@@ -69,10 +71,14 @@ class Emulated(Native):
 
         Raises:
             DivergedError: lanes of one warp wait for different barriers.
+            MemoryError: there is none for the warp.
         """
         tables = [
             (ctypes.c_int64 * (3 * max(1, len(rows))))(*(x for k in rows for x in table[3 * k : 3 * k + 3]))
             for rows, table in ((self.reads, ready.inputs), (self.writes, ready.outputs))
         ]
-        if self.code.run(*tables, ctypes.c_int64(ready.count), ctypes.c_int64(self.seed)):
+        failed = self.code.run(*tables, ctypes.c_int64(ready.count), ctypes.c_int64(self.seed))
+        if failed == REFUSED:
+            raise MemoryError("emulated warp: memory for its lanes was refused; take a smaller contact_capacity")
+        if failed:
             raise DivergedError

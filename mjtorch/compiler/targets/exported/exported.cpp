@@ -92,7 +92,7 @@ bool step_tile(void* const* given, int64_t first, int64_t count) {
     out[SLOT[k].output] = Array{next, N, 1};
     next += ROUND(size * SLOT[k].bytes * N);
   }
-  run_tile(in, out, 0, count, scratch.data);
+  run_tile(in, out, 0, count, scratch.data, nullptr);
   for (int k = 0; k < FIELDS; ++k)
     if (SLOT[k].output >= 0 && user[k].data) copy(k, user[k], out[SLOT[k].output], count);
   return true;

@@ -35,7 +35,7 @@ from mjtorch.compiler.targets.c.printer import literal
 from mjtorch.compiler.targets.cpu.build import build, flags, library
 from mjtorch.compiler.targets.cpu.pipeline import CPU
 from mjtorch.compiler.targets.cpu.printer import print_program
-from mjtorch.compiler.targets.cpu.target import RUNTIME
+from mjtorch.compiler.targets.cpu.target import runtime
 from mjtorch.compiler.targets.exported.interface import C_TYPES, MARK, TYPE_CODES, Field, Interface, c_type
 from mjtorch.compiler.targets.target import Target
 
@@ -139,7 +139,7 @@ class ExportedFile(Target):
             "INTERFACE": face.declarations(),
             "LANES": _lanes(name, self.lanes, wide),
             "WIDE": "#define WIDE  // masks are as wide as doubles" if wide else "",
-            "RUNTIME": RUNTIME.read_text(),
+            "RUNTIME": runtime(),
             "PROGRAM": print_program(program, parts=1).text,
             "ARRAYS": arrays,
             "FIELDS": ",\n".join(_row(f) for f in face.fields),
