@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 @opaque
-def cond(pred: bool | Tensor, true_fun: Callable[..., T], false_fun: Callable[..., T], *operands: Any) -> T:
+def cond(pred: context.Bool | Tensor, true_fun: Callable[..., T], false_fun: Callable[..., T], *operands: Any) -> T:
     """`true_fun(*operands)` if `pred` else `false_fun(*operands)`; like `jax.lax.cond`.
 
     >>> import torch
@@ -31,7 +31,8 @@ def cond(pred: bool | Tensor, true_fun: Callable[..., T], false_fun: Callable[..
     >>> torch.vmap(safe_log)(torch.tensor([-1.0, 1.0]))
     tensor([0., 0.])
 
-    A Python bool chooses at once, also while tracing. A bool tensor of shape `()` chooses when its value is known: a
+    A Python bool chooses at once, also while tracing, and so does a comparison of sizes, unless the graph is for sizes
+    on both sides of it: then that has both branches. A bool tensor of shape `()` chooses when its value is known: a
     Python branch when called eagerly, `torch.cond` in a traced function. Where the worlds of a `torch.vmap` may choose
     differently both functions run, and `torch.where` picks: neither may then fail, and a NaN in the derivative of the
     one not chosen is a NaN in the result's derivative.
@@ -41,6 +42,8 @@ def cond(pred: bool | Tensor, true_fun: Callable[..., T], false_fun: Callable[..
     """
     check_callable("cond", "true_fun", true_fun)
     check_callable("cond", "false_fun", false_fun)
+    if isinstance(pred, context.Bool):
+        pred = context.decided(pred)
     if isinstance(pred, bool):
         return true_fun(*operands) if pred else false_fun(*operands)
     check_predicate(pred, "cond: pred", verb="be")

@@ -6,7 +6,7 @@ This is the only file of the package that looks at the internals of PyTorch's tr
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeGuard, TypeVar, cast
 
 import torch
 import torch._functorch.config
@@ -63,6 +63,10 @@ class Shaped(Tensor):
 
 
 UNKNOWN = (FakeTensor, FunctionalTensor, Shaped)
+
+# Numbers that may depend on sizes, which a graph may have for variables.
+Int = int | torch.SymInt
+Bool = bool | torch.SymBool
 
 
 def opaque(fn: F) -> F:
@@ -126,6 +130,38 @@ def is_constant(x: Tensor) -> bool:
     """
     compiling = torch._C._get_dispatch_mode(_MODES.FUNCTIONAL) is not None
     return compiling and not level_of(x) and not isinstance(x, FakeTensor | FunctionalTensor)
+
+
+def is_int(x: Any) -> TypeGuard[Int]:
+    """Whether `x` is an int, known or not."""
+    return isinstance(x, Int) and not isinstance(x, bool)
+
+
+def is_symbol(n: Int) -> bool:
+    """Whether the graph that is being recorded is to be right for several values of `n`."""
+    if isinstance(n, int):
+        return False
+    from torch.fx.experimental.symbolic_shapes import is_concrete_int  # as in `imagined`
+
+    return not is_concrete_int(n)
+
+
+def decided(x: Bool) -> bool | Tensor:
+    """`x` as a bool if it is the same for all sizes that the graph is for, else as a tensor of shape ()."""
+    if isinstance(x, bool):
+        return x
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # as in `imagined`
+
+    if statically_known_true(x):
+        return True
+    if statically_known_true(torch.sym_not(x)):
+        return False
+    return torch.scalar_tensor(torch.sym_ite(x, 1, 0), dtype=torch.int64) > 0
+
+
+def counted(start: Int, stop: Int, device: torch.device | None) -> Tensor:
+    """The integers from `start` to `stop - 1`."""
+    return torch.arange(start, stop, device=device)  # type: ignore[arg-type]
 
 
 def traced(x: Tensor) -> Tensor:

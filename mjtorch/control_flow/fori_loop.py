@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from mjtorch.control_flow import context
 from mjtorch.control_flow.carry import Structure, check_callable
 from mjtorch.control_flow.context import opaque
 from mjtorch.control_flow.scan import scan
@@ -16,8 +17,8 @@ T = TypeVar("T")
 
 @opaque
 def fori_loop(
-    lower: int | Tensor,
-    upper: int | Tensor,
+    lower: context.Int | Tensor,
+    upper: context.Int | Tensor,
     body_fun: Callable[[Tensor, T], T],
     init_val: T,
     *,
@@ -39,16 +40,16 @@ def fori_loop(
     `i` is an integer tensor of shape `()` in every mode; to pick from a tensor by it use `x.index_select(0, i[None])`,
     or `scan` over the tensor. The carry keeps its structure, shapes and dtypes.
 
-    Bounds that are Python ints give a loop that can be differentiated in every mode; `unroll` and `checkpoint` are
+    Bounds that are ints, or sizes, give a loop that can be differentiated in every mode; `unroll` and `checkpoint` are
     those of `scan`. With an integer tensor of shape `()` as a bound (each world of a `torch.vmap` may have its own) the
     loop is a `while_loop`: in a traced function it has no derivative.
     """
     check_callable("fori_loop", "body_fun", body_fun)
-    if not (isinstance(lower, int) and isinstance(upper, int)):
+    if not (isinstance(lower, context.Int) and isinstance(upper, context.Int)):
         return _dynamic(lower, upper, body_fun, init_val, unroll, checkpoint)
     carry = Structure(init_val, "fori_loop: the carry", "init_val")
     device = carry.leaves[0].device if carry.leaves else None
-    counter = torch.arange(lower, max(lower, upper), device=device)
+    counter = context.counted(lower, torch.sym_max(lower, upper), device)
 
     def step(val: T, i: Tensor) -> tuple[T, None]:
         return carry.unflatten(carry.flatten(body_fun(i, val), "the result of body_fun")), None
@@ -63,7 +64,7 @@ def _dynamic(lower: Any, upper: Any, body_fun: Any, init_val: T, unroll: Any, ch
         if isinstance(x, Tensor):
             integral = x.shape == () and not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
         else:
-            integral = isinstance(x, int) and not isinstance(x, bool)
+            integral = context.is_int(x)
         if not integral:
             kind = f"{x.dtype}{list(x.shape)}" if isinstance(x, Tensor) else repr(x)
             raise TypeError(f"fori_loop: {name} must be an int or an integer tensor of shape (), got {kind}")

@@ -16,7 +16,7 @@ from mjtorch.control_flow.scan import scan
 
 
 @opaque
-def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> Any:
+def map(f: Callable[[Any], Any], xs: Any, *, batch_size: context.Int | None = None) -> Any:
     """Apply `f` to each slice of `xs` along the leading axis and stack the results; like `jax.lax.map`.
 
     >>> import torch
@@ -30,27 +30,40 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
     _size(xs)
     if batch_size is None:
         return scan(lambda _, x: ((), f(x)), (), xs)[1]
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+    if not context.is_int(batch_size) or batch_size < 1:
         raise ValueError(f"map: batch_size must be a positive int, got {batch_size!r}")
     n = _size(xs)
+    if context.is_symbol(n):  # else there would be a graph for each remainder
+        return tree.map(lambda y: y[:n], _batches(f, _filled_up(xs, n, batch_size), batch_size))
     whole = n // batch_size * batch_size
     parts = []
     if whole:
-        chunks = tree.map(lambda x: x[:whole].unflatten(0, (-1, batch_size)), xs)
-        ys = scan(lambda _, x: ((), torch.vmap(f)(x)), (), chunks)[1]
-        parts.append(tree.map(lambda y: y.flatten(0, 1), ys))
+        parts.append(_batches(f, tree.map(lambda x: x[:whole], xs), batch_size))
     if whole < n:
         parts.append(torch.vmap(f)(tree.map(lambda x: x[whole:], xs)))
     return parts[0] if len(parts) == 1 else tree.map(lambda *ys: torch.cat(ys), *parts)
 
 
-def _size(xs: Any) -> int:
+def _batches(f: Callable[[Any], Any], xs: Any, size: context.Int) -> Any:
+    """`f` of whole batches."""
+    batches = tree.map(lambda x: x.unflatten(0, (x.shape[0] // size, size)), xs)
+    ys = scan(lambda _, x: ((), torch.vmap(f)(x)), (), batches)[1]
+    return tree.map(lambda y: y.flatten(0, 1), ys)
+
+
+def _filled_up(xs: Any, n: context.Int, size: context.Int) -> Any:
+    """`xs`, of `n` slices, and the last one again and again until it is whole batches."""
+    index = context.counted(0, -(-n // size) * size, tree.leaves(xs)[0].device)
+    index = index.clamp(max=n - 1)  # type: ignore[arg-type]
+    return tree.map(lambda x: x[index], xs)
+
+
+def _size(xs: Any) -> context.Int:
     """The one leading size of all leaves."""
-    sizes = [x.shape[0] if isinstance(x, Tensor) and x.dim() else None for x in tree.leaves(xs)]
-    found = {size for size in sizes if size is not None}
-    if None in sizes or len(found) != 1:
+    sizes: list[Any] = [x.shape[0] if isinstance(x, Tensor) and x.dim() else None for x in tree.leaves(xs)]
+    if None in sizes or not sizes or any(size != sizes[0] for size in sizes):
         raise ValueError(f"map: the leaves of xs must be tensors with one leading size, got sizes {sizes}")
-    return found.pop()
+    return sizes[0]
 
 
 @opaque

@@ -24,7 +24,7 @@ def scan(
     f: Callable[[Carry, Any], tuple[Carry, Any]],
     init: Carry,
     xs: Any = None,
-    length: int | None = None,
+    length: context.Int | None = None,
     reverse: bool = False,
     unroll: bool | None = None,
     *,
@@ -40,10 +40,10 @@ def scan(
     (tensor(10), tensor([ 1,  3,  6, 10]))
 
     xs: tree of tensors with one leading size, or `None` with `length` given.
-    length: the number of trips, if not that of `xs`.
+    length: the number of trips, if not that of `xs`. Both may be a size that a graph has for a variable.
     reverse: go from the last `x` to the first; outputs stay aligned with `xs`.
     unroll: whether a traced function contains every trip (`True`) or one loop operator (`False`). By default loops of
-        at most 8 trips are unrolled. Eagerly it makes no difference.
+        at most 8 trips are unrolled, where their number is known. Eagerly it makes no difference.
     checkpoint: save the carry only every that many trips, and compute the trips between again in the backward pass.
         Memory for a derivative falls from `n` trips to about `n / checkpoint + checkpoint`.
 
@@ -62,10 +62,11 @@ def scan(
     if not inputs.leaves:
         inputs.leaves = [_counter(carry, n)]
     order = [x.flip(0) for x in inputs.leaves] if reverse else inputs.leaves
-    looped = n > UNROLL_LIMIT if unroll is None else n > 1 and not unroll
-    if checkpoint is not None and n > 0:
+    some, several, many = (context.is_symbol(n) or n > k for k in (0, 1, UNROLL_LIMIT))
+    looped = many if unroll is None else several and not unroll
+    if checkpoint is not None and some:
         out = _checkpointed(step, carry.leaves, order, checkpoint)
-    elif n > 0 and looped and context.is_traced((*carry.leaves, *order)):
+    elif some and looped and context.is_traced((*carry.leaves, *order)):
         out = _traced(step, carry.leaves, order, unroll)
     else:
         out = lowering.unrolled(step, carry.leaves, order)
@@ -94,16 +95,18 @@ class _Step:
         return (*new, *self.outputs.flatten(result[1], "a later result of f"))
 
 
-def _length(inputs: Structure, length: int | None) -> int:
-    if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 0):
+def _length(inputs: Structure, length: context.Int | None) -> context.Int:
+    if length is not None and (not context.is_int(length) or length < 0):
         raise ValueError(f"scan: length must be an int >= 0, got {length!r}")
-    sizes = {x.shape[0] if x.dim() else None for x in inputs.leaves} | ({length} - {None})
-    if len(sizes) != 1 or None in sizes:
+    sizes: list[context.Int] = [x.shape[0] for x in inputs.leaves if x.dim()]
+    has_scalars = len(sizes) < len(inputs.leaves)
+    sizes += [] if length is None else [length]
+    if has_scalars or not sizes or any(size != sizes[0] for size in sizes):
         raise ValueError(
             f"scan: the leaves of xs must have one leading size, equal to length if that is given; got shapes "
             f"{[tuple(x.shape) for x in inputs.leaves]} and length={length}"
         )
-    return next(size for size in sizes if size is not None)
+    return sizes[0]
 
 
 def _check_options(unroll: bool | None, checkpoint: int | None) -> None:
@@ -117,8 +120,8 @@ def _check_options(unroll: bool | None, checkpoint: int | None) -> None:
         raise ValueError("checkpoint has no effect in an unrolled loop; leave out one of the two")
 
 
-def _counter(carry: Structure, n: int) -> Tensor:
-    return torch.arange(n, device=carry.leaves[0].device if carry.leaves else None)
+def _counter(carry: Structure, n: context.Int) -> Tensor:
+    return context.counted(0, n, carry.leaves[0].device if carry.leaves else None)
 
 
 def _traced(step: _Step, carry: Sequence[Tensor], xs: Sequence[Tensor], unroll: bool | None) -> Sequence[Tensor]:
@@ -127,7 +130,8 @@ def _traced(step: _Step, carry: Sequence[Tensor], xs: Sequence[Tensor], unroll: 
     if not context.is_recording():
         return lowering.likeness(step, carry, xs)
     converted = Conversion((step,), (*carry, *(x[0] for x in xs)))
-    short = unroll is None and xs[0].shape[0] <= lowering.BACKWARD_LIMIT
+    n = xs[0].shape[0]
+    short = unroll is None and not context.is_symbol(n) and n <= lowering.BACKWARD_LIMIT
     if short and context.in_compiled_training((*carry, *xs, *converted.captured)):
         return lowering.unrolled(step, carry, xs)  # as the backward pass will be in any case
     return intercepted(_loop, converted.close(step), carry, xs, converted.captured)

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 @opaque
-def switch(index: int | Tensor, branches: Sequence[Callable[..., T]], *operands: Any) -> T:
+def switch(index: context.Int | Tensor, branches: Sequence[Callable[..., T]], *operands: Any) -> T:
     """`branches[index](*operands)`, an index out of range meaning the nearest branch; like `jax.lax.switch`.
 
     >>> import torch
@@ -26,15 +26,17 @@ def switch(index: int | Tensor, branches: Sequence[Callable[..., T]], *operands:
     >>> torch.vmap(lambda i, x: switch(i, branches, x))(torch.tensor([0, 1, 9]), torch.zeros(3))
     tensor([0., 1., 1.])
 
-    index: a Python int, or an integer tensor of shape (). The rules of `cond` apply: where worlds of a `torch.vmap` may
-    choose differently all functions run. All return the same structure, shapes and dtypes.
+    index: an int, which may depend on sizes, or an integer tensor of shape (). The rules of `cond` apply: where worlds
+    of a `torch.vmap` may choose differently all functions run. All return the same structure, shapes and dtypes.
     """
     branches = list(branches)
     if not branches:
         raise ValueError("switch needs at least one branch")
     last = len(branches) - 1
-    if isinstance(index, int) and not isinstance(index, bool):
-        return branches[min(max(index, 0), last)](*operands)
+    if context.is_int(index) and not context.is_symbol(index):
+        return branches[min(max(int(index), 0), last)](*operands)
+    if isinstance(index, torch.SymInt):
+        return _bisect(index, branches, 0, operands)
     if not isinstance(index, Tensor) or index.shape != () or index.dtype.is_floating_point or index.dtype == torch.bool:
         kind = f"{index.dtype}{list(index.shape)}" if isinstance(index, Tensor) else repr(index)
         raise TypeError(f"switch: index must be an int or an integer tensor of shape (), got {kind}")
@@ -59,7 +61,7 @@ def _all(index: Tensor, results: Sequence[T]) -> T:
     return result.unflatten(chosen)
 
 
-def _bisect(index: Tensor, branches: Sequence[Callable[..., T]], first: int, operands: Sequence[Any]) -> T:
+def _bisect(index: Any, branches: Sequence[Callable[..., T]], first: int, operands: Sequence[Any]) -> T:
     if len(branches) == 1:
         return branches[0](*operands)
     half = len(branches) // 2

@@ -117,7 +117,7 @@ class Option(tree.Tree):
 
     def replace(self, /, **changes: Any) -> Self:
         """A copy with some fields changed; those that the plans of a model cannot follow are refused by `step`."""
-        if {"density", "viscosity"} & changes.keys():
+        if "density" in changes or "viscosity" in changes:
             changes.setdefault("fluid", True)
         return tree.replace(self, **changes)
 

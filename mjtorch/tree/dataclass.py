@@ -2,7 +2,7 @@
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self, TypeVar, dataclass_transform, overload
 
 import optree
@@ -16,6 +16,9 @@ T = TypeVar("T")
 
 # optree keeps third-party registrations apart by namespace; ours must be named in every optree call.
 NAMESPACE = "mjtorch"
+
+# Dynamo does not know `x.__dict__.update` of a frozen dataclass; setting one field after the other takes it longer.
+SETS_ONE_BY_ONE = torch.__version__ < "2.12"
 
 # Where an object keeps the name of its static part: as a plain string, and as one that holds what it stands for.
 STATIC, NAME = "_static", "_name"
@@ -178,11 +181,10 @@ def _register(cls: type) -> None:
 
     def unflatten(children: Any, name: Any) -> Any:
         x: Any = object.__new__(cls)
-        x.__dict__.update(zip(tensors, children, strict=True))
         if torch.compiler.is_dynamo_compiling():
-            x.__dict__.update(zip(statics, _values_of(name), strict=True))
-            x.__dict__[STATIC] = name
+            _set(x, (*tensors, *statics, STATIC), (*children, *_values_of(name), name))
             return x
+        _set(x, tensors, children)
         held = names().find(name)
         x.__dict__.update(zip(statics, held.values, strict=True))
         x.__dict__.update({STATIC: held.text, NAME: held})
@@ -207,6 +209,15 @@ def _register(cls: type) -> None:
     )
 
 
+def _set(x: Any, fields: Sequence[str], values: Sequence[Any]) -> None:
+    """Give a new object its fields."""
+    if SETS_ONE_BY_ONE and torch.compiler.is_dynamo_compiling():
+        for name, value in zip(fields, values, strict=True):
+            object.__setattr__(x, name, value)
+    else:
+        x.__dict__.update(zip(fields, values, strict=True))
+
+
 def replace(tree: T, /, **changes: Any) -> T:
     """A copy of `tree` with some fields changed; an unknown name is an error that says what is close to it.
 
@@ -223,9 +234,14 @@ def replace(tree: T, /, **changes: Any) -> T:
             close = difflib.get_close_matches(name, fields) or list(fields)
             raise TypeError(f"{type(tree).__name__} has no field {name!r}; did you mean {' or '.join(close)}?")
     new = object.__new__(type(tree))
+    renamed = any(fields[name].metadata.get("static", False) for name in changes)
+    if SETS_ONE_BY_ONE and torch.compiler.is_dynamo_compiling():
+        kept = [*fields] if renamed else [*fields, STATIC]
+        _set(new, kept, [changes[name] if name in changes else getattr(tree, name) for name in kept])
+        return new
     new.__dict__.update(tree.__dict__)
     new.__dict__.update(changes)
-    if any(fields[name].metadata.get("static", False) for name in changes):
+    if renamed:
         for name in (STATIC, NAME):
             new.__dict__.pop(name, None)
         _name_static_part(new)

@@ -231,7 +231,12 @@ def test_module_parameters() -> None:
     def parameter_gradients(fn: Callable[..., Tensor]) -> list[Tensor]:
         return list(torch.autograd.grad(fn(layer, x).sum(), list(layer.parameters())))
 
-    assert_same(parameter_gradients(compiled(nonstrict(fn), "aot_eager")), parameter_gradients(fn))
+    run = compiled(nonstrict(fn), "aot_eager")
+    if torch.__version__ < "2.12":  # where PyTorch does not hand modules to such functions
+        with pytest.raises(torch._dynamo.exc.Unsupported, match="Invalid input type"):
+            run(layer, x)
+    else:
+        assert_same(parameter_gradients(run), parameter_gradients(fn))
 
 
 def test_checkpoint_saves_memory() -> None:
