@@ -31,6 +31,8 @@ BUNDLED = "ziglang"
 ADVICE = 'install g++ or clang++, or set CXX to one, or pip install "mjtorch[compiler]"'
 LIBRARIES = ("-lm", "-lpthread")
 HAS_GROUPS = os.name == "posix"
+# Never -ffinite-math-only: NaN must stay NaN.
+FLAGS = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
 # Of the environment: how many seconds the compiler may take. Large models take minutes.
 TIMEOUT, DEFAULT_TIMEOUT = "MJTORCH_COMPILER_TIMEOUT", "1800"
 
@@ -115,9 +117,9 @@ def _native() -> tuple[tuple[str, ...], ...]:
 
 
 def flags() -> tuple[str, ...]:
-    """Compiler flags for printed programs. Never -ffinite-math-only: NaN must stay NaN."""
+    """Compiler flags for printed programs."""
     native = compiler().native
-    return ("-O3", *native, "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-std=c++17", "-w")
+    return ("-O3", *native, *FLAGS, "-std=c++17", "-w")
 
 
 def vector_bytes() -> int:
