@@ -8,6 +8,9 @@ from types import ModuleType
 
 import mujoco
 import pytest
+import torch
+
+import mjtorch
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -15,7 +18,7 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 def module(name: str) -> ModuleType:
     """A program of the folder, which is no package."""
     spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-    loaded = importlib.util.module_from_spec(spec)
+    loaded = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loaded)
     return loaded
 
@@ -122,3 +125,54 @@ def test_environments_take_turns() -> None:
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "InvertedPendulum-v5: envpool cannot run: ModuleNotFoundError" in said
     assert "gymnasium" in said.splitlines()[-1] and "1.00" in said.splitlines()[-1]
+
+
+class TestSoak:
+    """`benchmarks/soak.py`."""
+
+    @pytest.fixture
+    def soak(self, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+        monkeypatch.syspath_prepend(str(BENCHMARKS))
+        found = module("soak")
+        monkeypatch.setattr(found, "TURN", 2)
+        monkeypatch.setattr(found, "CHUNK", 5)
+        return found
+
+    def test_a_run_goes_on(self, soak: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """It is the run that was not interrupted."""
+        command = ["--models", "cartpole", "--worlds", "3", "--threads", "1"]
+        for steps in ("30", "60"):
+            assert soak.main([*command, "--steps", steps, "--output", str(tmp_path / "two")]) == 0
+        assert soak.main([*command, "--steps", "60", "--output", str(tmp_path / "one")]) == 0
+        assert "60 world-steps in float32: 0 worlds diverged where C does not, 0 contacts" in capsys.readouterr().out
+        one, two = (torch.load(tmp_path / x / "cartpole-float32-3.pt")["state"] for x in ("one", "two"))
+        assert all(torch.equal(one[x], two[x]) for x in one)
+
+    @pytest.mark.parametrize("too", [False, True])
+    def test_worlds_that_diverge_are_counted(
+        self, too: bool, soak: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With C, or alone; and they begin anew."""
+        made = soak.Soak("cartpole", 3, torch.float32, 1, tmp_path)
+        real = made.rollout
+
+        def breaks(m: mjtorch.Model, d: mjtorch.Data, *args: object, **options: object) -> tuple:
+            after, trajectory = real(m, d, *args, **options)
+            return after.replace(qvel=after.qvel.index_fill(0, torch.tensor(1), torch.nan)), trajectory
+
+        made.rollout = breaks
+        if too:
+            made.mj_model.actuator_gainprm[:] = 1e14
+        made.turn()
+        assert (made.record.diverged_alone, made.record.diverged_with_c) == ((0, 2) if too else (2, 0))
+        assert torch.isfinite(made.d.qvel).all()
+
+    def test_contacts_deeper_than_geoms(self, soak: ModuleType, tmp_path: Path) -> None:
+        made = soak.Soak("pile", 2, torch.float32, 1, tmp_path)
+        wide = made.widths.isfinite().nonzero()[:2, 0]
+        geom = torch.stack([wide, wide]).reshape(1, 1, 2, 2)
+        for depth, count in ((0.9, 0), (1.1, 2)):
+            dist = -depth * made.widths[wide].min().repeat(1, 1, 2)
+            made.contacts({"contact.dist": dist, "contact.geom": geom})
+            assert made.record.deep == count
+        assert made.record.deepest == pytest.approx(1.1 * made.widths[wide].min().item())

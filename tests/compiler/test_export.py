@@ -369,3 +369,18 @@ def test_an_exported_function_is_a_target() -> None:
         torch.testing.assert_close(x, y)
     with pytest.raises(ValueError, match="'step' is a name of the interface"):
         Interface("pendulum", tuple(fields), torch.float32, {"step": 0.1})
+
+
+def test_equalities_that_are_active_compile(tmp_path: Path) -> None:
+    """What is true at the beginning is 1 in the file, which warnings and errors are on for."""
+    m = mjtorch.put_model(
+        mujoco.MjModel.from_xml_string(
+            PENDULUM.format(length=0.3)
+            .replace("</mujoco>", "<equality><joint joint1='hinge'/></equality></mujoco>")
+            .replace("<joint", "<joint name='hinge'", 1)
+        )
+    )
+    assert mjtorch.make_data(m).eq_active.all()
+    source, _ = export_step(mjtorch.step, m, mjtorch.make_data(m), lanes=1).write(tmp_path / "step.cpp")
+    done = subprocess.run([*COMPILER, *STRICT, "-fsyntax-only", source], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -33,6 +33,8 @@ LIBRARIES = ("-lm", "-lpthread")
 # The environment variable with more flags for printed programs, after ours: "-O1" is compiled in half the time.
 EXTRA = "MJTORCH_CXXFLAGS"
 HAS_GROUPS = os.name == "posix"
+# Never -ffinite-math-only: NaN must stay NaN.
+FLAGS = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
 # Of the environment: how many seconds the compiler may take. Large models take minutes.
 TIMEOUT, DEFAULT_TIMEOUT = "MJTORCH_COMPILER_TIMEOUT", "1800"
 
@@ -122,10 +124,10 @@ def _native() -> tuple[tuple[str, ...], ...]:
 
 
 def flags() -> tuple[str, ...]:
-    """Compiler flags for printed programs; `MJTORCH_CXXFLAGS` adds to them. Never -ffinite-math-only: NaN stays NaN."""
+    """Compiler flags for printed programs; `MJTORCH_CXXFLAGS` adds to them."""
     native = compiler().native
     more = _split(EXTRA, os.environ.get(EXTRA, ""), "write it as for a shell: '-O1 -g'")
-    return ("-O3", *native, "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-std=c++17", "-w", *more)
+    return ("-O3", *native, *FLAGS, "-std=c++17", "-w", *more)
 
 
 def vector_bytes() -> int:

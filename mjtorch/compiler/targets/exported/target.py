@@ -22,7 +22,6 @@ from mjtorch.compiler.ir.nodes import (
     For,
     Index,
     Load,
-    Number,
     Program,
     Store,
     Variable,
@@ -31,7 +30,7 @@ from mjtorch.compiler.lower.values import DTYPES
 from mjtorch.compiler.lowered import Lowered, Output
 from mjtorch.compiler.passes import Pass, Watch, run_passes
 from mjtorch.compiler.ready import Ready, Runnable
-from mjtorch.compiler.targets.c.printer import literal
+from mjtorch.compiler.targets.c.printer import array as entries
 from mjtorch.compiler.targets.cpu.build import build, flags, library
 from mjtorch.compiler.targets.cpu.pipeline import CPU
 from mjtorch.compiler.targets.cpu.printer import print_program
@@ -252,7 +251,7 @@ def _slots(face: Interface) -> tuple[str, str]:
     def stored(x: Tensor | None) -> str:
         if x is None or not x.numel():
             return "nullptr"
-        values = ", ".join(literal(Number(v, DTYPES[x.dtype])) for v in x.reshape(-1).tolist())
+        values = entries(_numbers(x), DTYPES[x.dtype])
         arrays.append(f"const {C_TYPES[x.dtype]} A{len(arrays)}[] = {{{values}}};\n")
         return f"A{len(arrays) - 1}"
 
