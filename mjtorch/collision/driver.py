@@ -129,8 +129,11 @@ def closest(m: Model, key: Tensor, candidate: Tensor | None) -> tuple[Tensor, Te
     one (ncon,) bool, and how many rows () whose key is not infinite got no slot.
     """
     keep, taken, lost = [], [], []
-    for first, count, slots in m.plan.collision.groups:
-        if candidate is None:
+    groups = m.plan.collision.groups
+    for first, count, slots in groups:
+        if candidate is not None and len(groups) == 1:
+            start, mine, number = 0, key, candidate
+        elif candidate is None:
             start, mine, number = first, key[first : first + count], torch.arange(count, device=key.device)
         else:
             belongs = (candidate >= first) & (candidate < first + count)
