@@ -1,5 +1,6 @@
 """`collision`: the contact list of a world (mj_collision)."""
 
+import functools
 from typing import NamedTuple
 
 import torch
@@ -10,6 +11,7 @@ from mjtorch.collision.families import family_contacts
 from mjtorch.collision.frame import make_frame
 from mjtorch.collision.parameters import margins, parameters
 from mjtorch.collision.round import round_contacts
+from mjtorch.control_flow import if_any
 from mjtorch.model import Contact, Data, DisableBit, Model
 from mjtorch.model.make_data import empty_contact
 
@@ -33,30 +35,35 @@ def collision(m: Model, d: Data) -> Data:
     dist, normal, pos, row = found.dist, found.normal, found.pos, found.candidate
     geom, source, aligned = p.geom, p.source, p.aligned
     if row is not None:
-        includemargin, threshold = includemargin[row], threshold[row]
+        # Of what does not exist nothing need be looked up.
+        includemargin, threshold = (torch.where(found.exists, x[row], 0.0) for x in (includemargin, threshold))
     detected = found.exists & (dist <= threshold)
     lost = found.lost
 
     if row is not None or p.ncon < p.ncandidate:
         key = (dist - includemargin).detach().masked_fill(~detected, torch.inf)
         keep, detected, more = closest(m, key, row)
-        slot = keep if row is None else row[keep]
+        # What is looked up for empty slots is left out.
+        slot = torch.where(detected, keep if row is None else row[keep], 0)
         lost = more if lost is None else lost + more
-        geom, source, aligned = geom[slot], source[slot], aligned[slot]
+        there = detected[:, None]
+        geom, aligned = torch.where(there, geom[slot], 0), torch.where(there, aligned[slot], False)
+        source = source[slot]
         columns = torch.cat([dist[:, None], includemargin[:, None], normal, pos], dim=-1)[keep]
         # Zero in empty slots, which lets a compiler leave them out.
-        columns = torch.where(detected[:, None], columns, 0.0)
+        columns = torch.where(there, columns, 0.0)
         dist, includemargin = columns[:, 0], columns[:, 1]
         normal, pos = columns[:, 2:5], columns[:, 5:]
 
     if lost is not None:
         d = d.replace(warning=d.warning + torch.nn.functional.pad(lost[None], (CONTACTFULL, 6 - CONTACTFULL)))
     frame = make_frame(normal, axis[geom[:, 1]], aligned) if p.any_aligned else make_frame(normal)
+    frame = torch.where(detected[:, None, None], frame, 0.0)
     friction, solref, solreffriction, solimp = parameters(m, source, detected)
     contact = Contact(
         dist=dist,
         pos=pos,
-        frame=torch.where(detected[:, None, None], frame, 0.0),
+        frame=frame,
         includemargin=includemargin,
         friction=friction,
         solref=solref,
@@ -122,8 +129,11 @@ def closest(m: Model, key: Tensor, candidate: Tensor | None) -> tuple[Tensor, Te
     one (ncon,) bool, and how many rows () whose key is not infinite got no slot.
     """
     keep, taken, lost = [], [], []
-    for first, count, slots in m.plan.collision.groups:
-        if candidate is None:
+    groups = m.plan.collision.groups
+    for first, count, slots in groups:
+        if candidate is not None and len(groups) == 1:
+            start, mine, number = 0, key, candidate
+        elif candidate is None:
             start, mine, number = first, key[first : first + count], torch.arange(count, device=key.device)
         else:
             belongs = (candidate >= first) & (candidate < first + count)
@@ -132,11 +142,18 @@ def closest(m: Model, key: Tensor, candidate: Tensor | None) -> tuple[Tensor, Te
         if candidate is None and slots == count:
             rows, filled = torch.arange(slots, device=key.device), there
         else:
-            rows = mine.sort(stable=True).indices[:slots]
+            more = (there.sum() - slots).clamp(min=0)
+            chosen = if_any(more > 0, functools.partial(smallest, mine, slots), there)
             # Among many numbers, infinities take no time to sort.
-            order = number[rows].to(key.dtype).masked_fill(~there[rows], torch.inf).sort(stable=True)
-            rows, filled = rows[order.indices], ~torch.isinf(order.values)
-            lost.append((there.sum() - slots).clamp(min=0))
+            rows = number.to(key.dtype).masked_fill(~chosen, torch.inf).sort(stable=True).indices[:slots]
+            filled = torch.arange(len(rows), device=key.device) < chosen.sum()
+            lost.append(more)
         keep.append(start + rows)
         taken.append(filled)
     return torch.cat(keep), torch.cat(taken), torch.stack(lost).sum()
+
+
+def smallest(key: Tensor, count: int) -> Tensor:
+    """Which (n,) of the keys (n,) are the `count` smallest; the first ones, of those that are equal."""
+    index = key.sort(stable=True).indices[:count]
+    return torch.zeros_like(key, dtype=torch.bool).scatter(0, index, torch.ones_like(index, dtype=torch.bool))

@@ -71,8 +71,13 @@ def friction_reference(m: Model, d: Data) -> Tensor:
 
 
 def inverse_weight(m: Model, d: Data) -> Tensor:
-    """Inverse weights (ncon,) [1/kg] of the two bodies of each contact, added: about the inverse inertia along it."""
-    return m.body_invweight0[:, 0][m.plan.constraint.contact.geom_body][d.contact.geom.clamp(min=0)].sum(-1)
+    """Inverse weights (ncon,) [1/kg] of the two bodies of each contact, added: about the inverse inertia along it.
+
+    Zero in empty slots, for which nothing is looked up.
+    """
+    there, geom_body = d.contact.detected[:, None], m.plan.constraint.contact.geom_body
+    body = torch.where(there, geom_body[d.contact.geom.clamp(min=0)], 0)
+    return torch.where(there, m.body_invweight0[:, 0][body], 0.0).sum(-1)
 
 
 def contact(m: Model, d: Data) -> tuple[Elements, Tensor]:

@@ -77,7 +77,7 @@ def matrix_product(low: Lowering, a: Array, b: Array) -> View:
             flag = some(low, inner, lambda k: nonzero(a.at([i, k])))
             low.choose(flag, lambda: row(i), lambda: low.store(0.0, empty))
 
-        low.loop(m, row_if_any if may_skip(low, min(m, n)) and inner < MANY_ROWS else row)
+        low.loop(m, row_if_any if may_skip(low, m) and n >= WIDE and inner < MANY_ROWS else row)
 
     low.group(write)
     return out
@@ -87,6 +87,8 @@ def matrix_product(low: Lowering, a: Array, b: Array) -> View:
 CHAINS, MANY = 4, 32
 # Columns that are computed at a time: each element of the left matrix is loaded once for all of them.
 BLOCK = 4
+# A row of so many sums of few terms is left out if they are zero.
+WIDE = 8
 
 
 def few_sums(low: Lowering, a: Array, b: Array) -> View:

@@ -96,9 +96,10 @@ def build(plans: Sequence[TreesPlan], place: Tensor, M: Tensor, rows: Rows) -> F
 def compacted(flag: Tensor) -> tuple[Tensor, Tensor]:
     """The places (..., n) where `flag` is true, one after another, and up to which there are some (..., n)."""
     number = torch.arange(flag.shape[-1], device=flag.device).expand(flag.shape)
-    target = torch.where(flag, flag.cumsum(-1) - 1, flag.shape[-1])
+    count = flag.cumsum(-1)
+    target = torch.where(flag, count - 1, flag.shape[-1])
     row = torch.zeros_like(number[..., :1]).expand(*flag.shape[:-1], flag.shape[-1] + 1).scatter(-1, target, number)
-    return row[..., :-1], number < flag.sum(-1, keepdim=True)
+    return row[..., :-1], number < count[..., -1:]
 
 
 def blocks(f: Forest, rows: Rows, weight: Tensor) -> Blocks:
