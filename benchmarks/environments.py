@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 TASKS = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5")
+# What EnvPool has that is most like tasks of ours: the same robot, contacts of its feet only, 50 actions a second.
+LIKE = {"go1-flat": "Go1JoystickFlatTerrain-v1", "g1-flat": "G1JoystickFlatTerrain-v1"}
 SIDES = ("mjtorch", "envpool", "gymnasium")
 MEANING = {
     "mjtorch": 'gymnasium.make_vec("mjtorch/..."), float32',
@@ -43,7 +45,7 @@ def make(side: str, task: str, worlds: int, threads: int) -> Any:
     if side == "envpool":
         import envpool
 
-        return envpool.make_gymnasium(task, num_envs=worlds, num_threads=threads)
+        return envpool.make_gymnasium(LIKE.get(task, task), num_envs=worlds, num_threads=threads)
     import gymnasium
 
     return gymnasium.make_vec(task, num_envs=2 * threads, vectorization_mode="async")
@@ -164,7 +166,9 @@ def main() -> None:
     about = "\n".join(f"  {name}: {meaning}" for name, meaning in MEANING.items())
     kind = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=f"{__doc__}\nsides:\n{about}", formatter_class=kind)
-    parser.add_argument("tasks", nargs="*", default=TASKS, help=f"Gymnasium's names (default: {' '.join(TASKS)})")
+    parser.add_argument(
+        "tasks", nargs="*", default=TASKS, help=f"Gymnasium's names, or go1-flat, g1-flat (default: {' '.join(TASKS)})"
+    )
     parser.add_argument("--worlds", type=int, default=1024, help="of mjtorch and EnvPool (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="of each side (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=2.0, help="of a turn (default: %(default)s)")

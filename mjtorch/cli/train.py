@@ -46,23 +46,39 @@ def run(args: argparse.Namespace) -> int:
     if args.threads:
         torch.set_num_threads(args.threads)
     with usage_errors(ModuleNotFoundError):
-        from mjtorch import envs, learn
+        from mjtorch import learn
         from mjtorch.learn.run import CHECKPOINT
+        from mjtorch.learn.team import joined
     folder = args.output or Path("runs") / f"{args.task}-{args.method}"
-    run = begin(args, learn.Run, folder / CHECKPOINT)
+    with joined(args.device) as (team, args.device):
+        run = begin(args, learn.Run, folder / CHECKPOINT)
+        learn_and_tell(args, run, folder, team.leads)
+    return 0
+
+
+def learn_and_tell(args: argparse.Namespace, run: Any, folder: Path, leads: bool) -> None:
+    """Learn; the first of the processes evaluates, and tells of it."""
+    from mjtorch import envs, learn
+    from mjtorch.learn.run import CHECKPOINT
+
     steps = args.steps or run.settings.steps
-    print(f"{run.task}: {run.method}, {run.settings.worlds} worlds, seed {run.seed}, on {run.experience.worlds.device}")
-    if run.steps:
-        print(f"resumed after {run.steps:,} steps")
+    if leads:
+        where = run.experience.worlds.device
+        several = f", {run.team.size} processes" if run.team.size > 1 else ""
+        print(f"{run.task}: {run.method}, {run.settings.worlds} worlds, seed {run.seed}, on {where}{several}")
+        if run.steps:
+            print(f"resumed after {run.steps:,} steps")
     with (
         usage_errors(OSError, prefix="cannot write to the folder of --output: "),
-        usage_errors(FloatingPointError, BuildError, MemoryError),
-        tqdm(total=steps, initial=min(run.steps, steps), unit="step", unit_scale=True) as bar,
+        usage_errors(ConnectionError, FloatingPointError, BuildError, MemoryError),
+        tqdm(total=steps, initial=min(run.steps, steps), unit="step", unit_scale=True, disable=not leads) as bar,
     ):
         for progress in learn.train(run, steps, folder):
             bar.update(min(progress.steps, steps) - bar.n)
             shown = {"return": progress.scalars.get("episode/return"), "length": progress.scalars.get("episode/length")}
             bar.set_postfix({name: f"{x:,.0f}" for name, x in shown.items() if x is not None})
+    if not leads:
+        return
     episodes = learn.evaluate(run)
     spread = episodes.returns.std(correction=0)
     print(f"return: {episodes.returns.mean():,.1f} +- {spread:,.1f}, of {len(episodes.returns)} episodes")
@@ -71,7 +87,6 @@ def run(args: argparse.Namespace) -> int:
         time, qpos, qvel = (x[:, None].numpy(force=True) for x in (episodes.time, episodes.qpos, episodes.qvel))
         drawn = picture.draw(envs.mj_model(run.task), time[..., 0, None], qpos, qvel, [0], folder / "episode")
         print(f"picture: {drawn.file} ({drawn.what})")
-    return 0
 
 
 def begin(args: argparse.Namespace, kind: Any, checkpoint: Path) -> Any:

@@ -16,6 +16,10 @@ except ModuleNotFoundError as e:
     raise ModuleNotFoundError('learning needs RSL-RL and TensorBoard: pip install "mjtorch[train]"') from e
 
 
+# Added to the deviation of advantages.
+EPSILON = 1e-8
+
+
 class PPOLearner:
     """Proximal policy optimisation (Schulman et al., 2017).
 
@@ -26,7 +30,7 @@ class PPOLearner:
         self.experience, self.settings = experience, settings
         state, actions = experience.state, experience.worlds.low.shape[0]
         storage = RolloutStorage(
-            "rl", settings.worlds, settings.horizon, seen(state.obs), [actions], str(state.obs.device)
+            "rl", experience.worlds.count, settings.horizon, seen(state.obs), [actions], str(state.obs.device)
         )
         self.algorithm = PPO(
             make_actor(state, actions, settings),
@@ -41,6 +45,7 @@ class PPOLearner:
             desired_kl=settings.divergence,
             use_clipped_value_loss=False,
             device=str(state.obs.device),
+            multi_gpu_cfg=experience.team.config(),
         )
 
     @property
@@ -73,8 +78,13 @@ class PPOLearner:
                 rewards = rewards + self.settings.discount * values * state.truncated
             algorithm.process_env_step(seen(state.obs), rewards, state.done, {})
         algorithm.compute_returns(seen(experience.state.obs))
-        if not algorithm.storage.returns.isfinite().all():
+        storage = algorithm.storage
+        if not storage.returns.isfinite().all():
             raise FloatingPointError(f"PPO: returns are not finite after {experience.steps} steps")
+        # of all processes, where RSL-RL knows those of this one
+        advantage = storage.returns - storage.values
+        known = experience.team.all(advantage.flatten())
+        storage.advantages = (advantage - known.mean()) / (known.std() + EPSILON)
 
     def state_dict(self) -> dict[str, Any]:
         """Networks and optimizer."""

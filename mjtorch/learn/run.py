@@ -12,6 +12,10 @@ from torch import Tensor
 from mjtorch.envs import AutoReset, Env
 from mjtorch.learn.experience import Experience, learnable
 from mjtorch.learn.settings import PPOSettings, Settings, ShortHorizonSettings, settings as settings_of
+from mjtorch.learn.team import Team
+
+# Between the seeds of actions of two processes.
+OTHERS = 1_000_003
 
 # The file of a checkpoint in the folder of a run.
 CHECKPOINT = "checkpoint.pt"
@@ -33,6 +37,9 @@ class Progress:
 
 class Run:
     """A task, a method, and all that has been learned so far.
+
+    Where `torch.distributed` is initialized, all its processes make the same run together, each with its share of the
+    worlds: gradients, and what observations and rewards are normalized by, are those of all.
 
     steps: how many all worlds have made together
     policy: the most likely actions (worlds, nu), from -1 to 1, for observations (worlds, n)
@@ -67,10 +74,18 @@ class Run:
         env = learnable(task, **parameters)
         with torch.random.fork_rng():
             torch.manual_seed(seed)
+            self.team = Team.here()
             self.experience = Experience(
-                env, self.settings.worlds, discount=self.settings.discount, seed=seed, threads=threads
+                env,
+                self.settings.worlds,
+                discount=self.settings.discount,
+                seed=seed,
+                team=self.team,
+                threads=threads,
             )
             self.learner = _learner(self.experience, self.settings)
+            if not self.team.leads:  # the same networks, other actions
+                torch.manual_seed(seed + OTHERS * self.team.rank)
             self.rng = torch.get_rng_state()
 
     @property
@@ -97,8 +112,13 @@ class Run:
         return {**self.experience.scalars(), **learned}
 
     def save(self, path: Path | str) -> None:
-        """Write all of it to a file; a run loaded from there goes on as if nothing had happened."""
-        path = Path(path)
+        """Write all of it to a file; a run loaded from there goes on as if nothing had happened.
+
+        All processes call it, and the first one writes.
+        """
+        path, experience, rng = Path(path), self.experience.state_dict(), self.team.collect(self.rng)
+        if not self.team.leads:
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         content = {
             "task": self.task,
@@ -107,8 +127,8 @@ class Run:
             "settings": dataclasses.asdict(self.settings),
             "parameters": {name: _plain(value) for name, value in self.parameters.items()},
             "learner": self.learner.state_dict(),
-            "experience": self.experience.state_dict(),
-            "rng": self.rng,
+            "experience": experience,
+            "rng": rng,
         }
         half = path.with_suffix(".half")
         torch.save(content, half)
@@ -123,7 +143,10 @@ class Run:
         threads: int | None = None,
         device: torch.device | str | None = None,
     ) -> Self:
-        """The run that was saved, on the device where it was, or on another; `task` if that had no name."""
+        """The run that was saved, on the device where it was, or on another; `task` if that had no name.
+
+        Other processes than those that saved it, fewer or more, share out the worlds anew and draw other actions.
+        """
         saved = torch.load(path, map_location=device, weights_only=True)
         parameters = {**saved["parameters"], **({} if device is None else {"device": device})}
         if "dtype" in parameters:
@@ -138,7 +161,8 @@ class Run:
         )
         run.learner.load_state_dict(saved["learner"])
         run.experience.load_state_dict(saved["experience"])
-        run.rng = saved["rng"].cpu()
+        if len(saved["rng"]) == run.team.size:
+            run.rng = saved["rng"][run.team.rank].cpu()
         return run
 
 
@@ -155,16 +179,18 @@ def train(
 
     Raises:
         FloatingPointError: a loss is not finite; the checkpoint is from before.
+        ConnectionError: another process of the run has ended.
     """
     steps = run.settings.steps if steps is None else steps
     writer = None
-    if folder is not None:
+    if folder is not None and run.team.leads:
         from torch.utils.tensorboard import SummaryWriter
 
         writer = SummaryWriter(str(folder))
     begun, at_first, rounds = time.perf_counter(), run.steps, 0
     while run.steps < steps:
-        scalars = run.iterate()
+        with run.team.together(f"after {run.steps} steps"):
+            scalars = run.iterate()
         wrong = [name for name, value in scalars.items() if not abs(value) < float("inf")]
         if wrong:
             raise FloatingPointError(f"{run.task}: {', '.join(wrong)} is not finite after {run.steps} steps")
@@ -173,8 +199,9 @@ def train(
         if writer is not None:
             for name, value in scalars.items():
                 writer.add_scalar(name, value, run.steps)
-            if rounds % every == 0 or run.steps >= steps:
-                run.save(Path(str(folder)) / CHECKPOINT)
+        if folder is not None and (rounds % every == 0 or run.steps >= steps):
+            with run.team.together(f"after {run.steps} steps"):
+                run.save(Path(folder) / CHECKPOINT)
         yield Progress(run.steps, seconds, scalars)
     if writer is not None:
         writer.close()

@@ -10,7 +10,7 @@ from typing import Any
 class Settings:
     """What both methods have.
 
-    worlds: how many at once
+    worlds: how many at once, in all processes together
     horizon: steps of each world between two updates
     steps: of all worlds together, that the task usually takes
     discount: of rewards, each step

@@ -36,7 +36,7 @@ class ShortHorizonLearner:
         self.experience, self.settings = experience, settings
         state = experience.state
         # losses are means over worlds and steps, and so are their derivatives
-        limit = settings.flow / (settings.worlds * settings.horizon)
+        limit = settings.flow / (experience.worlds.count * settings.horizon)
         self.through = Through(experience.worlds, limit, **experience.options)
         self.actor = make_actor(state, experience.worlds.low.shape[0], settings)
         self.critic = make_critic(state, settings)
@@ -54,6 +54,7 @@ class ShortHorizonLearner:
         loss, rollout = self._rollout()
         self.actor_optimizer.zero_grad()
         loss.backward()
+        self.experience.team.average(list(self.actor.parameters()))
         norm = torch.nn.utils.clip_grad_norm_(self.actor.parameters(), self.settings.norm)
         self.actor_optimizer.step()
         error = self._fit(rollout)
@@ -124,6 +125,7 @@ class ShortHorizonLearner:
                 error = (self.critic(seen(obs[part])).squeeze(-1) - target[part]).square().mean()
                 self.critic_optimizer.zero_grad()
                 error.backward()
+                self.experience.team.average(list(self.critic.parameters()))
                 torch.nn.utils.clip_grad_norm_(self.critic.parameters(), settings.norm)
                 self.critic_optimizer.step()
                 errors.append(float(error.detach()))

@@ -19,6 +19,7 @@ from mjtorch.envs.adapters.worlds import Worlds
 from mjtorch.envs.env import Env, State
 from mjtorch.envs.gymnasium.table import TASKS
 from mjtorch.envs.make import VERSION, make, mj_model
+from mjtorch.envs.velocity import table as velocity
 from mjtorch.envs.wrappers.episode import AutoReset, EpisodeStatistics, TimeLimit
 
 try:
@@ -265,15 +266,16 @@ def make_single(
 
 
 def register() -> None:
-    """Enter all environments into Gymnasium's registry, as `mjtorch/Ant-v5`, unless they are there."""
-    for name, entry in TASKS.items():
-        if f"mjtorch/{name}{VERSION}" not in gymnasium.registry:
+    """Enter environments into Gymnasium's registry, as `mjtorch/Ant-v5`, unless they are there."""
+    steps = {f"{name}{VERSION}": entry.steps for name, entry in TASKS.items()}
+    for name, limit in {**steps, **dict.fromkeys(velocity.TASKS, velocity.STEPS)}.items():
+        if f"mjtorch/{name}" not in gymnasium.registry:
             gymnasium.register(
-                id=f"mjtorch/{name}{VERSION}",
+                id=f"mjtorch/{name}",
                 entry_point=f"{__name__}:make_single",
                 vector_entry_point=f"{__name__}:make_vec",
-                max_episode_steps=entry.steps,
-                kwargs={"name": f"{name}{VERSION}"},
+                max_episode_steps=limit,
+                kwargs={"name": name},
             )
 
 

@@ -60,14 +60,18 @@ class Worlds:
         return self.env.task.m.qpos0.device
 
     @torch.no_grad()
-    def reset(self, seed: int | Sequence[int] | None = None) -> State:
-        """All worlds begin, with a seed for all or one for each; without, with the numbers that come next."""
+    def reset(self, seed: int | Sequence[int] | Tensor | None = None) -> State:
+        """All worlds begin, with a seed for all, one for each, or keys (count, 2); without, with what comes next."""
         if seed is None:
             if self.state is None:
                 raise ValueError("the first reset needs a seed")
             keys = self.state.key
         elif isinstance(seed, int):
             keys = random.split(random.key(seed, device=self.device), self.count)
+        elif isinstance(seed, Tensor):
+            if tuple(seed.shape) != (self.count, 2):
+                raise ValueError(f"{self.count} worlds need keys {(self.count, 2)}, got {tuple(seed.shape)}")
+            keys = seed
         else:
             if not all(isinstance(x, int) for x in seed):
                 raise TypeError(f"seed must be an int, or one for each world, got {seed!r}")
