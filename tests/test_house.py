@@ -50,7 +50,7 @@ def parse(module: str) -> ast.Module:
 
 
 def room_of(module: str) -> str | None:
-    """The room of a file; None for the package's own `__init__.py`."""
+    """The room of a file; None for the package's own `__init__.py`. `__main__.py` is the door of the command line."""
     first = module.split("/")[0].removesuffix(".py")
     return {"__init__": None, "__main__": "cli"}.get(first, first)
 
