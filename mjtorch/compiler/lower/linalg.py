@@ -26,7 +26,18 @@ from mjtorch.compiler.ir.nodes import (
 from mjtorch.compiler.lower import elements, patterns
 from mjtorch.compiler.lower.lowering import Lowering, call, rule
 from mjtorch.compiler.lower.shape import fix, take_axes, whole
-from mjtorch.compiler.lower.sums import MANY_ROWS, accumulate, may_skip, nonzero, nonzero_rows, some, zero
+from mjtorch.compiler.lower.sums import (
+    MANY_ROWS,
+    accumulate,
+    chains_of,
+    few_sums,
+    inner_product,
+    may_skip,
+    nonzero,
+    nonzero_rows,
+    some,
+    zero,
+)
 from mjtorch.compiler.lower.values import Array, Lazy, Value, View, broadcast
 
 # A constant matrix with at most this share of non-zeros is multiplied by visiting those only.
@@ -83,36 +94,10 @@ def matrix_product(low: Lowering, a: Array, b: Array) -> View:
     return out
 
 
-# How many sums a dot product is made of, and from how many terms on it is better that some may be left out.
-CHAINS, MANY = 4, 32
 # Columns that are computed at a time: each element of the left matrix is loaded once for all of them.
 BLOCK = 4
 # A row of so many sums of few terms is left out if they are zero.
 WIDE = 8
-
-
-def few_sums(low: Lowering, a: Array, b: Array) -> View:
-    """`a @ b` of one long row and a few columns that are to be computed, which can be done in the one loop there is.
-
-    Where a factor of all that is added is zero in all worlds, `skip_zero_terms` leaves that out.
-    """
-    inner, n, dtype = a.shape[1], b.shape[1], a.dtype
-    out = low.alloc((1, n), dtype)
-
-    def write() -> None:
-        totals = [low.local(dtype, zero(dtype)) for _ in range(n)]
-
-        def add(k: Index) -> None:
-            for j, total in enumerate(totals):
-                term = call("mul", a.at([Index(), k]), b.at([k, Index(j)]), dtype=dtype)
-                low.emit(Assign(total, call("add", total, term, dtype=dtype)))
-
-        low.loop(inner, add)
-        for j, total in enumerate(totals):
-            low.emit(Store(out.buffer, out.address([Index(), Index(j)]), total))
-
-    low.group(write)
-    return out
 
 
 def _nonzero_rows(low: Lowering, a: Array, b: Array) -> tuple[Callable[[Index], Index], Index]:
@@ -286,40 +271,6 @@ def _dot(low: Lowering, node: Node, x: Value, y: Value) -> View:
     a, b = low.array(x), low.array(y)
     chains = chains_of(low, a.shape[0], a, b)
     return inner_product(low, a.shape[0], lambda k: a.at([k]), lambda k: b.at([k]), low.alloc((), a.dtype), chains)
-
-
-def chains_of(low: Lowering, n: int, *factors: Array) -> int:
-    """How many sums a dot product is made of, that do not wait for another.
-
-    One, if something is computed for each of many terms: where they are zero that may then be left out.
-    """
-    if low.elements or n < 2 * CHAINS:
-        return 1
-    return 1 if n >= MANY and may_skip(low, n) and any(isinstance(x, Lazy) and x.cost > 0 for x in factors) else CHAINS
-
-
-def inner_product(
-    low: Lowering, n: int, left: Callable[[Index], Expr], right: Callable[[Index], Expr], out: View, chains: int
-) -> View:
-    """`out`, of one element, = sum over k < n of `left(k) right(k)`, in so many sums."""
-    dtype = out.dtype
-
-    def write() -> None:
-        totals = [low.local(dtype, zero(dtype)) for _ in range(chains)]
-
-        def add(total: Local, k: Index) -> None:
-            term = call("mul", left(k), right(k), dtype=dtype)
-            low.emit(Assign(total, call("add", total, term, dtype=dtype)))
-
-        low.loop(n // chains, lambda q: [add(t, q * chains + c) for c, t in enumerate(totals)])
-        for c in range(n % chains):
-            add(totals[c], Index(n - n % chains + c))
-        while len(totals) > 1:
-            totals = [call("add", *pair, dtype=dtype) for pair in zip(totals[::2], totals[1::2], strict=True)]
-        low.emit(Store(out.buffer, out.address([Index()] * len(out.shape)), totals[0]))
-
-    low.group(write)
-    return out
 
 
 @rule("bmm")
