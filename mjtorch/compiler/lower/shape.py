@@ -40,12 +40,6 @@ def take_axes(low: Lowering, x: Array, axes: Sequence[tuple[int, Sequence[int]] 
     return low.remap(x, shape, to)
 
 
-def transposed(low: Lowering, x: Array) -> Array:
-    """The matrices of a stack, transposed."""
-    order = [*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2]
-    return take_axes(low, x, [whole(x, d) for d in order])
-
-
 def fix(low: Lowering, x: Array, dim: int, entry: int) -> Array:
     """`x` without axis `dim`, at `entry`."""
     if isinstance(x, View):

@@ -11,9 +11,10 @@ from torch.fx import Node
 
 from mjtorch.compiler.ir.nodes import BOOL, INT, Assign, Call, Expr, FromIndex, Index, Number, Store
 from mjtorch.compiler.lower.elementwise import as_dtype, choose
+from mjtorch.compiler.lower.linalg import transposed
 from mjtorch.compiler.lower.lowering import Lowering, call, rule
 from mjtorch.compiler.lower.reduce import reduce
-from mjtorch.compiler.lower.shape import fix, take_axes, transposed, whole
+from mjtorch.compiler.lower.shape import fix, take_axes, whole
 from mjtorch.compiler.lower.sums import accumulate
 from mjtorch.compiler.lower.values import Array, Value, View, broadcast, load, store
 
