@@ -55,7 +55,7 @@ def rollout(
         policy: a function `policy(m, d)`, or `policy(m, d, params)` where those are given, that returns ctrl (nu,) from
             what is known before a step. As between calls of `step`, the state is up to date there, and what follows
             from it belongs to the step before. Pass the same function each time: another one is compiled anew. Stock
-            `torch.compile` takes a policy only inside of a function marked `torch._dynamo.nonstrict_trace`.
+            `torch.compile` takes a policy only inside of a function decorated with `control_flow.compilable`.
         ctrl: controls (n, nu), one row a step, or (nu,), the same in all steps; not given: `d.ctrl`.
         params: tensors for the policy, any tree of them.
         outputs: fields of `Data` to record, or parts such as "contact.dist"; "state" stands for several.

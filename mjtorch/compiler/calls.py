@@ -190,6 +190,7 @@ class Calls:
     def clear(self) -> None:
         """Forget all."""
         self.kept.clear()
+        self.met.clear()
 
 
 def _comparison(leaves: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], bool]:

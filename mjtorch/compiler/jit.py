@@ -37,6 +37,8 @@ from mjtorch.control_flow.context import UNKNOWN, is_recording
 
 Backend = Literal["auto", "native", "inductor", "eager"]
 BACKENDS = ("auto", "native", "inductor", "eager")
+# Those that are not torch.compile's; its own "eager" only traces.
+OWN = ("auto", "native", "eager")
 
 
 @overload
@@ -49,17 +51,20 @@ def jit(
     in_dims: Any = 0,
     out_dims: Any = 0,
     static_argnames: str | Sequence[str] = (),
-    backend: Backend | Target = "auto",
+    backend: Backend | str | Callable[..., Any] | Target = "auto",
     strict: bool = False,
     skip_zeros: bool = True,
     threads: int | None = None,
-    **inductor_options: Any,
+    **compile_options: Any,
 ) -> Any:
     """Compile `f`, which computes one world, into a function of many worlds.
 
     `jit(f, in_dims=..., out_dims=...)` computes what `torch.vmap(f, in_dims, out_dims)` computes. `f` is traced once
     per structure, shapes and dtypes of its arguments; the batch size and all values may change freely. Also a
     decorator.
+
+    `torch.compiler.set_stance` is honoured: "force_eager", "eager_on_recompile" and "fail_on_recompile" mean what they
+    mean to `torch.compile`. `reset()` forgets what was compiled.
 
     Tensors that `f` uses but is not given are compiled into it with their values. Where one of them has been written to
     in place since, `f` is compiled again, with a warning; what rebinds a name, or writes through `.data`, goes unseen.
@@ -74,16 +79,16 @@ def jit(
         static_argnames: arguments that are not tensors but choose the program; each value is compiled for itself. Two
             are the same if they are equal and of one type, in tuples, too. Programs of the last 64 are kept. Those of
             mjtorch's own functions are known.
-        backend: "native" prints C++ (CPU) or CUDA, "inductor" is `torch.compile(torch.vmap(f))`, "eager" is
-            `torch.vmap(f)`; "auto" is "native" where it can be, else "eager" with one warning that says why. Or a
-            `Target` of your own.
+        backend: "native" prints C++ (CPU) or CUDA, "eager" is `torch.vmap(f)`; "auto" is "native" where it can be, else
+            "eager" with one warning that says why. Or a `Target` of your own. Any other name or function is a backend
+            of `torch.compile(torch.vmap(f))`, such as "inductor".
         strict: make it an error where "auto" would fall back.
         skip_zeros: sums of products may leave out terms of which one factor is known to be zero, or is zero in all
             worlds that are computed side by side, so that what is inactive costs nothing. Where the other factor is
             infinite or NaN, a term left out adds 0, where PyTorch adds NaN; False makes it the same, and slower.
         threads: how many compute the worlds on a CPU; by default as the environment variable MJTORCH_NUM_THREADS says,
             else `torch.get_num_threads()`.
-        **inductor_options: for `backend="inductor"`, the options of `torch.compile`.
+        **compile_options: for such a backend, what else `torch.compile` takes: mode, options, fullgraph, dynamic.
 
     Raises:
         TraceError: `f` branches on a tensor's value, draws random numbers or changes its inputs.
@@ -105,14 +110,17 @@ def jit(
             strict=strict,
             skip_zeros=skip_zeros,
             threads=threads,
-            **inductor_options,
+            **compile_options,
         )
     if not callable(f):
         raise TypeError(f"jit: f must be a function, got {type(f).__name__}")
-    if not isinstance(backend, Target) and backend not in BACKENDS:
-        raise ValueError(f"jit: backend must be a Target or one of {', '.join(BACKENDS)}, got {backend!r}")
-    if inductor_options and backend != "inductor":
-        raise TypeError(f"jit: unknown options {sorted(inductor_options)}; only backend='inductor' takes more options")
+    if not _is_backend(backend):
+        ours = ", ".join(BACKENDS)
+        raise ValueError(
+            f"jit: backend must be a Target, one of {ours}, or a backend of torch.compile, got {backend!r}"
+        )
+    if compile_options and (isinstance(backend, Target) or backend in OWN):
+        raise TypeError(f"jit: unknown options {sorted(compile_options)}; only backends of torch.compile take more")
     static_argnames = (static_argnames,) if isinstance(static_argnames, str) else static_argnames
     if not isinstance(static_argnames, Sequence) or not all(isinstance(x, str) for x in static_argnames):
         raise TypeError(f"jit: static_argnames must be names of arguments, got {static_argnames!r}")
@@ -122,21 +130,21 @@ def jit(
                 raise TypeError(f"jit: {name} must be an int, None, or a tree of them, got {dim!r} in it")
     static = (*static_argnames, *(x for x in known_static(f) if x not in static_argnames))
     mapped = Mapped(f, in_dims, out_dims, static)
-    return Jitted(mapped, backend, strict, skip_zeros, thread_count(threads), inductor_options)
+    return Jitted(mapped, backend, strict, skip_zeros, thread_count(threads), compile_options)
 
 
 class Jitted:
     """A function compiled by `jit`; call it as the `torch.vmap` of the original.
 
     mapped: the original, and how it is mapped over worlds
-    ran: the backend of the last call, "native", "inductor" or "eager"; before the first, the one that will be tried
+    ran: the backend of the last call, "native", "eager" or one of torch.compile; before the first, what will be tried
     traces: how often it has been traced
     """
 
     def __init__(
         self,
         mapped: Mapped,
-        backend: Backend | Target,
+        backend: str | Callable[..., Any] | Target,
         strict: bool,
         skip_zeros: bool,
         threads: int | None,
@@ -151,7 +159,7 @@ class Jitted:
         self.stock: Recent[tuple[Static, bool], Callable[..., Any]] = Recent()
         self.refused: Recent[Signature, str] = Recent()
         self.complaints: Recent[str, bool] = Recent()
-        self.ran = "native" if self.backend == "auto" else self.backend
+        self.ran: str | Callable[..., Any] = "native" if self.backend == "auto" else self.backend
         self.traces = 0
         functools.update_wrapper(self, mapped.f, updated=())
 
@@ -174,6 +182,12 @@ class Jitted:
         """A function of its own, uncompiled."""
         return _again(*copy.deepcopy((self.f, self.settings()), memo))
 
+    def reset(self) -> None:
+        """Forget all programs, prepared calls and refusals. What is on disk stays, and is taken from there again."""
+        self.calls.clear()
+        for table in (self.programs, self.stock, self.refused, self.complaints):
+            table.clear()
+
     def settings(self) -> dict[str, Any]:
         """The options that it was made with."""
         return {
@@ -189,7 +203,8 @@ class Jitted:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         form, given = self.parameters.form(len(args), tuple(kwargs)), (*args, *kwargs.values())
-        transformed = _is_transforming()
+        stance = _stance()
+        transformed = stance == "force_eager" or _is_transforming()
         found = None if transformed else self.calls.take(form, given)
         if found is not None:
             prepared, seen = found
@@ -199,11 +214,17 @@ class Jitted:
             return self._finished(result, prepared.compiled, prepared.ready)
         args, static = self.parameters.bind(args, kwargs)
         transformed = transformed or any(isinstance(x, UNKNOWN) for x in tree.leaves(args))
-        if transformed or self.backend in ("inductor", "eager"):
+        if transformed or self.backend not in ("auto", "native"):
             return self._vmapped(static, transformed)(*args)
         call = self.parameters.read(args, static)
         if call.signature in self.refused:
             return self._vmapped(static)(*args)
+        if stance in ("eager_on_recompile", "fail_on_recompile") and self._known(call) is None:
+            if stance == "fail_on_recompile":
+                raise RuntimeError(
+                    f"jit({self.name}): torch.compiler.set_stance forbids to compile, and this call is new"
+                )
+            return self._vmapped(static, True)(*args)
         try:
             compiled = self._compiled(call)
             native = compiled.native(call.worlds is None or call.worlds <= FEW_WORLDS)
@@ -260,12 +281,9 @@ class Jitted:
 
     # --- programs ---
 
-    def _compiled(self, call: Call) -> Compiled:
-        """The program for a call; traced if it is new."""
-        signature, leaves = call.signature, call.leaves
-        known = self.programs.get(signature)
-        if known is None:
-            known = self.programs[signature] = []
+    def _known(self, call: Call) -> Compiled | None:
+        """The program for a call, if there is one."""
+        known, leaves = self.programs.get(call.signature) or [], call.leaves
         for c in known:
             if c.captured and c.is_stale():
                 self._warn(
@@ -281,12 +299,22 @@ class Jitted:
             if all(torch.equal(leaves[k], v) for k, v in c.constants.items()):
                 c.constants = {k: leaves[k] for k in c.constants}
                 return c
+        return None
+
+    def _compiled(self, call: Call) -> Compiled:
+        """The program for a call; traced if it is new."""
+        found, signature, leaves = self._known(call), call.signature, call.leaves
+        if found is not None:
+            return found
         for x in leaves:
             if x.layout is not torch.strided:
                 raise NoRule(f"tensors of {x.layout}")
             if x.device.type not in ("cpu", "cuda"):
                 raise NoRule(f"tensors on {x.device.type}")
         compiled = self._new(signature, leaves)
+        known = self.programs.get(signature)
+        if known is None:
+            known = self.programs[signature] = []
         known.append(compiled)
         del known[:-KEPT]
         return compiled
@@ -309,12 +337,14 @@ class Jitted:
 
     def _vmapped(self, static: Static, transformed: bool = False) -> Callable[..., Any]:
         """What PyTorch makes of the function; as part of somebody else's transform it is theirs to compile."""
-        compiled = self.backend == "inductor" and not transformed
-        self.ran = "inductor" if compiled else "eager"
+        compiled = self.backend not in OWN and not transformed
+        self.ran = self.backend if compiled else "eager"
         found = self.stock.get((static, compiled))
         if found is None:
             mapped = self.mapped.vmapped(static)
-            found = self.stock[static, compiled] = torch.compile(mapped, **self.options) if compiled else mapped
+            found = self.stock[static, compiled] = (
+                torch.compile(mapped, backend=self.backend, **self.options) if compiled else mapped
+            )
         return found
 
     def _refuse(self, signature: Signature, reason: NoRule | BuildError) -> None:
@@ -338,6 +368,19 @@ class Jitted:
 
 def _again(f: Callable[..., Any], settings: dict[str, Any]) -> Jitted:
     return jit(f, **settings)
+
+
+def _stance() -> str:
+    """What `torch.compiler.set_stance` asks for. Dynamo keeps it; who has not imported that has asked for nothing."""
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    return "default" if dynamo is None else dynamo._stance.stance
+
+
+def _is_backend(backend: Any) -> bool:
+    """Whether `jit` or torch.compile, which takes long to import, knows it."""
+    if isinstance(backend, Target) or callable(backend):
+        return True
+    return isinstance(backend, str) and (backend in BACKENDS or backend in torch.compiler.list_backends(()))
 
 
 def _is_transforming() -> bool:

@@ -50,6 +50,10 @@ class Recent(Generic[K, V]):
             while len(self.entries) > self.size:
                 self.entries.popitem(last=False)
 
+    def clear(self) -> None:
+        """Forget all."""
+        self.entries.clear()
+
     def values(self) -> ValuesView[V]:
         """All that is kept, what was used last at the end."""
         return self.entries.values()

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import optree
-import torch
 from torch import Tensor
 
+from mjtorch.control_flow.context import as_one_node
 from mjtorch.tree.dataclass import NAMESPACE
 
 F = TypeVar("F", bound=Callable)
@@ -24,14 +24,7 @@ def stage(fn: F) -> F:
         fix_sizes((args, kwargs))
         return fn(*args, **kwargs)
 
-    @functools.wraps(fn)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        # Only Dynamo sees True here. Marking `fn` at once would import Dynamo, which takes longer than all of torch.
-        if torch.compiler.is_dynamo_compiling():
-            return torch._dynamo.nonstrict_trace(traced)(*args, **kwargs)
-        return fn(*args, **kwargs)
-
-    return cast(F, wrapper)
+    return as_one_node(fn, cast(F, traced))
 
 
 def fix_sizes(x: Any) -> None:

@@ -20,14 +20,17 @@ Write a function for one world, and let `torch.vmap`, `torch.func.grad` and `tor
 >>> torch.vmap(newton_sqrt)(torch.tensor([1.0, 4.0, 9.0]))
 tensor([1., 2., 3.])
 
-`torch.compile` is to take such a function as a whole; it cannot look into the loop itself:
+`torch.compile` is to take such a function as a whole, as it cannot look into the loop itself: decorate it with
+`@compilable`, or write
 
->>> marked = torch._dynamo.nonstrict_trace(newton_sqrt)
+>>> marked = compilable(newton_sqrt)
 >>> torch.compile(torch.vmap(marked), fullgraph=True, backend="aot_eager")(torch.tensor([1.0, 4.0, 9.0]))
 tensor([1., 2., 3.])
 """
 
+from mjtorch.control_flow.by_size import by_size
 from mjtorch.control_flow.cond import cond
+from mjtorch.control_flow.context import compilable
 from mjtorch.control_flow.fori_loop import fori_loop
 from mjtorch.control_flow.if_any import if_any
 from mjtorch.control_flow.map import each, map
@@ -35,4 +38,4 @@ from mjtorch.control_flow.scan import scan
 from mjtorch.control_flow.switch import switch
 from mjtorch.control_flow.while_loop import while_loop
 
-__all__ = ["cond", "each", "fori_loop", "if_any", "map", "scan", "switch", "while_loop"]
+__all__ = ["by_size", "compilable", "cond", "each", "fori_loop", "if_any", "map", "scan", "switch", "while_loop"]

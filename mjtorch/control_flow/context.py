@@ -69,11 +69,42 @@ Int = int | torch.SymInt
 Bool = bool | torch.SymBool
 
 
+def compilable(fn: F) -> F:
+    """Let `torch.compile`, with `fullgraph=True`, take `fn` as a whole, which uses loops or branches of this package.
+
+    >>> import torch
+    >>> from mjtorch import control_flow
+    >>> @control_flow.compilable
+    ... def power(x, n):
+    ...     return control_flow.fori_loop(0, n, lambda i, y: y * x, torch.ones_like(x))
+    >>> fn = torch.compile(torch.vmap(power), fullgraph=True, backend="aot_eager")
+    >>> fn(torch.full((3,), 2.0), torch.tensor([0, 1, 5]))
+    tensor([ 1.,  2., 32.])
+
+    All tensors that `fn` uses come in through its arguments, which are tensors, numbers and pytrees of them, as is what
+    it returns: others are constants of what is compiled.
+    """
+    return as_one_node(fn, fn)
+
+
+def as_one_node(fn: F, traced: F) -> F:
+    """`fn`, for which Dynamo takes `traced` into its graph, without interpreting its bytecode."""
+
+    @functools.wraps(fn)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        # Only Dynamo sees True here. Marking `fn` at once would import Dynamo, which takes longer than all of torch.
+        if torch.compiler.is_dynamo_compiling():
+            return torch._dynamo.nonstrict_trace(traced)(*args, **kwargs)
+        return fn(*args, **kwargs)
+
+    return cast(F, wrapper)
+
+
 def opaque(fn: F) -> F:
     """Keep Dynamo out of `fn`, whose Python code runs as it is, also while PyTorch traces the function around it."""
     advice = (
         "torch.compile does not look into mjtorch.control_flow; decorate the function that calls it with "
-        "@torch._dynamo.nonstrict_trace, and the call is compiled as a whole"
+        "@mjtorch.control_flow.compilable, and the call is compiled as a whole"
     )
 
     @functools.wraps(fn)

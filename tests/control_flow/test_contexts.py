@@ -318,12 +318,23 @@ def test_export() -> None:
     assert_same(program.module()(x + 2, w + 1), newton_root(x + 2, w + 1))
 
 
+def test_marked_function_under_compile() -> None:
+    """Between operations that Dynamo sees, and called for many worlds."""
+    root = cf.compilable(newton_root)
+
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        return torch.vmap(root)(x + 1, w)[0] * 2
+
+    x, w = torch.rand(3, 2), torch.rand(3, 2) + 0.5
+    assert_same(compiled(fn, "aot_eager")(x, w), fn(x, w))
+
+
 def test_unmarked_function_under_compile() -> None:
     """Without fullgraph, Dynamo leaves the loop to eager; with it, the error says what to do."""
     x, w = torch.ones(2) * 3, torch.ones(2)
     torch._dynamo.reset()
     assert_same(torch.compile(lambda x, w: newton_root(x, w)[0] + 1, backend="eager")(x, w), newton_root(x, w)[0] + 1)
-    with pytest.raises(Exception, match="nonstrict_trace"):
+    with pytest.raises(Exception, match=r"@mjtorch\.control_flow\.compilable"):
         compiled(lambda x, w: newton_root(x, w)[0] + 1, "eager")(x, w)
 
 

@@ -121,6 +121,24 @@ CASES: tuple[tuple[str, Callable[[Tensor], Any], type[Exception], str], ...] = (
     ),
     ("cond predicate", lambda x: cf.cond(x > 0, lambda: x, lambda: x), TypeError, r"cond: pred must be a bool tensor"),
     ("switch index", lambda x: cf.switch(x[0], [lambda: x]), TypeError, "switch: index must be an int"),
+    (
+        "gap",
+        lambda x: cf.by_size(2, {(1, 1): torch.sin, (5, None): torch.cos}, x),
+        ValueError,
+        "by_size: no range is for 2 to 4",
+    ),
+    (
+        "overlap",
+        lambda x: cf.by_size(2, {(3, 9): torch.cos, (1, 3): torch.sin}, x),
+        ValueError,
+        r"the ranges \(1, 3\) and \(3, 9\) overlap",
+    ),
+    ("open range", lambda x: cf.by_size(2, {(1, None): torch.cos, (3, 4): torch.sin}, x), ValueError, "overlap"),
+    ("empty range", lambda x: cf.by_size(2, {(3, 1): torch.cos}, x), ValueError, "has no size in it"),
+    ("no range", lambda x: cf.by_size(2, {}, x), ValueError, "at least one range"),
+    ("size outside", lambda x: cf.by_size(9, {(1, 3): torch.cos}, x), ValueError, "n is 9, and .* are for 1 to 3"),
+    ("range", lambda x: cf.by_size(9, {4: torch.cos}, x), TypeError, r"must be \(first, last\).* got 4"),
+    ("size", lambda x: cf.by_size(1.0, {(1, 3): torch.cos}, x), TypeError, "n must be an int, got 1.0"),
     ("no branches", lambda x: cf.switch(0, []), ValueError, "at least one branch"),
 )
 

@@ -44,6 +44,11 @@ def one_of_three(x: Tensor) -> Tensor:
     return cf.switch(x.shape[0] // 16, [torch.sin, torch.cos, torch.exp], x)
 
 
+def in_ranges(x: Tensor) -> Tensor:
+    ranges = {(13, 20): torch.cos, (1, 12): torch.sin, (21, None): torch.exp}
+    return cf.by_size(x.shape[0], ranges, x)
+
+
 def repeated(x: Tensor) -> Tensor:
     return cf.while_loop(lambda c: c.sum() < 100, lambda c: c * 1.5 + x.shape[0], x)
 
@@ -52,7 +57,7 @@ def slope(x: Tensor) -> Tensor:
     return torch.func.grad(lambda x: summed(x)[1].sum())(x)
 
 
-PROBLEMS = (summed, backwards, mapped, counted, chosen, one_of_three, repeated, slope)
+PROBLEMS = (summed, backwards, mapped, counted, chosen, one_of_three, in_ranges, repeated, slope)
 # Below and above the sizes at which `chosen` and `one_of_three` choose otherwise.
 SIZES = (12, 17, 40)
 
@@ -106,6 +111,14 @@ def test_numbers_of_a_traced_function_that_are_known() -> None:
 def test_sizes_that_do_not_fit() -> None:
     with pytest.raises(ValueError, match="one leading size"):
         make_fx(lambda x: cf.scan(lambda c, u: (c, u), x[0], (x, x[1:])), tracing_mode="symbolic")(torch.rand(12))
+
+
+def test_a_range_that_all_sizes_are_in_is_the_only_one_in_the_graph() -> None:
+    def fn(x: Tensor) -> Tensor:
+        return cf.by_size(x.shape[0], {(0, 0): torch.cos, (1, None): torch.sin}, x)
+
+    assert branches_in(in_ranges) == 1
+    assert branches_in(fn) == 0
 
 
 @pytest.mark.slow
