@@ -279,6 +279,20 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
             out0[0] = add(t, u)
         """,
     ),
+    "a sum whose factor is computed in the iteration": (
+        skip_zero_terms,
+        """
+        scratch s0: f64[16]
+        body:
+          group:
+            var t = 0.0
+            for k in 0..16:
+              s0[k] = sub(exp(in0[k]), in0[0])
+              t = add(t, mul(s0[k], exp(in0[k])))
+            out0[0] = t
+        """,
+        None,
+    ),
     "a sum beside which something is computed that is read later": (
         skip_zero_terms,
         """
