@@ -73,9 +73,7 @@ def _common_factor(s: For, uses: Uses) -> Load | None:
     if not terms or work(s.body, within(s, {}), CPU) < WORTH_A_TEST or not _is_own(s, others, uses):
         return None
     computed = written(others)  # in the iteration itself: known too late to leave it out
-    candidates = [
-        e for e in _factors(terms[0]) if mentions(e.index, Variable(s.variable)) and e.buffer not in computed
-    ]
+    candidates = [e for e in _factors(terms[0]) if mentions(e.index, Variable(s.variable)) and e.buffer not in computed]
     return next((e for e in candidates if all(e in _factors(t) for t in terms[1:])), None)
 
 
