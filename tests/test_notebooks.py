@@ -9,6 +9,7 @@ import pytest
 from notebooks.run import FOLDER, NOTEBOOKS, run
 
 NEEDS = {"reinforcement_learning": "rsl_rl"}  # libraries of extras
+LONG = ("policy_optimization", "system_identification")
 LARGEST = 300_000  # bytes of a notebook: pages in a repository stay small
 
 
@@ -33,7 +34,9 @@ def test_is_stored_as_run(path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # Jupyter's own
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [pytest.param(p, id=p.stem, marks=pytest.mark.slow if p.stem in LONG else ()) for p in NOTEBOOKS]
+)
 def test_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also today, with as much to see: `python notebooks/run.py` stores it anew."""
     if path.stem in NEEDS:

@@ -235,6 +235,7 @@ def save_run(folder: Path, begin: Fault) -> None:
     state = SimpleNamespace(state_dict=dict)
     run: Any = SimpleNamespace(task="a", method="ppo", seed=0, settings=learn.PPOSettings(), parameters={}, rng=0)
     run.learner = run.experience = state
+    run.team = learn.run.Team()
     path = folder / "runs" / "checkpoint.pt"
     path.parent.mkdir()
     path.write_text("as it was")
@@ -254,7 +255,7 @@ def resume(folder: Path, begin: Fault) -> None:
 def write_curves(folder: Path, begin: Fault) -> None:
     learn = pytest.importorskip("mjtorch.learn")
     begin()
-    next(learn.train(SimpleNamespace(settings=None, steps=0), 1, folder))
+    next(learn.train(SimpleNamespace(settings=None, steps=0, team=learn.run.Team()), 1, folder))
 
 
 def view(folder: Path, begin: Fault) -> None:

@@ -27,6 +27,7 @@ from mjtorch.compiler.targets.cuda.target import CudaTarget
 from mjtorch.compiler.targets.emulated import target as emulated
 from mjtorch.compiler.targets.exported import target as exported
 from mjtorch.compiler.targets.exported.interface import Field, Interface
+from mjtorch.learn.team import joined
 from mjtorch.render import RenderError
 from mjtorch.view import ViewError
 
@@ -178,6 +179,7 @@ TABLE: dict[str, Row | str] = {
     "learn/run.py:Run.save:half.replace": failed(do.save_run, OSError, "Input/output error"),
     "learn/run.py:Run.save:path.parent.mkdir": failed(do.save_run, OSError, "Input/output error"),
     "learn/run.py:Run.save:torch.save": failed(do.save_run, OSError, "No space", NO_ROOM),
+    "learn/team.py:joined:torch.cuda.set_device": HIDDEN,
     "learn/run.py:train:SummaryWriter": failed(do.write_curves, OSError, "No space", NO_ROOM),
     # --- pictures ---
     f"{DRAW}Renderer.__init__:tempfile.mkdtemp": failed(do.draw, RenderError, "temporary files"),
@@ -351,6 +353,8 @@ def test_what_torch_says_of_a_device_is_passed_on(monkeypatch: pytest.MonkeyPatc
         pytest.skip("there is a GPU")
     device = torch.device("cuda", 0)
     monkeypatch.setattr(driver, "driver", do.Driver)
+    for name, value in (("WORLD_SIZE", "2"), ("RANK", "0"), ("LOCAL_RANK", "0")):
+        monkeypatch.setenv(name, value)
     shape = SimpleNamespace(side_by_side=1)
     gpu: Any = SimpleNamespace(device=device, source=SimpleNamespace(far=0), shape=shape)
     said = (RuntimeError, AssertionError)
@@ -370,8 +374,11 @@ def test_what_torch_says_of_a_device_is_passed_on(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "synchronize", lost)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: lost())
     with pytest.raises(said, match=r"CUDA|NVIDIA"):
         explain._median(lambda: None)
+    with pytest.raises(RuntimeError, match="device lost"), joined("cuda"):
+        pass
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:

@@ -25,6 +25,7 @@ def test_worlds_are_shared_out() -> None:
         Team(0, 3).share(10)
 
 
+@pytest.mark.slow
 def test_two_processes_have_the_worlds_and_the_networks_of_one(tmp_path: Path) -> None:
     """Worlds, and what is normalized by them, to the last bit; one network; actions of their own; one checkpoint."""
     (one, two), ended = together.run("iterate", tmp_path, 2)
