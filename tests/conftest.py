@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import os
+from collections.abc import Iterator
 
 import mujoco
 import pytest
@@ -72,6 +73,15 @@ def is_quick(item: pytest.Item) -> bool:
         return False
     model = item.callspec.params.get("model") if hasattr(item, "callspec") else None
     return model is None or model in QUICK_MODELS
+
+
+@pytest.fixture
+def fresh_dynamo() -> Iterator[None]:
+    """torch.compile has seen nothing, and counts from zero; what it saw in this test it forgets."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    yield
+    torch._dynamo.reset()
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """What `jit` has in common with `torch.compile`: backends, stances, starting afresh."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,14 +10,9 @@ from torch.fx import GraphModule
 
 from mjtorch import jit
 
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
 X = torch.arange(12.0).reshape(3, 4)
-
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def f(x: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Sizes that a graph has for variables: one graph for all of them, the same values as eagerly."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,13 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from mjtorch import control_flow as cf
 
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo() -> Iterator[None]:
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 def summed(x: Tensor) -> Any:

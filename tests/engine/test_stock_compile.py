@@ -1,7 +1,7 @@
 """Stock `torch.compile` around and after a step: what compiles again and what does not, derivatives, axes, outputs."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -25,13 +25,7 @@ BALL = """<mujoco><worldbody><geom type="plane" size="1 1 1"/>
 
 many = torch.vmap(mjtorch.step, in_dims=(None, 0))
 
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo() -> Iterator[None]:
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 def compiled(fn: Callable, backend: str = "eager") -> Callable:

@@ -82,7 +82,7 @@ def equipped(spec: MjSpec, robot: Robot, ground: str) -> mujoco.MjModel:
 
 def stand(robot: Robot, joint: str) -> float:
     """The angle of a joint when it stands [rad]."""
-    return next((x for pattern, x in robot.pose.items() if fnmatch.fnmatchcase(joint, pattern)), 0.0)
+    return fitting({**robot.pose, "*": 0.0}, joint, "pose")
 
 
 def velocity(
