@@ -9,11 +9,12 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.fx.traceback
 from torch import Tensor
+from torch._ops import HigherOrderOperator
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
@@ -135,6 +136,7 @@ def _functionalized(graph: GraphModule, examples: Sequence[Tensor]) -> GraphModu
         with graph.graph.inserting_before(first):
             n.replace_all_uses_with(graph.graph.placeholder(n.name))
         graph.graph.erase_node(n)
+    _part(graph)
     graph.recompile()
     for n in _calls(graph):  # which an interpreter hands on
         n.meta[SOURCE] = n.meta.get("source")
@@ -149,6 +151,23 @@ def _functionalized(graph: GraphModule, examples: Sequence[Tensor]) -> GraphModu
     for n in _calls(made):
         n.meta["source"] = n.meta.pop(SOURCE, None)
     return made
+
+
+def _part(graph: GraphModule) -> None:
+    """Copy what a loop or branch gets twice: PyTorch's (2.13) refuse operands that share memory."""
+    for n in [n for n in _calls(graph) if isinstance(n.target, HigherOrderOperator)]:
+        operands = cast(Sequence[Node], n.args[-1])
+        seen: set[int] = set()
+        apart: list[Node] = []
+        for x in operands:
+            memory = _memory(x.meta["val"])
+            with n.graph.inserting_before(n):
+                apart.append(n.graph.call_function(torch.ops.aten.clone.default, (x,)) if memory in seen else x)
+            apart[-1].meta = dict(x.meta)
+            seen.add(memory)
+        n.args = (*n.args[:-1], tuple(apart))
+        assert n.graph.owning_module is not None
+        n.graph.owning_module.recompile()
 
 
 def captured(graph: GraphModule) -> list[Tensor]:

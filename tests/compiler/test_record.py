@@ -73,13 +73,22 @@ def loops(x: Tensor) -> Any:
     )
 
 
+def shared(x: Tensor) -> Any:
+    """Loops and branches that see one tensor twice, beside what writes."""
+    y = torch.zeros(4)
+    y[1:] = x[:3]
+    a, b = x.view(4), x.detach()
+    z = control_flow.while_loop(lambda z: z.sum() < 9, lambda z: z + a + b, x.exp())
+    return y, control_flow.cond(z.sum() > 0, lambda: a + b, lambda: a * b)
+
+
 def test_a_graph_can_be_read_and_called() -> None:
     graph = jit(loops).lower(X).graph
     assert "torch.ops.aten.exp.default(arg0)" in str(graph)
     torch.testing.assert_close(graph(X[0]), mjtorch.tree.leaves(loops(X[0])))
 
 
-@pytest.mark.parametrize("f", [views, writes, numbers, matrices, derivatives, loops])
+@pytest.mark.parametrize("f", [views, writes, numbers, matrices, derivatives, loops, shared])
 def test_what_is_recorded_comes_true(f: Callable[[Tensor], Any]) -> None:
     compiled = jit(f, strict=True)
     for world, found in zip(X, zip(*mjtorch.tree.leaves(compiled(X)), strict=True), strict=True):
