@@ -1,6 +1,7 @@
 """The rules of the house, checked by the house itself."""
 
 import ast
+import functools
 import graphlib
 import importlib
 import subprocess
@@ -45,6 +46,7 @@ CACHES = {"cache", "lru_cache"}
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
+@functools.cache
 def parse(module: str) -> ast.Module:
     return ast.parse((PACKAGE / module).read_text(), filename=module)
 

@@ -175,7 +175,8 @@ def test_gradient_of_a_rollout(m: mjtorch.Model, d: mjtorch.Data) -> None:
     torch.testing.assert_close(grad[1, 0], slope, rtol=1e-5, atol=1e-8)
 
 
-@pytest.mark.parametrize("checkpoint", [pytest.param(None, marks=pytest.mark.slow), 4])
+@pytest.mark.slow
+@pytest.mark.parametrize("checkpoint", [None, 4])
 def test_compiled_gradient_of_a_rollout(m: mjtorch.Model, d: mjtorch.Data, controls: Tensor, checkpoint: int) -> None:
     """Of a loop that the program goes through forth and back; controls, state and model."""
 

@@ -19,7 +19,12 @@ ALONE = (
     *("feature/sensors", "feature/muscles", "feature/weld", "feature/hulls", "feature/surfaces"),
 )
 # Models in which there is nothing that others do not have.
-OTHERS = {*GYM, *COLLECTION} - {"gym/hopper", "gym/humanoid", "collection/pile"}
+OTHERS = {
+    *({*GYM, *COLLECTION} - {"gym/hopper", "gym/humanoid", "collection/pile"}),
+    *("feature/ball", "feature/connect", "feature/cylinders", "feature/ellipsoids", "feature/frames", "feature/free"),
+    *("feature/gears", "feature/joint_equality", "feature/joints", "feature/motors", "feature/override"),
+    *("feature/pairs", "feature/plastic", "feature/servos", "feature/tendon", "feature/tendon_actuators"),
+}
 
 
 def tiled(datas: list[Data], worlds: int) -> Data:

@@ -95,6 +95,7 @@ def test_replace_inside() -> None:
     assert graphs() == 1
 
 
+@pytest.mark.slow
 def test_axes_of_a_model_and_chosen_outputs() -> None:
     def fn(m: Model, d: Data) -> Data:
         return mjtorch.step(m, d, outputs=("sensordata", "contact.dist"))
@@ -138,6 +139,7 @@ def test_backward_through_a_compiled_loss(fn: Callable, xml: str) -> None:
     assert_same(qpos.grad, wanted, 1e-8)
 
 
+@pytest.mark.slow
 def test_gradients_of_many_worlds() -> None:
     m, d = several(PENDULUM)
     worlds = torch.vmap(torch.func.grad(loss), in_dims=(0, None, 0))
