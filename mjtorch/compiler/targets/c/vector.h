@@ -99,9 +99,9 @@ INLINE vb SB(int x) { return SPLAT(vb, x); }
 INLINE vb selB(vb m, vb a, vb b) { return (m & a) | (~m & b); }
 // Whether a mask holds in some world.
 #if N > 1 && N * MASK_BYTES == 64 && defined(__AVX512F__)
-INLINE int any(vb m) { return _mm512_test_epi64_mask((__m512i)m, (__m512i)m) != 0; }
+INLINE int any(vb m) { return some((Integers)m); }
 #elif N > 1 && N * MASK_BYTES == 32 && defined(__AVX2__)
-INLINE int any(vb m) { return !_mm256_testz_si256((__m256i)m, (__m256i)m); }
+INLINE int any(vb m) { return some_in_register((Register)m); }
 #else
 INLINE int any(vb m) {
   int64_t r = 0;
@@ -204,23 +204,23 @@ INLINE vb gather_commonmaskB(MASK const* p, vi o) {
 #if defined(__AVX512F__) && N * MASK_BYTES == 64
 #define STEPS8 0, 1, 2, 3, 4, 5, 6, 7
 #if N == 16
-INLINE __m512i spots(vi o) { return (__m512i)(CONVERT(o, vs) * N + (vs){STEPS8, 8, 9, 10, 11, 12, 13, 14, 15}); }
-INLINE vf gatherF(PF p, int64_t i, vi o) { return (vf)_mm512_i32gather_ps(spots(o), (float*)(p + i), 4); }
-INLINE vf gather_commonF(float const* p, vi o) { return (vf)_mm512_i32gather_ps((__m512i)CONVERT(o, vs), p, 4); }
-IN_PARTS(vi, __m512i, gather_commonI, (int64_t const* p, vi o), _mm512_i64gather_epi64(PART(o, __m512i), p, 8))
-IN_PARTS(vi, __m512i, gatherI, (PI p, int64_t i, vi o),
-         _mm512_i64gather_epi64((__m512i)(PART(o, pi) * N + 8 * k + (pi){STEPS8}), (int64_t*)(p + i), 8))
+INLINE Indices spots(vi o) { return (Indices)(CONVERT(o, vs) * N + (vs){STEPS8, 8, 9, 10, 11, 12, 13, 14, 15}); }
+INLINE vf gatherF(PF p, int64_t i, vi o) { return (vf)gather_floats(p + i, spots(o)); }
+INLINE vf gather_commonF(float const* p, vi o) { return (vf)gather_floats(p, (Indices)CONVERT(o, vs)); }
+IN_PARTS(vi, Integers, gather_commonI, (int64_t const* p, vi o), gather_integers(p, PART(o, Integers)))
+IN_PARTS(vi, Integers, gatherI, (PI p, int64_t i, vi o),
+         gather_integers(p + i, (Integers)(PART(o, pi) * N + 8 * k + (pi){STEPS8})))
 COMMON(D, vd, double, SAME)
-INLINE vb gatherB(PB p, int64_t i, vi o) { return (vb)_mm512_i32gather_epi32(spots(o), (int*)(p + i), 4); }
+INLINE vb gatherB(PB p, int64_t i, vi o) { return (vb)gather_ints(p + i, spots(o)); }
 GATHER(D, vd)
 #else
-INLINE __m512i spots(vi o) { return (__m512i)(o * N + (vi){STEPS8}); }
-INLINE vd gather_commonD(double const* p, vi o) { return (vd)_mm512_i64gather_pd((__m512i)o, p, 8); }
-INLINE vi gather_commonI(int64_t const* p, vi o) { return (vi)_mm512_i64gather_epi64((__m512i)o, p, 8); }
+INLINE Integers spots(vi o) { return (Integers)(o * N + (vi){STEPS8}); }
+INLINE vd gather_commonD(double const* p, vi o) { return (vd)gather_doubles(p, (Integers)o); }
+INLINE vi gather_commonI(int64_t const* p, vi o) { return (vi)gather_integers(p, (Integers)o); }
 COMMON(F, vf, float, SAME)
-INLINE vd gatherD(PD p, int64_t i, vi o) { return (vd)_mm512_i64gather_pd(spots(o), (double*)(p + i), 8); }
-INLINE vi gatherI(PI p, int64_t i, vi o) { return (vi)_mm512_i64gather_epi64(spots(o), (long long*)(p + i), 8); }
-INLINE vb gatherB(PB p, int64_t i, vi o) { return (vb)_mm512_i64gather_epi64(spots(o), (long long*)(p + i), 8); }
+INLINE vd gatherD(PD p, int64_t i, vi o) { return (vd)gather_doubles(p + i, spots(o)); }
+INLINE vi gatherI(PI p, int64_t i, vi o) { return (vi)gather_integers(p + i, spots(o)); }
+INLINE vb gatherB(PB p, int64_t i, vi o) { return (vb)gather_integers(p + i, spots(o)); }
 GATHER(F, vf)
 #endif
 #else

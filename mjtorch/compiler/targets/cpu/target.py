@@ -86,7 +86,7 @@ class CpuTarget(Target):
 
 def runtime() -> str:
     """What printed programs begin with."""
-    return "".join((FOLDER / name).read_text() for name in ("tile.h", "runtime.h"))
+    return "".join((FOLDER / name).read_text() for name in ("tile.h", "runtime.h", "instructions.h"))
 
 
 def _is_wide(program: Program) -> bool:

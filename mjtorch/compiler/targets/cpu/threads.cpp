@@ -5,9 +5,6 @@
 #include <time.h>
 
 #include <atomic>
-#if defined(__SSE2__)
-#include <immintrin.h>
-#endif
 
 namespace {
 // Scratch memory is kept between calls: fresh pages cost more than a small batch.
@@ -87,8 +84,8 @@ struct Job {
 
 // How this thread computes.
 #if defined(__SSE2__)
-unsigned mode() { return _mm_getcsr(); }
-void set_mode(unsigned m) { _mm_setcsr(m); }
+unsigned mode() { return __builtin_ia32_stmxcsr(); }
+void set_mode(unsigned m) { __builtin_ia32_ldmxcsr(m); }
 const unsigned QUICK = 0x8040;  // numbers below the normal range become zero: with them it takes a hundred times as long
 #else
 unsigned mode() { return 0; }
