@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,6 +50,17 @@ MODELS = FEATURES + GYM + COLLECTION
 DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 # The models that people train on, for the costly tests of every way to run a step.
 TRAINED = ("gym/ant", "gym/humanoid", "gym/hopper", "gym/half_cheetah", "gym/walker2d_v5")
+# Models that between them use most features.
+VARIED = (
+    *("feature/contacts", "feature/forces", "feature/hulls", "feature/muscles", "feature/sensors"),
+    *("feature/tendon_wrap", "feature/transmissions", "feature/weld", "gym/hopper"),
+)
+
+
+def slow_but(models: Iterable[Any], *quick: Any) -> list[Any]:
+    """Parameters of a test: all `models`, which are slow but for these."""
+    return [m if m in quick else pytest.param(m, marks=pytest.mark.slow) for m in models]
+
 
 # What makes a state, what is given besides, what `forward` and `step` compute from both.
 STATE = ("time", "qpos", "qvel", "act", "plastic", "history", "qacc_warmstart")

@@ -24,7 +24,8 @@ class Dump:
 
     def program(self, name: str, p: Program) -> None:
         """A program after a pass."""
-        self._write(name, as_text(p, origins=True))
+        if self.folder is not None:  # to write it as text takes longer than most passes
+            self._write(name, as_text(p, origins=True))
 
     def source(self, source: Any) -> None:
         """What was printed."""

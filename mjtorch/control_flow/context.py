@@ -159,7 +159,7 @@ def is_constant(x: Tensor) -> bool:
 
     Inductor cannot have constants among the operands of a loop or branch, but copies of them in its body.
     """
-    compiling = torch._C._get_dispatch_mode(_MODES.FUNCTIONAL) is not None
+    compiling, x = torch._C._get_dispatch_mode(_MODES.FUNCTIONAL) is not None, alive(x)
     return compiling and not level_of(x) and not isinstance(x, FakeTensor | FunctionalTensor)
 
 

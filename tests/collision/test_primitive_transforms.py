@@ -92,6 +92,7 @@ def all_pairs() -> mujoco.MjModel:
     return load(f"<mujoco><asset>{MESHES}</asset><worldbody>{bodies}</worldbody><contact>{contacts}</contact></mujoco>")
 
 
+@pytest.mark.slow
 def test_compiled_equals_eager():
     """In batches, and one world at a time, which is another program; derivatives too."""
     mj_model = all_pairs()

@@ -104,6 +104,7 @@ def test_traced_graph_is_small(name, most):
     assert sum(node.op == "call_function" for node in graph.nodes) < most
 
 
+@pytest.mark.slow
 def test_compiled_equals_eager():
     mj_model = load("gym/humanoid")
     m = double(mj_model)

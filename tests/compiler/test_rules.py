@@ -384,7 +384,8 @@ def lanes(dtype: torch.dtype) -> int:
     return vector_bytes() // (4 if dtype == FLOAT else 8)
 
 
-@pytest.mark.parametrize("dtype", [pytest.param(FLOAT, marks=pytest.mark.slow), DOUBLE])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [FLOAT, DOUBLE])
 def test_compiled(dtype: torch.dtype) -> None:
     """The printed code does what the program says, with and without lanes, whatever the number of worlds."""
     s = cases.Source(3, lanes(dtype) + 1)

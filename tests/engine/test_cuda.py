@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from compiler.emulated import emulate
-from reference import MODELS, TRAINED, case
+from reference import MODELS, TRAINED, case, slow_but
 
 import mjtorch
 from mjtorch import tree
@@ -24,10 +24,6 @@ IN_ANOTHER_ORDER = 1e-9
 ARCHITECTURES = ("sm_80", "sm_90", "sm_120")
 
 
-def chosen(models: tuple[str, ...]) -> list:
-    return [m if m in CHOSEN else pytest.param(m, marks=pytest.mark.slow) for m in models]
-
-
 def assert_lanes_agree(f: Jitted, wanted: Any, *args: Any, **kwargs: Any) -> None:
     """By one lane and by 32, the first worlds of `wanted`."""
     lowered = for_gpu(f.mapped, *args, **kwargs)
@@ -41,7 +37,7 @@ def assert_lanes_agree(f: Jitted, wanted: Any, *args: Any, **kwargs: Any) -> Non
                 torch.testing.assert_close(x.double(), y.double(), rtol=0, atol=tolerance * scale, equal_nan=True)
 
 
-@pytest.mark.parametrize("model", chosen(MODELS))
+@pytest.mark.parametrize("model", slow_but(MODELS, *CHOSEN))
 def test_lanes_step_as_the_cpu_does(model: str) -> None:
     this = case(model)
     step = mjtorch.jit(mjtorch.step, in_dims=(None, 0), strict=True)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from reference import COLLECTION, GYM, MODELS, TRAINED, Case, assert_fields_close, case
+from reference import MODELS, TRAINED, VARIED, Case, assert_fields_close, case, slow_but
 
 import mjtorch
 from mjtorch import tree
@@ -18,13 +18,6 @@ ALONE = (
     *("gym/humanoid", "gym/half_cheetah", "collection/pile", "feature/contacts", "feature/tendon_wrap"),
     *("feature/sensors", "feature/muscles", "feature/weld", "feature/hulls", "feature/surfaces"),
 )
-# Models in which there is nothing that others do not have.
-OTHERS = {
-    *({*GYM, *COLLECTION} - {"gym/hopper", "gym/humanoid", "collection/pile"}),
-    *("feature/ball", "feature/connect", "feature/cylinders", "feature/ellipsoids", "feature/frames", "feature/free"),
-    *("feature/gears", "feature/joint_equality", "feature/joints", "feature/motors", "feature/override"),
-    *("feature/pairs", "feature/plastic", "feature/servos", "feature/tendon", "feature/tendon_actuators"),
-}
 
 
 def tiled(datas: list[Data], worlds: int) -> Data:
@@ -44,7 +37,7 @@ def stepped(this: Case) -> list[Data]:
     return [mjtorch.step(this.m, d) for d in this.datas]
 
 
-@pytest.mark.parametrize("model", [pytest.param(m, marks=pytest.mark.slow) if m in OTHERS else m for m in MODELS])
+@pytest.mark.parametrize("model", slow_but(MODELS, *VARIED))
 def test_batches(model: str, device: str, request: pytest.FixtureRequest) -> None:
     if model in (*TRAINED, "feature/contacts", "feature/sensors"):
         request.getfixturevalue("optimised")
@@ -69,7 +62,7 @@ def test_batches(model: str, device: str, request: pytest.FixtureRequest) -> Non
     assert set(program.builds) == {False}
 
 
-@pytest.mark.parametrize("model", ["gym/hopper", *(pytest.param(m, marks=pytest.mark.slow) for m in ALONE)])
+@pytest.mark.parametrize("model", slow_but(("gym/hopper", *ALONE), "gym/hopper"))
 def test_few(model: str, device: str) -> None:
     this = case(model, device=device)
     jitted = mjtorch.jit(mjtorch.step, in_dims=(None, 0), strict=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import mujoco
 import pytest
 import torch
-from reference import COLLECTION, FEATURES, MODELS, TRAINED, Case, assert_fields_close, case, load, random_state
+from reference import COLLECTION, FEATURES, MODELS, TRAINED, Case, assert_fields_close, case, load, random_state, slow_but
 
 import mjtorch
 from mjtorch import tree
@@ -17,14 +17,12 @@ WORLDS = 3
 FIELDS = [name for name in tree.tensor_fields(Data) if name not in ("efc_state", "solver_niter")]
 SAME = 1e-10
 
-# Models that between them use most features.
-VARIED = ("feature/sensors", "feature/contacts", "feature/muscles", "feature/weld", "collection/pile")
-
 Step = Callable[[Model, Data], Data]
 many: Step = torch.vmap(mjtorch.step, in_dims=(None, 0))
 
 # Of the models that people train on: each is compiled for a minute or more, and what they use is the same.
 SOME = ("gym/hopper", "gym/humanoid")
+MORE = ("collection/cartpole", "feature/sensors", "feature/contacts", "feature/muscles", "feature/weld", "collection/pile")
 
 
 def single(model: str, **options: object) -> Case:
@@ -71,7 +69,7 @@ def test_compile(model: str) -> None:
     assert_compiles_once(mjtorch.step, mjtorch.step, this.m, this.datas)
 
 
-@pytest.mark.parametrize("model", [SOME[0], *(pytest.param(m, marks=pytest.mark.slow) for m in (*SOME[1:], *VARIED))])
+@pytest.mark.parametrize("model", slow_but((*SOME, *MORE), "collection/cartpole"))
 def test_compile_of_vmap(model: str) -> None:
     this = single(model)
     assert_compiles_once(many, eager, this.m, [tree.stack(this.datas), tree.stack(this.datas[::-1])])

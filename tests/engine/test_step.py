@@ -19,6 +19,8 @@ from reference import (
     mj_stepped,
     poison,
     random_state,
+    slow_but,
+    VARIED,
 )
 
 import mjtorch
@@ -58,7 +60,7 @@ def test_step_matches_c_within_the_models_own_limits(model: str, device: str) ->
 
 
 @pytest.mark.parametrize("integrator", INTEGRATORS)
-@pytest.mark.parametrize("model", FEATURES + GYM)
+@pytest.mark.parametrize("model", slow_but(FEATURES + GYM, "feature/ball", "feature/delays", *VARIED))
 def test_every_integrator_matches_c(model: str, integrator: str) -> None:
     number = int(getattr(mujoco.mjtIntegrator, f"mjINT_{integrator.upper()}"))
     assert_steps_match(variant(model, integrator=number), 1e-7)
@@ -67,7 +69,11 @@ def test_every_integrator_matches_c(model: str, integrator: str) -> None:
 @pytest.mark.parametrize("cone", ["pyramidal", "elliptic"])
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize(
-    "model", ["feature/contacts", "feature/pairs", "feature/joints", "feature/tendon_forces", "feature/weld", "gym/ant"]
+    "model",
+    slow_but(
+        ["feature/contacts", "feature/pairs", "feature/joints", "feature/tendon_forces", "feature/weld", "gym/ant"],
+        *("feature/pairs", "feature/tendon_forces", "feature/weld"),
+    ),
 )
 def test_every_solver_and_cone_matches_c(model: str, solver: str, cone: str) -> None:
     """Within the iterations given: CG and PGS need not have converged, but do the same as C."""

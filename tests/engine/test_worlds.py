@@ -7,7 +7,7 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from reference import GYM, TRAINED, Case, assert_fields_close, case, load
+from reference import GYM, TRAINED, Case, assert_fields_close, case, load, slow_but
 
 import mjtorch
 from mjtorch import tree
@@ -25,7 +25,7 @@ def rolled(this: Case, d: Data, steps: int) -> Data:
 
 
 @pytest.mark.parametrize("field", ["qpos", "qvel", "qfrc_applied", "xfrc_applied"])
-@pytest.mark.parametrize("model", TRAINED)
+@pytest.mark.parametrize("model", slow_but(TRAINED, "gym/hopper", "gym/half_cheetah"))
 def test_nan_stays_in_its_world(model: str, field: str) -> None:
     this = case(model)
     clean = tree.stack(this.datas)
@@ -87,7 +87,7 @@ def scales(n: int, seed: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("field", [*BATCHED, *OPTIONS])
-@pytest.mark.parametrize("model", ["gym/ant", "gym/hopper", "collection/humanoid"])
+@pytest.mark.parametrize("model", slow_but(["gym/ant", "gym/hopper", "collection/humanoid"], "gym/hopper"))
 def test_batched_model_field_equals_a_loop_over_models(model: str, field: str) -> None:
     this = case(model, converge=True)
     worlds = len(this.datas)
