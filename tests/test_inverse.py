@@ -6,7 +6,7 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from reference import FEATURES, MODELS, Case, assert_fields_close, case, converged, load, poison, random_state
+from reference import FEATURES, MODELS, Case, assert_fields_close, case, converged, load, poison, random_state, slow_but
 
 import mjtorch
 from mjtorch import tree
@@ -90,7 +90,7 @@ def test_inverse_undoes_forward(model: str) -> None:
         torch.testing.assert_close(d.qfrc_constraint, forward.qfrc_constraint, rtol=0, atol=1e-5 * scale)
 
 
-@pytest.mark.parametrize("integrator", [None, "implicit", "implicitfast"])
+@pytest.mark.parametrize("integrator", slow_but([None, "implicit", "implicitfast"], None))
 @pytest.mark.parametrize("model", ["feature/forces", "feature/joints", "feature/actuators", "gym/ant"])
 def test_vmap_jit_and_gradient(model: str, integrator: str | None) -> None:
     this = wanted(model)

@@ -53,7 +53,10 @@ def scene(condim: int, **options: object) -> tuple[mujoco.MjModel, Model, list[m
     return mj_model, mjtorch.put_model(mj_model, dtype=torch.float64), mj_datas
 
 
-@pytest.mark.parametrize("condim, iterations", [(1, 2), (3, 1), (6, 4), pytest.param(3, 30, marks=pytest.mark.slow), pytest.param(4, 2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "condim, iterations",
+    [(1, 2), (3, 1), (6, 4), pytest.param(3, 30, marks=pytest.mark.slow), pytest.param(4, 2, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("cone", CONES)
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_as_c(solver: int, cone: int, condim: int, iterations: int) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from constraint.solver_reference import from_c
 from constraint.test_solver import scene
+from reference import slow_but
 from torch import Tensor
 
 import mjtorch

@@ -6,7 +6,18 @@ from collections.abc import Callable, Sequence
 import mujoco
 import pytest
 import torch
-from reference import COLLECTION, FEATURES, MODELS, TRAINED, Case, assert_fields_close, case, load, random_state, slow_but
+from reference import (
+    COLLECTION,
+    FEATURES,
+    MODELS,
+    VARIED,
+    Case,
+    assert_fields_close,
+    case,
+    load,
+    random_state,
+    slow_but,
+)
 
 import mjtorch
 from mjtorch import tree
@@ -22,7 +33,14 @@ many: Step = torch.vmap(mjtorch.step, in_dims=(None, 0))
 
 # Of the models that people train on: each is compiled for a minute or more, and what they use is the same.
 SOME = ("gym/hopper", "gym/humanoid")
-MORE = ("collection/cartpole", "feature/sensors", "feature/contacts", "feature/muscles", "feature/weld", "collection/pile")
+MORE = (
+    "collection/cartpole",
+    "feature/sensors",
+    "feature/contacts",
+    "feature/muscles",
+    "feature/weld",
+    "collection/pile",
+)
 
 
 def single(model: str, **options: object) -> Case:
@@ -55,7 +73,8 @@ def assert_compiles_once(fn: Step, wanted: Step, m: Model, inputs: Sequence[Data
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
-@pytest.mark.parametrize("model, converge", [*((m, True) for m in MODELS), *((m, False) for m in TRAINED)])
+@pytest.mark.parametrize("converge", [True, False])
+@pytest.mark.parametrize("model", slow_but(MODELS, *VARIED))
 def test_vmap(model: str, converge: bool) -> None:
     this = case(model, converge=converge)
     batch = tree.stack(this.datas)

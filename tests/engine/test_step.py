@@ -11,6 +11,7 @@ from reference import (
     GYM,
     MODELS,
     STATE,
+    VARIED,
     Case,
     assert_fields_close,
     case,
@@ -20,7 +21,6 @@ from reference import (
     poison,
     random_state,
     slow_but,
-    VARIED,
 )
 
 import mjtorch
@@ -53,7 +53,7 @@ def test_step_matches_c(model: str, device: str) -> None:
     assert_steps_match(case(model, converge=True, device=device), 1e-7)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", slow_but(MODELS, *VARIED))
 def test_step_matches_c_within_the_models_own_limits(model: str, device: str) -> None:
     """With the solver, iterations and tolerances that the model asks for: nearly converged."""
     assert_steps_match(case(model, device=device), OWN_LIMITS)

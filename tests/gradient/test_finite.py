@@ -5,7 +5,7 @@ from collections.abc import Callable
 import mujoco
 import pytest
 import torch
-from reference import MODELS, load
+from reference import MODELS, VARIED, load, slow_but
 from torch import Tensor
 
 import mjtorch
@@ -83,7 +83,7 @@ def infinite(grads: Values) -> list[str]:
 
 
 @pytest.mark.parametrize("cone", [0, 1])
-@pytest.mark.parametrize("model", [*MODELS, DEGENERATE], ids=[*MODELS, "degenerate"])
+@pytest.mark.parametrize("model", slow_but([*MODELS, DEGENERATE], *VARIED, DEGENERATE), ids=[*MODELS, "degenerate"])
 def test_degenerate_states(model: str, cone: int) -> None:
     m = mjtorch.put_model(load(model, cone=cone, iterations=ITERATIONS), dtype=torch.float64)
     frictionless = m.replace(**{name: torch.zeros_like(getattr(m, name)) for name in FRICTION})

@@ -4,7 +4,7 @@ import mujoco
 import pytest
 import torch
 from gradient.transition import differences_of_c, differences_of_ours, error
-from reference import MODELS, case, converged, load, random_state
+from reference import MODELS, VARIED, case, converged, load, random_state, slow_but
 from torch import Tensor
 
 import mjtorch
@@ -30,7 +30,7 @@ def comparable(mj_model: mujoco.MjModel) -> Tensor:
 NOT_BY_C = ("feature/delays", "feature/plastic", "feature/surfaces")
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", slow_but(MODELS, *VARIED))
 def test_matches_differences(model: str) -> None:
     this = case(model, converge=True)
     by_c = this.mj_model.opt.integrator != int(Integrator.RK4) and model not in NOT_BY_C

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from gradient.transition import SMALL
-from reference import MODELS, Case, case, case_of, converged, load, mj_stepped
+from reference import MODELS, VARIED, Case, case, case_of, converged, load, mj_stepped, slow_but
 from torch import Tensor
 
 import mjtorch
@@ -140,17 +140,12 @@ def check(this: Case, seed: int, steps: int) -> None:
     compare(names, derivatives(response, len(names)), *differences(response, len(names)), RTOL)
 
 
-def slow_but(models: tuple[str, ...]) -> list[object]:
-    """All models; those which are not among `models` are slow."""
-    return [m if m in models else pytest.param(m, marks=pytest.mark.slow) for m in MODELS]
-
-
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", slow_but(MODELS, *VARIED))
 def test_one_step(model: str) -> None:
     check(case(model, converge=True), seed=0, steps=1)
 
 
-@pytest.mark.parametrize("model", slow_but(SHORT))
+@pytest.mark.parametrize("model", slow_but(MODELS, *SHORT))
 def test_ten_steps(model: str) -> None:
     check(case(model, converge=True), seed=1, steps=TEN)
 
