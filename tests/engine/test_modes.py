@@ -88,7 +88,8 @@ def test_compile(model: str) -> None:
     assert_compiles_once(mjtorch.step, mjtorch.step, this.m, this.datas)
 
 
-@pytest.mark.parametrize("model", slow_but((*SOME, *MORE), "collection/cartpole"))
+@pytest.mark.slow  # `test_stock_compile.py` has quick ones
+@pytest.mark.parametrize("model", [*SOME, *MORE])
 def test_compile_of_vmap(model: str) -> None:
     this = single(model)
     assert_compiles_once(many, eager, this.m, [tree.stack(this.datas), tree.stack(this.datas[::-1])])

@@ -82,6 +82,7 @@ def test_models_with_a_compiled_function_each() -> None:
             assert_same(run(m, run(m, d)), many(m, many(m, d)))
 
 
+@pytest.mark.slow
 def test_replace_inside() -> None:
     def steps(m: Model, d: Data, u: Tensor) -> Data:
         m = m.replace(body_mass=m.body_mass * 1.1)
@@ -95,7 +96,6 @@ def test_replace_inside() -> None:
     assert graphs() == 1
 
 
-@pytest.mark.slow
 def test_axes_of_a_model_and_chosen_outputs() -> None:
     def fn(m: Model, d: Data) -> Data:
         return mjtorch.step(m, d, outputs=("sensordata", "contact.dist"))
