@@ -44,7 +44,7 @@ QUICK_MODELS = (
 
 
 def pytest_configure() -> None:
-    # Most of the time goes into building programs, which mean the same however much they are optimised: half of it so.
+    # Much of the time goes into building programs, which mean the same however much they are optimised.
     os.environ.setdefault(EXTRA, "-Og")
     if "PYTEST_XDIST_WORKER" in os.environ:
         torch.set_num_threads(1)  # as many processes as cores; more threads would wait for each other

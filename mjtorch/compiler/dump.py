@@ -24,7 +24,7 @@ class Dump:
 
     def program(self, name: str, p: Program) -> None:
         """A program after a pass."""
-        if self.folder is not None:  # to write it as text takes longer than most passes
+        if self.folder is not None:  # the text is made for the file only
             self._write(name, as_text(p, origins=True))
 
     def source(self, source: Any) -> None:

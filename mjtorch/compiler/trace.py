@@ -161,9 +161,12 @@ def _part(graph: GraphModule) -> None:
         apart: list[Node] = []
         for x in operands:
             memory = _memory(x.meta["val"])
-            with n.graph.inserting_before(n):
-                apart.append(n.graph.call_function(torch.ops.aten.clone.default, (x,)) if memory in seen else x)
-            apart[-1].meta = dict(x.meta)
+            if memory in seen:
+                with n.graph.inserting_before(n):
+                    copy = n.graph.call_function(torch.ops.aten.clone.default, (x,))
+                copy.meta = dict(x.meta)
+                x = copy
+            apart.append(x)
             seen.add(memory)
         n.args = (*n.args[:-1], tuple(apart))
         assert n.graph.owning_module is not None

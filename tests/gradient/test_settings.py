@@ -216,6 +216,7 @@ def test_rounded_normals_know_what_is_behind_the_edge() -> None:
     one = torch.ones_like(ways[0])
     total = {}
     for name, which in (("exact", m), ("smooth", soft)):
+        assert torch.vmap(lambda w, m=which: normal(m, w))(ways).any(-1).all(), "somewhere they do not touch"
         turns = torch.vmap(lambda w, m=which: torch.func.jvp(lambda w: normal(m, w), (w,), (one,))[1])(ways)
         total[name] = turns.sum(0) * (ways[1] - ways[0])
     assert total["exact"].abs().max() < 1e-6

@@ -101,7 +101,7 @@ INLINE vb selB(vb m, vb a, vb b) { return (m & a) | (~m & b); }
 #if N > 1 && N * MASK_BYTES == 64 && defined(__AVX512F__)
 INLINE int any(vb m) { return some((Integers)m); }
 #elif N > 1 && N * MASK_BYTES == 32 && defined(__AVX2__)
-INLINE int any(vb m) { return some_in_register((Register)m); }
+INLINE int any(vb m) { return some((Register)m); }
 #else
 INLINE int any(vb m) {
   int64_t r = 0;
