@@ -14,7 +14,7 @@ import re
 import sys
 import types
 from _collections import _tuplegetter  # type: ignore[import-not-found]
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,19 +79,25 @@ class Digest:
     def __init__(self) -> None:
         modules = _modules()
         walk = Walk()
-        for name, module in modules.items():
-            walk.say("module", name)
-            for attribute, value in sorted(vars(module).items()):
-                if not attribute.startswith("__"):
-                    walk.say(attribute)
-                    walk.describe(value)
-        self.text = hashlib.sha256("\n".join(walk.words).encode()).hexdigest()
+        walk.modules(modules.values())
+        self.text = walk.summary()
         described = [x for _, x in walk.seen.values()]
         self._held = [(x, contents(x)) for x in (modules, *modules.values(), *described) if contents(x)]
 
     def holds(self) -> bool:
         """Whether all objects that were described hold the same objects still."""
         return _modules() == self._held[0][0] and all(_are_same(contents(x), held) for x, held in self._held)
+
+
+def of(*modules: types.ModuleType) -> str:
+    """The digest of some modules of mjtorch, with what they import.
+
+    Raises:
+        UnfamiliarError: something in there was put in by somebody else, and may do anything.
+    """
+    walk = Walk()
+    walk.modules(modules)
+    return walk.summary()
 
 
 def _modules() -> dict[str, types.ModuleType]:
@@ -139,6 +145,19 @@ class Walk:
     def __init__(self) -> None:
         self.words: list[str] = []
         self.seen: dict[Any, tuple[int, Any]] = {}  # holds the objects, so that their ids stay theirs
+
+    def summary(self) -> str:
+        """A digest of all words."""
+        return hashlib.sha256("\n".join(self.words).encode(errors="surrogatepass")).hexdigest()
+
+    def modules(self, modules: Iterable[types.ModuleType]) -> None:
+        """Add all that modules define or import."""
+        for module in modules:
+            self.say("module", module.__name__)
+            for attribute, value in sorted(vars(module).items()):
+                if not attribute.startswith("__"):
+                    self.say(attribute)
+                    self.describe(value)
 
     def say(self, *words: object) -> None:
         """Add words that are no others in any other place."""

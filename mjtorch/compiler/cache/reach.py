@@ -122,7 +122,7 @@ class Reach(Walk):
             self.describe(x)
         self._settle()
         self.say("versions", sorted(self.versions.items()))
-        return hashlib.sha256("\n".join(self.words).encode(errors="surrogatepass")).hexdigest()
+        return self.summary()
 
     def _settle(self) -> None:
         """Describe those attributes that turned out to be named by some code, until there are no more."""
