@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.math.vector import MIN_VALUE
-from mjtorch.model.enums import ObjType
+from mjtorch.model.enums import ObjType, Stage
 from mjtorch.model.plan import contact_sensor, distance, range_finder, tactile, volume
 from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.constraint import ConstraintPlan
@@ -181,9 +181,9 @@ class SensorStage(tree.Tree):
     groups: sensors that are computed
     contacts: sensors that report contacts; ranges: sensors that cast rays;
     tactile: tactile sensors; distances: those between geoms, if any;
-    silent: static, how many numbers user sensors have, zero without a callback
+    number: static, which stage it is; users: static, how many numbers user sensors have
     order: (nsensordata,) where each number lies in [fields, groups, contacts, ranges, tactile, distances,
-        silent, sensordata before], all flat
+        users, sensordata before], all flat
     clipped: static, whether a sensor has a cutoff
     sensor: (nsensordata,) the sensor that each number belongs to
     remembered: if sensors report what they have recorded, (nsensordata,) where each number then lies in [sensordata,
@@ -198,7 +198,8 @@ class SensorStage(tree.Tree):
     ranges: tuple[RangeGroup, ...]
     tactile: tuple[TactilePlan, ...]
     distances: tuple[DistancePlan, ...]
-    silent: int = tree.field(static=True)
+    number: Stage = tree.field(static=True)
+    users: int = tree.field(static=True)
     frames: FramePlan
     order: Tensor
     clipped: bool = tree.field(static=True)
@@ -244,7 +245,7 @@ class _StageBuilder:
         constraint: ConstraintPlan,
         stage: int,
     ) -> None:
-        self.m, self.make, self.collision, self.constraint = m, make, collision, constraint
+        self.m, self.make, self.collision, self.constraint, self.stage = m, make, collision, constraint, Stage(stage)
         self.sensors = [i for i in range(m.nsensor) if m.sensor_needstage[i] == stage]
         self.sensors = [i for i in self.sensors if m.sensor_type[i] in SUPPORTED]
         self.copied: dict[int, tuple[str, list[int]]] = {}
@@ -278,7 +279,7 @@ class _StageBuilder:
         pads = tactile.build(m, self.make, self.of_type(SensorType.TACTILE))
         gaps = distance.build(m, self.make, [i for kind in _DISTANCES for i in self.of_type(kind)])
         further = [group.sensors for groups in (contacts, ranges, pads, gaps) for group in groups]
-        silent = self.of_type(SensorType.USER)
+        users = self.of_type(SensorType.USER)
         return SensorStage(
             types=tuple(dict.fromkeys(SensorType(int(m.sensor_type[i])) for i in self.sensors)),
             fields=fields,
@@ -287,9 +288,10 @@ class _StageBuilder:
             ranges=ranges,
             tactile=pads,
             distances=gaps,
-            silent=int(m.sensor_dim[silent].sum()),
+            number=self.stage,
+            users=int(m.sensor_dim[users].sum()),
             frames=self.frame_plan(),
-            order=self.make.ints(self.order(fields, [*further, tuple(silent)])),
+            order=self.make.ints(self.order(fields, [*further, tuple(users)])),
             clipped=bool((here & (real | positive)).any()),
             sensor=self.make.ints(owner),
             above=self.make.bools(here & (real | positive)),
