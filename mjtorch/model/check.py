@@ -132,7 +132,7 @@ def check_options(m: Model, caller: str) -> None:
                 f"{caller}: m.opt.enableflags has {unsupported.name}, which is not supported; leave it out"
             )
     if opt.integrator == Integrator.RK4 and plan.delayed:
-        raise ValueError(f"{caller}: m.opt.integrator is RK4, which does not support sensors with delays")
+        raise ValueError(f"{caller}: m.opt.integrator is RK4, which supports sensors with delays from MuJoCo 4.0 on")
     if opt.cone != plan.cone:
         _refuse(caller, "cone", f"is {Cone(opt.cone).name}, but the rows of contacts are for {Cone(plan.cone).name}")
     if opt.solver == Solver.PGS and opt.iterations > plan.sweeps:

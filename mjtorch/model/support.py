@@ -13,6 +13,7 @@ from mjtorch.model.callbacks import NAMES as CALLBACK_NAMES, Callbacks, let_coll
 from mjtorch.model.option import Cone, DisableBit, EnableBit, Integrator, Solver
 from mjtorch.model.plan.distance import unmeasured_geoms
 from mjtorch.model.plan.geom_pairs import CONVEX, FIELDS, SUPPORTED as COLLIDED, pairs_of, unsupported_pairs
+from mjtorch.model.plan.option import late_sensors
 from mjtorch.model.plan.ray import unmet_geoms
 from mjtorch.model.plan.sdf import LEVELS, too_deep
 from mjtorch.model.plan.sensor import SUPPORTED as SENSORS
@@ -265,8 +266,8 @@ def _fields_in_sight(m: mujoco.MjModel) -> Names:
 
 
 def _late_with_rk4(m: mujoco.MjModel) -> Names:
-    """Sensors with a delay, which C then computes from the last of four evaluations."""
-    return _set("sensor_delay")(m) if m.opt.integrator == Integrator.RK4 else []
+    """Sensors whose delays RK4 does not support."""
+    return _where("sensor", late_sensors)(m) if m.opt.integrator == Integrator.RK4 else []
 
 
 def _multiple(m: mujoco.MjModel) -> np.ndarray:
@@ -459,14 +460,7 @@ TABLE: tuple[Feature, ...] = (
     Feature("sensors", "cutoff", YES, _set("sensor_cutoff")),
     Feature("sensors", "noise", UNNEEDED, _set("sensor_noise"), "MuJoCo does not add it either"),
     Feature("sensors", "delay, interval and history", YES, _set("sensor_delay", "sensor_interval", "sensor_history")),
-    Feature(
-        "sensors",
-        "intervals of a time step or less",
-        NO,
-        _where("sensor", lambda m: (m.sensor_interval[:, 0] > 0) & (m.sensor_interval[:, 0] <= m.opt.timestep)),
-        "leave the interval out",
-    ),
-    Feature("sensors", "delays with RK4", NO, _late_with_rk4, 'use integrator="implicitfast"'),
+    Feature("sensors", "delays with RK4 before MuJoCo 4.0", NO, _late_with_rk4, 'use integrator="implicitfast"'),
     Feature("energy", "energy", YES, _enabled(EnableBit.ENERGY, "energy")),
     Feature("inverse dynamics", "continuous", YES, lambda m: []),
     Feature("inverse dynamics", "discrete (invdiscrete)", YES, _enabled(EnableBit.INVDISCRETE, "invdiscrete")),

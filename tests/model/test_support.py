@@ -84,20 +84,6 @@ REFUSED = (
         "sensors: enclosed objects",
         'sensor "in"',
     ),
-    (
-        {
-            "sections": '<sensor><jointpos name="late" joint="hinge" delay=".02" nsample="2"/></sensor>',
-            "option": 'integrator="RK4"',
-        },
-        "sensors: delays with RK4",
-        'sensor "late"',
-    ),
-    refused(
-        "sections",
-        '<sensor><jointpos name="often" joint="hinge" interval=".001" nsample="2"/></sensor>',
-        "sensors: intervals",
-        'sensor "often"',
-    ),
 )
 
 
