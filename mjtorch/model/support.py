@@ -11,6 +11,7 @@ from mujoco import mjtBias, mjtDyn, mjtEq, mjtGain, mjtGeom, mjtJoint, mjtObj, m
 
 from mjtorch.model.callbacks import NAMES as CALLBACK_NAMES, Callbacks, let_collide
 from mjtorch.model.option import Cone, DisableBit, EnableBit, Integrator, Solver
+from mjtorch.model.plan import plugins
 from mjtorch.model.plan.distance import unmeasured_geoms
 from mjtorch.model.plan.geom_pairs import CONVEX, FIELDS, SUPPORTED as COLLIDED, pairs_of, unsupported_pairs
 from mjtorch.model.plan.option import late_sensors
@@ -287,6 +288,11 @@ def _mixed(m: mujoco.MjModel) -> np.ndarray:
     return partly[0] | partly[1] | (turner[0] & ~plain) | (pid & ~affine) | (~pid & (dyn == mjtDyn.mjDYN_PID))
 
 
+def _plugins(which: Callable[[str], bool]) -> Callable[[mujoco.MjModel], Names]:
+    """Instances of some plugins, by the names of these."""
+    return lambda m: [name for name in plugins.names(m) if which(name)]
+
+
 def _installed(callback: str) -> bool:
     """Whether a callback is installed in MuJoCo."""
     return getattr(mujoco, f"get_mjcb_{callback}")() is not None
@@ -468,7 +474,8 @@ TABLE: tuple[Feature, ...] = (
     Feature("derivatives", "gradients through contact", YES, lambda m: []),
     Feature("deformables", "flexes", NO, _count("nflex", "flex"), "remove them"),
     Feature("deformables", "skins", UNNEEDED, lambda m: ["skin"] * m.nskin, "for rendering only"),
-    Feature("extensions", "plugins", NO, lambda m: [f"plugin {i}" for i in range(m.nplugin)], "remove them"),
+    Feature("extensions", "plugin touch_grid", YES, _plugins(lambda name: name in plugins.SUPPORTED)),
+    Feature("extensions", "other plugins", NO, _plugins(lambda name: name not in plugins.SUPPORTED), "remove them"),
     Feature("extensions", "callbacks", YES, _callbacks),
 )
 # Of Python's callbacks nothing is known but that they are there.

@@ -14,6 +14,7 @@ from mjtorch.sensor.frame import Frames
 from mjtorch.sensor.past import reported
 from mjtorch.sensor.range_finder import range_finder
 from mjtorch.sensor.tactile import tactile
+from mjtorch.sensor.touch_grid import touch_grid
 
 # (m, d, group, frames) -> the readings (n, dim) or (n,) of a group of n sensors of one type
 SensorFunction = Callable[[Model, Data, SensorGroup, Frames], Tensor]
@@ -36,6 +37,7 @@ def sense(m: Model, d: Data, stage: SensorStage, table: Mapping[SensorType, Sens
     readings += [range_finder(m, d, group) for group in stage.ranges]
     readings += [tactile(m, d, plan) for plan in stage.tactile]
     readings += [distance(m, d, plan) for plan in stage.distances]
+    readings += [touch_grid(m, d, plan) for plan in stage.grids]
     if stage.users:
         readings.append(users(m, d, stage))
     sensordata = torch.cat([*(x.reshape(-1) for x in readings), d.sensordata])[stage.order]

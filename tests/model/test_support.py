@@ -54,6 +54,13 @@ REFUSED = (
     refused("geom", 'adhesion="1" gap=".1"', "adhesion across a gap", 'geom "ball"'),
     refused("option", 'integrator="discrete"', "integrator: discrete", "option integrator"),
     refused("flag", 'sleep="enable"', "solver: sleep", "flag sleep"),
+    refused(
+        "sections",
+        '<extension><plugin plugin="mujoco.pid"><instance name="steady"/></plugin></extension>'
+        '<actuator><plugin joint="hinge" plugin="mujoco.pid" instance="steady"/></actuator>',
+        "extensions: other plugins",
+        "mujoco.pid",
+    ),
     (
         {
             "sections": '<sensor><distance geom1="ball" body2="world" cutoff="1"/></sensor>',
