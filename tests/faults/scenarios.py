@@ -324,6 +324,13 @@ def load_binary(folder: Path, begin: Fault) -> None:
     run_command("info", folder / "model.mjb")
 
 
+def put_plugin(folder: Path, begin: Fault) -> None:
+    plugin = '<plugin plugin="mujoco.sdf.torus"><instance name="some"/></plugin>'
+    mj_model = mujoco.MjModel.from_xml_string(f"<mujoco><extension>{plugin}</extension><worldbody/></mujoco>")
+    begin()
+    mjtorch.put_model(mj_model)
+
+
 def make_environment(folder: Path, begin: Fault) -> None:
     pytest.importorskip("gymnasium", reason='pip install "mjtorch[envs]"')
     begin()

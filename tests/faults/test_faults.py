@@ -100,6 +100,9 @@ TABLE: dict[str, Row | str] = {
     "models/__init__.py:load:mujoco.MjModel.from_binary_path": failed(do.load_binary, COMMAND, "Input/output"),
     "models/__init__.py:load:mujoco.MjModel.from_xml_path": failed(do.rollout, COMMAND, "Input/output error"),
     "models/__init__.py:names:?.iterdir": failed(do.rollout, COMMAND, "Input/output error"),
+    "model/plan/plugins.py:_library:ctypes.CDLL": failed(
+        do.put_plugin, NotImplementedError, "has plugins, whose names"
+    ),
     # --- the cache ---
     f"{STORE}_add:fresh.replace": alone(do.fetch),
     f"{STORE}_add:fresh.stat": alone(do.fetch),

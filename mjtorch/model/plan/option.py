@@ -1,6 +1,7 @@
 """Which options the plans were made for: those that a `Model` cannot take up any more once it is put."""
 
 import mujoco
+import numpy as np
 
 from mjtorch import tree
 from mjtorch.model.option import DisableBit, Solver
@@ -25,7 +26,7 @@ class OptionPlan(tree.Tree):
     disableflags: of those, the flags in `ONLY_OFF` and `FIXED`
     sweeps: `iterations` if the solver is PGS, which needs random numbers for them, else 0
     noslip, sdf: whether there are iterations of the noslip solver, and of contacts of signed distance fields
-    delayed: whether sensors have delays, which RK4 does not support
+    delayed: whether sensors have delays that RK4 does not support
     """
 
     cone: int = tree.field(static=True)
@@ -34,6 +35,14 @@ class OptionPlan(tree.Tree):
     noslip: bool = tree.field(static=True)
     sdf: bool = tree.field(static=True)
     delayed: bool = tree.field(static=True)
+
+
+def late_sensors(mj_model: mujoco.MjModel) -> np.ndarray:
+    """(nsensor,) whether sensors have delays that RK4 does not support.
+
+    Before MuJoCo 4.0, what they measure is of the last of four evaluations, or in part of the first.
+    """
+    return (mj_model.sensor_delay > 0) & (int(mujoco.mj_versionString().split(".")[0]) < 4)
 
 
 def build(mj_model: mujoco.MjModel) -> OptionPlan:
@@ -46,5 +55,5 @@ def build(mj_model: mujoco.MjModel) -> OptionPlan:
         sweeps=int(opt.iterations) if int(opt.solver) == Solver.PGS else 0,
         noslip=opt.noslip_iterations > 0,
         sdf=opt.sdf_iterations > 0,
-        delayed=bool(mj_model.sensor_delay.any()),
+        delayed=bool(late_sensors(mj_model).any()),
     )
