@@ -94,7 +94,7 @@ def put_model(
         disableactuator=int(mj_model.opt.disableactuator),
         fluid=bool(mj_model.opt.density or mj_model.opt.viscosity),
     )
-    colliding = let_collide(mj_model) if callbacks is not None and callbacks.contact_filter else mj_model
+    colliding = let_collide(mj_model) if callbacks is not None and callbacks.contact_filter is not None else mj_model
     plans = plan.build(colliding, device=where, dtype=dtype, contact_capacity=contact_capacity)
     subtrees: dict[str, Any] = {
         "opt": option,

@@ -61,7 +61,7 @@ def check(mj_model: mujoco.MjModel, callbacks: Callbacks | None = None) -> None:
 
     callbacks: functions that stand for those that are installed in MuJoCo.
     """
-    if callbacks is not None and callbacks.contact_filter:
+    if callbacks is not None and callbacks.contact_filter is not None:
         mj_model = let_collide(mj_model)
     refused = _used(mj_model, [feature for feature in TABLE if feature.verdict is Verdict.REFUSED])
     missing = [f"mjcb_{c}" for c, name in CALLBACKS.items() if getattr(callbacks, name, None) is None and _installed(c)]

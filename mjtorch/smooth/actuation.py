@@ -120,8 +120,7 @@ def activation_rate(m: Model, d: Data, ctrl: Tensor, slew: Tensor) -> Tensor:
         parts.append(slew)
     if m.plan.servo.integral_act.shape[0]:
         parts.append(servo.integral_rate(m, d, ctrl))
-    if p.user_dyn.act.shape[0]:
-        parts.append(users(m, d, "act_dyn", p.user_dyn, torch.zeros_like(u[p.user_dyn.act])))
+    parts += [users(m, d, "act_dyn", which, torch.zeros_like(u[which.act])) for which in p.user_dyn]
     if p.motor_states:
         parts.append(motor.state_rates(m, d, ctrl))
     return torch.cat(parts)[p.act_source] if len(parts) > 1 else rate
@@ -176,8 +175,7 @@ def gain(m: Model, d: Data) -> Tensor:
     parts = [total]
     if p.muscle_gain.shape[0]:
         parts.append(muscle.gain(*_muscle_state(m, d, p.muscle_gain), prm[p.muscle_gain]))
-    if p.user_gain.id.shape[0]:
-        parts.append(users(m, d, "act_gain", p.user_gain, torch.ones_like(total[p.user_gain.out])))
+    parts += [users(m, d, "act_gain", which, torch.ones_like(total[which.out])) for which in p.user_gain]
     return torch.cat(parts)[p.gain_source] if len(parts) > 1 else total
 
 
@@ -192,8 +190,7 @@ def bias(m: Model, d: Data) -> Tensor:
     if p.muscle_bias.shape[0]:
         length, _, lengthrange, acc0 = _muscle_state(m, d, p.muscle_bias)
         parts.append(muscle.bias(length, lengthrange, acc0, prm[p.muscle_bias]))
-    if p.user_bias.id.shape[0]:
-        parts.append(users(m, d, "act_bias", p.user_bias, torch.zeros_like(total[p.user_bias.out])))
+    parts += [users(m, d, "act_bias", which, torch.zeros_like(total[which.out])) for which in p.user_bias]
     return torch.cat(parts)[p.bias_source] if len(parts) > 1 else total
 
 
@@ -210,7 +207,7 @@ def gain_velocity(m: Model, d: Data) -> Tensor:
     total = select(p.gain_affine, prm[:, 2], torch.zeros_like(prm[:, 2]))
     if p.muscle_gain.shape[0]:
         slope = muscle.gain_velocity(*_muscle_state(m, d, p.muscle_gain), prm[p.muscle_gain])
-        nothing = [slope.new_zeros(p.user_gain.id.shape[0])] if p.user_gain.id.shape[0] else []
+        nothing = [slope.new_zeros(len(which.id)) for which in p.user_gain]
         total = torch.cat([total, slope, *nothing])[p.gain_source]
     return total
 

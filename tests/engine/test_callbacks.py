@@ -15,6 +15,7 @@ from torch import Tensor
 
 import mjtorch
 from mjtorch import Actuators, Callbacks, Data, Model, Stage, tree
+from mjtorch.compiler.targets.emulated.target import EmulatedWarp
 from mjtorch.smooth.passive import passive
 
 MODEL = "feature/users"
@@ -277,6 +278,12 @@ def test_jit_with_parameters_of_each_world(dtype: torch.dtype) -> None:
         assert_same(tree.unstack(found)[k], mjtorch.step(mine, one), 1e-10 if dtype == DOUBLE else 1e-5)
     step(own.replace(**{"callbacks.act_bias": own.callbacks.act_bias | {"layers.2.weight": 2 * weight}}), d)
     assert len(step.programs) == 1, "other numbers are no other program"
+
+
+def test_lanes_of_a_warp() -> None:
+    m, d = pendulum()
+    step = mjtorch.jit(mjtorch.step, in_dims=(None, 0), backend=EmulatedWarp(32, seed=1))
+    assert_same(step(m, d), many(m, d))
 
 
 @pytest.mark.slow

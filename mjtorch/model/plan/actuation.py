@@ -46,13 +46,13 @@ class ActuationPlan(tree.Tree):
         act_source: (na,) where each rate lies in [rates (na), those of muscles, of controls whose rate of change is
             limited, of integrals, of the user's, of DC motors: temperatures, bristles and currents of all]
         motor_states: whether DC motors have any of the last
-        user_dyn: those whose dynamics is the user's
+        user_dyn: those whose dynamics is the user's, if any
     Forces
         ctrllimited: (nu,), forcelimited: (nout,)
         input_source: (nout,) where each output's input lies in [ctrl (nu), act (na), 0]
         gain_affine, bias_affine: (nout,)
         muscle_gain, muscle_bias: (k,) outputs with muscle gain and bias
-        user_gain, user_bias: those whose gain or bias is the user's
+        user_gain, user_bias: those whose gain or bias is the user's, if any
         gain_source, bias_source: (nout,) where each gain and bias lies in [the others' (nout), muscles', the user's]
         group: (nout,) group that `opt.disableactuator` refers to
         actfrclimited: (nv,) the joint's total actuator force is clamped
@@ -77,7 +77,7 @@ class ActuationPlan(tree.Tree):
     actlimited: Subset
     act_wraps: Subset
     muscle_act: Tensor
-    user_dyn: Actuators
+    user_dyn: tuple[Actuators, ...]
     act_source: Tensor
     ctrllimited: Subset
     forcelimited: Subset
@@ -86,8 +86,8 @@ class ActuationPlan(tree.Tree):
     bias_affine: Subset
     muscle_gain: Tensor
     muscle_bias: Tensor
-    user_gain: Actuators
-    user_bias: Actuators
+    user_gain: tuple[Actuators, ...]
+    user_bias: tuple[Actuators, ...]
     gain_source: Tensor
     bias_source: Tensor
     group: Tensor
@@ -104,7 +104,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> ActuationPlan:
     arrays = _activation(mj_model) | _force(mj_model) | {"out_actuator": out_actuator(mj_model)}
     fields: dict[str, Any] = {name: make.field(x) for name, x in arrays.items()}
     fields |= {
-        name: Actuators(**{k: make.ints(x) for k, x in _at(mj_model, ids).items()})
+        name: (Actuators(**{k: make.ints(x) for k, x in _at(mj_model, ids).items()}),) if len(ids) else ()
         for name, ids in _users(mj_model).items()
     }
     return ActuationPlan(
