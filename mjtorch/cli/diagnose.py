@@ -7,6 +7,8 @@ import io
 from collections.abc import Callable
 from pathlib import Path
 
+import mujoco
+import numpy as np
 import torch
 
 import mjtorch
@@ -23,6 +25,8 @@ body {font: 15px/1.5 system-ui, sans-serif; max-width: 62em; margin: 2em auto; p
 pre {background: #f6f6f6; padding: 1em; overflow-x: auto; font-size: 13px}
 img {max-width: 100%}
 """
+# Of C, before a world is taken for what happens on a GPU.
+STEPS = 200
 BAR, OTHER = "#4878a8", "#c8743c"
 
 
@@ -49,7 +53,8 @@ def add_parser(
         "--cuda",
         default="",
         metavar="ARCH,...",
-        help="what it takes on GPUs such as sm_80, sm_90, sm_120: registers, memory (needs no GPU, but mjtorch[cuda])",
+        help="what it takes on GPUs such as sm_80, sm_90, sm_120: registers, memory and, of a world in motion, cycles, "
+        "what they go to, and in which lines of the physics (needs no GPU, but mjtorch[cuda])",
     )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the report and plots as a page, too")
 
@@ -69,7 +74,10 @@ def run(args: argparse.Namespace) -> int:
         chosen = {"outputs": tuple(args.outputs.split(","))} if args.outputs else {}
         with usage_errors(BuildError, MemoryError, OSError):
             found = step.explain(m, d, **chosen)
-            on_gpus = report(step.mapped, args.cuda.split(","), m, d, **chosen) if args.cuda else None
+            on_gpus = None
+            if args.cuda:
+                busy = mjtorch.batch(in_motion(mj_model, m), 1)
+                on_gpus = report(step.mapped, args.cuda.split(","), m, busy, **chosen)
     title = f"{Path(args.model).stem}, {args.dtype}"
     text = f"{title}\n{found}"
     if args.stock:
@@ -84,6 +92,17 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"cannot write the page: {error}") from error
         print(f"\npage: {args.html}")
     return 0
+
+
+def in_motion(mj_model: mujoco.MjModel, m: mjtorch.Model) -> mjtorch.Data:
+    """A world after some steps of C MuJoCo under random controls, so that what rarely happens at rest happens."""
+    data = mujoco.MjData(mj_model)
+    random = np.random.default_rng(0)
+    for _ in range(STEPS):
+        low, high = np.where(mj_model.actuator_ctrllimited[:, None], mj_model.actuator_ctrlrange, [[-1.0, 1.0]]).T
+        data.ctrl[:] = random.uniform(low, high)
+        mujoco.mj_step(mj_model, data)
+    return mjtorch.put_data(mj_model, data, model=m)
 
 
 def page(title: str, text: str, found: Explanation) -> str:

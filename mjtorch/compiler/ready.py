@@ -43,6 +43,10 @@ class Runnable(ABC):
         """Memory for a result, as (worlds, *shape): one world after the other."""
         return torch.empty((worlds, *shape), dtype=dtype, device="cpu")
 
+    def strides(self, x: Tensor, dim: int | None) -> tuple[int, int] | None:
+        """From element to element of an argument, and from world to world; None where it is to be copied first."""
+        return readable(x, dim)
+
     def own(self, x: Tensor) -> Tensor:
         """A copy of a constant result, to which the caller may write."""
         return x.clone()
@@ -98,7 +102,7 @@ class Ready:
         """Fill in the strides of what the code can read where it is, and note what must be copied."""
         reads = self.native.reads
         self.inputs = _table(1 + max(reads, default=-1))
-        strides = {k: readable(args[k], self.dims[k]) for k in reads}
+        strides = {k: self.native.strides(args[k], self.dims[k]) for k in reads}
         self.copied = [k for k in reads if strides[k] is None]
         direct = [k for k in reads if strides[k] is not None]
         for k in direct:
@@ -225,3 +229,11 @@ def readable(x: Tensor, dim: int | None) -> tuple[int, int] | None:
     if first.is_contiguous() and (size <= 1 or x.stride(dim) in (0, size)):
         return 1, x.stride(dim)
     return None
+
+
+def readable_world_by_world(x: Tensor, dim: int | None) -> tuple[int, int] | None:
+    """As `readable`, by code that can read nothing but elements of a world beside each other."""
+    found = readable(x, dim)
+    if found is None or found[0] == 1:
+        return found
+    return (1, found[1]) if x.numel() == found[0] else None

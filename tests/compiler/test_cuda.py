@@ -258,3 +258,26 @@ def test_what_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
         [total.data_ptr(), WORLDS, 1],
     ]
     assert isinstance(count, ctypes.c_int64)
+
+
+@pytest.mark.parametrize("dims", [(0,), (1,), (2,)], ids=str)
+def test_worlds_may_lie_in_any_order(dims: tuple[int]) -> None:
+    """Programs read worlds whose elements lie beside each other; others are copied, and no address is multiplied."""
+    a = numbers(5, 7)  # of so many worlds
+    lowered = lowered_of(lambda x: (x.T @ x, x[0] * 2), a)
+    given = a.movedim(0, dims[0]).contiguous()
+    product, twice = emulate(lowered, 8)([given], dims, WORLDS)
+    torch.testing.assert_close(product, a.mT @ a, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(twice, a[:, 0] * 2)
+    text = print_program(scheduled(lowered.program)).text
+    assert "* in[k].element" not in text and "* out[k].element" not in text
+
+
+def test_a_number_of_each_world_is_read_where_it_is() -> None:
+    a = numbers()
+    lowered = lowered_of(lambda x: x.sin() + 1, a)
+    made = emulate(lowered, 8)
+    assert made.strides(a, 0) == (1, 1) and made.strides(numbers(4), 0) == (1, 4)
+    assert made.strides(numbers(4).mT.contiguous(), 1) is None
+    (found,) = made([a], [0], WORLDS)
+    torch.testing.assert_close(found, a.sin() + 1)

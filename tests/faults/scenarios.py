@@ -373,6 +373,14 @@ def make_cubin(folder: Path, begin: Fault) -> None:
         cuda_build.cubin("text", "sm_90")
 
 
+def make_ptx(folder: Path, begin: Fault) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cuda_build, "nvrtc", Driver)
+        patch.setattr(cuda_build, "compile_to_ptx", lambda *_: b"code")
+        begin()
+        cuda_build.ptx("text", "sm_90")
+
+
 # --- devices ----------------------------------------------------------------------------------------------------------
 
 
@@ -400,4 +408,5 @@ def gpu(fails: str) -> None:
         kernels = driver.load(b"", torch.device("cuda", 0), 100)
         driver.launch(driver.Kernels(1, 2, 3), kernels.run, 1, 32, 100, [], 0)
         cuda_build.compile_text("text", "sm_90")
+        cuda_build.compile_to_ptx("text", "sm_90")
         cuda_build.cubin_name("text", "sm_90")

@@ -169,6 +169,7 @@ TABLE: dict[str, Row | str] = {
     f"{EXPORTED}target.py:_is_ours_beside:header.read_bytes": failed(do.export_library, OSError, "Input/output error"),
     # --- GPUs ---
     f"{CUDA}build.py:cubin.make:path.write_bytes": failed(do.make_cubin, OSError, "No space", NO_ROOM),
+    f"{CUDA}build.py:ptx.make:path.write_bytes": failed(do.make_ptx, OSError, "No space", NO_ROOM),
     f"{CUDA}printer.py:print_program:WARP_HEADER.read_text": own(do.print_for_gpus),
     f"{CUDA}driver.py:load:torch.cuda.init": HIDDEN,
     f"{CUDA}driver.py:resident:torch.cuda.get_device_properties": HIDDEN,

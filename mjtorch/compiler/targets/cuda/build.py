@@ -58,6 +58,16 @@ def compile_text(text: str, architecture: str, *options: str) -> tuple[bytes, st
         BuildError: with what the compiler said.
     """
     lib = nvrtc()
+    program, log = _compiled(text, architecture, *options)
+    code = bytearray(_checked(lib, lib.nvrtcGetCUBINSize(program)))
+    _checked(lib, lib.nvrtcGetCUBIN(program, code))
+    _checked(lib, lib.nvrtcDestroyProgram(program))
+    return bytes(code), log
+
+
+def _compiled(text: str, architecture: str, *options: str) -> tuple[Any, str]:
+    """A program that NVRTC has compiled, and what it says."""
+    lib = nvrtc()
     program = _checked(lib, lib.nvrtcCreateProgram(text.encode(), b"mjtorch.cu", 0, [], []))
     chosen = [x.encode() for x in (f"--gpu-architecture={architecture}", *OPTIONS, *options)]
     status = lib.nvrtcCompileProgram(program, len(chosen), chosen)[0]
@@ -67,10 +77,35 @@ def compile_text(text: str, architecture: str, *options: str) -> tuple[bytes, st
     if int(status):
         errors = [line for line in log.splitlines() if "error" in line] or [str(status)]
         raise BuildError("NVRTC failed: " + "; ".join(errors[:3]))
-    code = bytearray(_checked(lib, lib.nvrtcGetCUBINSize(program)))
-    _checked(lib, lib.nvrtcGetCUBIN(program, code))
+    return program, log
+
+
+def ptx(text: str, architecture: str) -> str:
+    """NVIDIA's intermediate language for `text`, with the lines that it comes from; from the cache, if it is there.
+
+    Raises:
+        BuildError: there is no compiler, or it fails.
+    """
+
+    def make(path: pathlib.Path) -> None:
+        path.write_bytes(compile_to_ptx(text, architecture))
+
+    name = cubin_name(text, architecture).replace(".cubin", ".ptx")
+    return cache.fetch(name, make, pathlib.Path.read_bytes).decode()
+
+
+def compile_to_ptx(text: str, architecture: str) -> bytes:
+    """What `ptx` looks up.
+
+    Raises:
+        BuildError: with what the compiler said.
+    """
+    lib = nvrtc()
+    program, _ = _compiled(text, architecture.replace("sm_", "compute_"), "--generate-line-info")
+    found = bytearray(_checked(lib, lib.nvrtcGetPTXSize(program)))
+    _checked(lib, lib.nvrtcGetPTX(program, found))
     _checked(lib, lib.nvrtcDestroyProgram(program))
-    return bytes(code), log
+    return bytes(found).rstrip(b"\0")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mjtorch.compiler.lowered import Lowered
-from mjtorch.compiler.ready import Ready
+from mjtorch.compiler.ready import Ready, readable_world_by_world
 from mjtorch.compiler.targets.cpu.native import Build, Native
 from mjtorch.compiler.targets.cuda.build import cubin, cubin_name
 from mjtorch.compiler.targets.cuda.driver import launch, load, resident
@@ -64,6 +64,10 @@ class CudaNative(Native):
     def empty(self, shape: Sequence[int], dtype: torch.dtype, worlds: int) -> Tensor:
         """Memory for a result, as (worlds, *shape): a warp reads and writes one world's elements."""
         return torch.empty((worlds, *shape), dtype=dtype, device=self.device)
+
+    def strides(self, x: Tensor, dim: int | None) -> tuple[int, int] | None:
+        """Those of an argument whose elements lie beside each other in each world; others are copied."""
+        return readable_world_by_world(x, dim)
 
     def own(self, x: Tensor) -> Tensor:
         """A copy of a constant result on the device."""

@@ -7,12 +7,17 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from mjtorch.compiler.ir.nodes import Program
 from mjtorch.compiler.lowered import Lowered, lower_graph
 from mjtorch.compiler.mapped import Mapped
+from mjtorch.compiler.signature import Call
 from mjtorch.compiler.targets.cuda.build import Resources, resources
 from mjtorch.compiler.targets.cuda.native import Shape, shape_of
-from mjtorch.compiler.targets.cuda.pipeline import scheduled
+from mjtorch.compiler.targets.cuda.pipeline import WARP_SIZE, scheduled
 from mjtorch.compiler.targets.cuda.printer import Source, print_program
+from mjtorch.compiler.targets.cuda.simulated.machine import MACHINES
+from mjtorch.compiler.targets.cuda.simulated.predict import Prediction, predict
+from mjtorch.compiler.targets.cuda.simulated.run import simulate
 
 # Shared memory of a multiprocessor and what each block takes of it besides its own, bytes; the most blocks it holds.
 SHARED = {"sm_80": 164 * 1024, "sm_86": 100 * 1024, "sm_89": 100 * 1024, "sm_90": 228 * 1024, "sm_120": 100 * 1024}
@@ -25,11 +30,13 @@ class Target:
 
     worlds: that a multiprocessor holds at a time, by shared memory and registers
     seconds: to compile
+    predicted: what a step takes there
     """
 
     resources: Resources
     worlds: int
     seconds: float
+    predicted: Prediction
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,18 +59,23 @@ class Report:
         for t in self.targets:
             r = t.resources
             lines.append(f"  {r.architecture:8}{r.registers:11}{r.spills:15,}{r.code:12,}{t.worlds:11}{t.seconds:9.1f}")
+        for t in self.targets:
+            lines += ["", f"{t.resources.architecture}, predicted from one simulated warp:", str(t.predicted)]
         return "\n".join(lines)
 
 
 def for_gpu(mapped: Mapped, *args: Any, **kwargs: Any) -> Lowered:
     """The loop program of a function for arguments such as these, as it is lowered for a GPU."""
-    call = mapped.parameters.call(args, kwargs)
+    return _lowered(mapped, mapped.parameters.call(args, kwargs))
+
+
+def _lowered(mapped: Mapped, call: Call) -> Lowered:
     graph, _ = mapped.trace(call.signature)
     return lower_graph(graph, call.signature.shared, call.signature.constants(call.leaves), elements=True)
 
 
 def report(mapped: Mapped, architectures: Sequence[str], *args: Any, **kwargs: Any) -> Report:
-    """Print a function for GPUs and compile it for each of `architectures`, such as "sm_90".
+    """Print a function for GPUs, compile it for each of `architectures`, such as "sm_90", and simulate it on `args`.
 
     Raises:
         ValueError: an architecture that is not known.
@@ -72,14 +84,28 @@ def report(mapped: Mapped, architectures: Sequence[str], *args: Any, **kwargs: A
     unknown = [a for a in architectures if a not in SHARED]
     if unknown:
         raise ValueError(f"unknown architecture {unknown[0]!r}; known are {', '.join(SHARED)}")
-    source = print_program(scheduled(for_gpu(mapped, *args, **kwargs).program))
-    shape = shape_of(source)
+    call = mapped.parameters.call(args, kwargs)
+    program = scheduled(_lowered(mapped, call).program)
+    source = print_program(program)
     targets = []
     for architecture in architectures:
         start = time.perf_counter()
         found = resources(source.text, architecture)
-        targets.append(Target(found, worlds_at_once(shape, found), time.perf_counter() - start))
+        seconds, shape = time.perf_counter() - start, shape_of(source)
+        worlds = worlds_at_once(shape, found)
+        predicted = predicted_on(architecture, program, source, worlds, call)
+        targets.append(Target(found, worlds, seconds, predicted))
     return Report(mapped.name, source, targets)
+
+
+def predicted_on(architecture: str, program: Program, source: Source, worlds: int, call: Call) -> Prediction:
+    """What a program takes where a multiprocessor holds `worlds` worlds, by a warp that computes some of a call's."""
+    machine = MACHINES[architecture]
+    warps = max(1, worlds * source.lanes // WARP_SIZE)
+    taken = worlds * source.shared + RESERVED * warps
+    l1, l2 = max(0, machine.memory - taken) // warps, machine.cache // (warps * machine.processors)
+    found = simulate(program, source, call.leaves, call.signature.dims, architecture, machine, l1, l2)
+    return predict(found, program, source, machine, warps)
 
 
 def worlds_at_once(shape: Shape, found: Resources) -> int:

@@ -22,6 +22,12 @@ typedef unsigned char uint8_t;
 #define BALLOT(f) (__ballot_sync(MEMBERS, f) >> (threadIdx.x % 32 / LANES * LANES))
 #define COUNT(m) __popc(m)
 extern __shared__ __align__(16) char pool[];
+// A pointer to global memory: that it is not to shared memory spares reading that again after each store.
+template <class T>
+static __device__ __forceinline__ T* global(T* p) {
+  __builtin_assume(__isGlobal(p));
+  return p;
+}
 #define SHARED(w) (pool + (w).place * SHARED_BYTES)
 #define __builtin_fabsf fabsf
 #define __builtin_fabs fabs
@@ -38,7 +44,7 @@ extern __shared__ __align__(16) char pool[];
 #define MASK_BYTES 4
 #define REGISTER 16
 
-// An input or output tensor: element i of world b is data[i * element + b * world].
+// An input or output tensor: element i of world b is data[i + b * world].
 struct Array {
   void* data;
   int64_t element, world;
@@ -61,22 +67,23 @@ struct Uniform {
 };
 #define COMMON(memory)                                                                   \
   {(vf*)((memory) + AT_F_UNIFORM), (vd*)((memory) + AT_D_UNIFORM), (vi*)((memory) + AT_I_UNIFORM), (vb*)((memory) + AT_B_UNIFORM)}
-#define ARGS Array const *in, Array const *out, Worlds w, Uniform u
+// The elements of a world lie beside each other.
+#define ARGS Array const *__restrict__ in, Array const *__restrict__ out, Worlds w, Uniform u
 #define PASS in, out, w, u
-#define GIVEN(type, k, i) (((type const*)in[k].data)[(i) * in[k].element + w.first * in[k].world])
-#define PUT(type, k, i) ((type*)out[k].data)[(i) * out[k].element + w.first * out[k].world]
+#define GIVEN(type, k, i) (global((type const*)in[k].data)[(i) + w.first * in[k].world])
+#define PUT(type, k, i) global((type*)out[k].data)[(i) + w.first * out[k].world]
 #define MEMORY                                                                           \
-  char *own = SHARED(w), *away = w.far;                                                  \
+  char *own = SHARED(w), *away = global(w.far);                                                 \
   vf *F = (vf*)(own + AT_F), *Ffar = (vf*)(away + AT_F_FAR);                             \
   vd *D = (vd*)(own + AT_D), *Dfar = (vd*)(away + AT_D_FAR);                             \
   vi *I = (vi*)(own + AT_I), *Ifar = (vi*)(away + AT_I_FAR);                             \
   vb *B = (vb*)(own + AT_B), *Bfar = (vb*)(away + AT_B_FAR);                             \
   unsigned short* LISTS = (unsigned short*)(own + AT_LISTS)
 #define UNIFORM_MEMORY                                                                      \
-  vf* F = u.F;                                                                           \
-  vd* D = u.D;                                                                           \
-  vi* I = u.I;                                                                           \
-  vb* B = u.B;                                                                           \
+  vf* F = global(u.F);                                                                   \
+  vd* D = global(u.D);                                                                   \
+  vi* I = global(u.I);                                                                   \
+  vb* B = global(u.B);                                                                           \
   unsigned short* LISTS = (unsigned short*)SHARED(w)
 
 // Sums over the lanes, which all of them get, to the bit: each step adds the same two numbers in both lanes of a pair.

@@ -14,6 +14,7 @@
 #define FUNCTION static __attribute__((noinline, unused))
 #define CONSTANT static const
 #define UNROLL
+#define global(p) (p)
 
 static volatile int lane_now;
 static ucontext_t scheduler, lanes[LANES];

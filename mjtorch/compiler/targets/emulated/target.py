@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
+from torch import Tensor
+
 from mjtorch.compiler.ir.nodes import Program
 from mjtorch.compiler.lowered import Lowered
 from mjtorch.compiler.passes import Pass
-from mjtorch.compiler.ready import Ready, Runnable
+from mjtorch.compiler.ready import Ready, Runnable, readable_world_by_world
 from mjtorch.compiler.targets.cpu.build import library
 from mjtorch.compiler.targets.cpu.native import Build, Native
 from mjtorch.compiler.targets.cuda.pipeline import BUDGET, WARP_SIZE, cuda
@@ -65,6 +67,10 @@ class Emulated(Native):
         self.build = Build(self.outputs, self.reads, self.lanes, "")
 
     empty = Runnable.empty  # worlds first, as on a GPU
+
+    def strides(self, x: Tensor, dim: int | None) -> tuple[int, int] | None:
+        """Those of an argument whose elements lie beside each other in each world; others are copied."""
+        return readable_world_by_world(x, dim)
 
     def run(self, ready: Ready) -> None:
         """Compute from and to what stands in the tables.
