@@ -136,7 +136,8 @@ def reference_constraint(m: Model, d: Data) -> Data:
     p = m.plan.constraint
     if p.nefc == 0:
         return d
-    vel = d.efc_J @ d.qvel
+    # Zero it is anyway where no row is; said so, it is not computed.
+    vel = torch.where(d.efc_D != 0, d.efc_J @ d.qvel, 0.0)
     if p.nc and m.plan.collision.moving:
         sliding = torch.where(d.efc_D[-p.nc :] > 0, surface_velocity(m, d), 0.0)
         vel = torch.cat([vel[: -p.nc], vel[-p.nc :] + sliding])

@@ -142,6 +142,11 @@ def triangular_solve(factor: Tensor, b: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(factor, b, upper=False)
 
 
+def upper_solve(upper: Tensor, b: Tensor) -> Tensor:
+    """Solve `U x = b` for columns `b (n, k)`, U with zeros below its diagonal."""
+    return torch.linalg.solve_triangular(upper, b, upper=True)
+
+
 def solve(a: Tensor, b: Tensor) -> Tensor:
     """Solve the square, not necessarily symmetric `a x = b` for a vector `b (n,)`. Never raises."""
     return torch.linalg.solve_ex(a, b.unsqueeze(-1))[0].squeeze(-1)

@@ -335,6 +335,58 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
               out0[i] = 0.0
         """,
     ),
+    "what two values are computed from, each with a choice by the same flag": (
+        branch_on_choices,
+        """
+        output out1: f64[16] @1
+        scratch s0: bool[16]
+        scratch s1: f64[16]
+        body:
+          for i in 0..16:
+            s0[i] = gt(in0[i], 1.0)
+            s1[i] = exp(sin(exp(sin(exp(in0[i])))))
+            out0[i] = where(s0[i], add(s1[i], 1.0), 0.0)
+            out1[i] = where(s0[i], sub(s1[i], 1.0), 2.0)
+        """,
+        """
+        output out1: f64[16] @1
+        scratch s0: bool[16]
+        scratch s1: f64[16]
+        body:
+          for i in 0..16:
+            s0[i] = gt(in0[i], 1.0)
+            if s0[i]:
+              s1[i] = exp(sin(exp(sin(exp(in0[i])))))
+              out0[i] = where(s0[i], add(s1[i], 1.0), 0.0)
+              out1[i] = where(s0[i], sub(s1[i], 1.0), 2.0)
+            else:
+              out0[i] = 0.0
+              out1[i] = 2.0
+        """,
+    ),
+    "a choice by a comparison of what is there": (
+        branch_on_choices,
+        """
+        scratch s0: f64[16]
+        body:
+          for i in 0..2:
+            s0[i] = in0[i]
+            for j in 0..8:
+              out0[8*i+j] = where(ne(s0[i], 0.0), exp(sin(exp(sin(exp(in0[8*i+j]))))), 0.0)
+        """,
+        """
+        scratch s0: f64[16]
+        body:
+          for i in 0..2:
+            s0[i] = in0[i]
+            if ne(s0[i], 0.0):
+              for j in 0..8:
+                out0[8*i+j] = where(ne(s0[i], 0.0), exp(sin(exp(sin(exp(in0[8*i+j]))))), 0.0)
+            else:
+              for j in 0..8:
+                out0[8*i+j] = 0.0
+        """,
+    ),
     "a copy to a result": (
         eliminate_copies,
         """

@@ -10,7 +10,7 @@ import mjtorch
 from mjtorch import tree
 from mjtorch.constraint.solver.curvature import hessian, hessian_solve
 from mjtorch.constraint.solver.problem import build, residuals
-from mjtorch.constraint.solver.trees import compacted
+from mjtorch.constraint.solver.trees import MOST, compacted
 
 LEG = """<body pos="{at} 0 0"><joint axis="0 1 0" damping=".1" {limits}/>
 <geom type="capsule" size=".04" fromto="0 0 0 {foot} 0 -.15"/></body>"""
@@ -59,15 +59,18 @@ def test_as_c(distance: float, integrator: str, cone: str) -> None:
     assert_fields_close(mine, mjtorch.put_data(mj_model, d, model=m), ("qpos", "qvel"), 1e-8)
 
 
+@pytest.mark.parametrize("most", [MOST, 5])
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-2), (torch.float64, 1e-6)])
-def test_joined_as_dense(dtype: torch.dtype, tolerance: float) -> None:
-    """Systems of equations with the second derivative, where contacts join trees."""
+def test_joined_as_dense(dtype: torch.dtype, tolerance: float, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Systems of equations with the second derivative, where contacts join trees by few rows or by more than `MOST`."""
+    monkeypatch.setattr("mjtorch.constraint.solver.trees.MOST", most)
     mj_model = scene(JOINED)
     m = mjtorch.put_model(mj_model, dtype=dtype)
     d = mjtorch.forward(m, mjtorch.put_data(mj_model, state(mj_model), model=m))
     p = build(m, d)
     at = residuals(p, d.efc_J @ d.qacc_smooth - d.efc_aref)
-    assert p.forest[0].there.sum() > 3
+    assert p.forest[0].several.sum() > 5
+    assert p.forest[0].more == (most == 5)
     x = torch.linspace(-1, 1, m.nv, dtype=dtype)
     H = hessian(p, at).double()
     error = hessian_solve(p, at, x).double() - torch.linalg.solve(H, x.double())

@@ -18,6 +18,7 @@ from mjtorch.compiler.ir.nodes import (
     If,
     Load,
     Local,
+    Number,
     Pack,
     Program,
     Scatter,
@@ -31,6 +32,8 @@ from mjtorch.compiler.passes.sink import Uses, only_for
 from mjtorch.compiler.passes.zero_terms import WORTH_A_TEST
 
 Values = (Store, Scatter, Declare, Assign)
+# Flags that are computed when they are asked for, and how much must be saved for that.
+COMPARISONS, WORTH_A_COMPARISON = ("ne", "gt"), 5 * WORTH_A_TEST
 
 
 def branch_on_choices(p: Program) -> Program:
@@ -48,7 +51,10 @@ def _branching(statements: Sequence[Statement], variable: str, running: frozense
     """
     out: list[Statement] = []
     for s in statements:
-        found = _choice(s, out, variable, running, uses) if variable else None
+        found = _choice((s,), out, variable, running, uses) if variable else None
+        if found is None and variable and out and not isinstance(out[-1], If):
+            # What is computed for two values may be left out if it is for both.
+            found = _choice((out[-1], s), out[:-1], variable, running, uses)
         if found is None:
             out.append(s)
         else:
@@ -67,25 +73,27 @@ def _inside(s: Statement, variable: str, running: frozenset[Expr], uses: Uses) -
 
 
 def _choice(
-    s: Statement, before: list[Statement], variable: str, running: frozenset[Expr], uses: Uses
+    made: Body, before: list[Statement], variable: str, running: frozenset[Expr], uses: Uses
 ) -> list[Statement] | None:
-    """`before` and `s`, the latter as an `If` with all that only it needs, if what is then left out costs enough."""
-    if not isinstance(s, (For, Store, Scatter)):
+    """`before` and `made`, the latter as an `If` with all that only it needs, if what is then left out costs enough.
+
+    Each statement of `made` must choose by the flag.
+    """
+    if not all(isinstance(s, (For, Store, Scatter)) for s in made):
         return None
-    saved: Counter[Expr] = Counter()
-    for value, times in _values(s):
-        for e in walk_expr(value):
-            if isinstance(e, Call) and e.op == "where" and isinstance(e.args[0], (Load, Local)):
-                saved[e.args[0]] += times * (price(e.args[1], CPU) - price(e.args[2], CPU))  # type: ignore[assignment]
+    saved = _saved(made[0])
+    for s in made[1:]:
+        more = _saved(s)
+        saved = Counter({flag: gain + more[flag] for flag, gain in saved.items() if flag in more})
     best, most = None, 0.0
     last = before[-1] if before else None
     for flag, gain in saved.items():
-        if flag in running or not _is_fixed(flag, s):
+        if flag in running or not all(_is_fixed(flag, s) for s in made):
             continue
-        otherwise = _second((s,), flag)
+        otherwise = _second(made, flag)
         read = {e for x in walk(otherwise) for e in expressions(x)}
-        branch = If(flag, _first((s,), flag), _needed(otherwise, read), origin=s.origin)
-        earlier, least = before, WORTH_A_TEST
+        branch = If(flag, _first(made, flag), _needed(otherwise, read), origin=made[-1].origin)
+        earlier, least = before, WORTH_A_TEST if isinstance(flag, (Load, Local)) else WORTH_A_COMPARISON
         if isinstance(last, If) and last.flag == flag and _is_fixed(flag, last):
             # The test is there already.
             branch = If(flag, last.body + branch.body, last.otherwise + branch.otherwise, origin=last.origin)
@@ -97,6 +105,23 @@ def _choice(
             kept = [x for k, x in enumerate(earlier) if k not in moved]
             best, most = [*kept, dataclasses.replace(branch, body=body)], whole
     return best
+
+
+def _saved(s: Statement) -> Counter[Expr]:
+    """For each flag that chooses between values in `s`, how much more the first ones cost."""
+    saved: Counter[Expr] = Counter()
+    for value, times in _values(s):
+        for e in walk_expr(value):
+            if isinstance(e, Call) and e.op == "where" and _is_flag(e.args[0]):
+                saved[e.args[0]] += times * (price(e.args[1], CPU) - price(e.args[2], CPU))  # type: ignore[assignment]
+    return saved
+
+
+def _is_flag(e: Expr) -> bool:
+    """Whether all that `e` takes is a look, and a comparison with a number at most."""
+    if isinstance(e, Call) and e.op in COMPARISONS:
+        return isinstance(e.args[0], Load) and isinstance(e.args[1], Number)
+    return isinstance(e, (Load, Local))
 
 
 def _values(s: Statement, times: int = 1) -> Iterator[tuple[Expr, int]]:
@@ -115,6 +140,7 @@ def _is_fixed(flag: Expr, s: Statement) -> bool:
     within = list(walk([s]))
     if isinstance(flag, Local):
         return not any(isinstance(x, (Declare, Assign)) and x.local == flag for x in within)
+    flag = flag.args[0] if isinstance(flag, Call) else flag
     assert isinstance(flag, Load)
     moves = any(isinstance(x, (For, Compact, Pack)) and mentions(flag.index, Variable(x.variable)) for x in within)
     return not moves and not any(isinstance(x, (Store, Scatter)) and x.buffer is flag.buffer for x in within)

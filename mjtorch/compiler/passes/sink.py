@@ -34,7 +34,7 @@ def only_for(
     All are in one iteration of a loop, over `variable`. rest: what is done whether the branch is taken or not, or if it
     is not; uses: of the whole program
     """
-    found = [k for k, s in enumerate(before) if only_computes(s)]
+    found = [k for k, s in enumerate(before) if only_computes(s, guarded=True)]
     elsewhere = Uses.of([rest])
     while True:
         # Fewer and fewer, until what these write is used by these alone.
@@ -50,14 +50,17 @@ def _can_wait(before: Sequence[Statement], k: int, moved: Sequence[int]) -> bool
     return not conflicts([before[k]], [s for i, s in enumerate(before) if i > k and i not in moved])
 
 
-def only_computes(s: Statement) -> bool:
-    """Whether all that `s` does is to write arrays and to declare one variable at most."""
+def only_computes(s: Statement, guarded: bool = False) -> bool:
+    """Whether all that `s` does is to write arrays and to declare one variable at most.
+
+    guarded: it may leave out iterations
+    """
     within = list(walk([s]))
     own = {x.local for x in within if isinstance(x, Declare)}
 
     def plain(x: Statement) -> bool:
         if isinstance(x, For):
-            return not x.scope and x.guard is None
+            return not x.scope and (guarded or x.guard is None)
         return x.local in own if isinstance(x, Assign) else isinstance(x, (Declare, Store, Scatter, Group))
 
     return all(map(plain, within))

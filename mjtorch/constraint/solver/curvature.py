@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mjtorch.constraint.solver import trees
-from mjtorch.constraint.solver.problem import Problem, Residuals, inertia_times, merge
+from mjtorch.constraint.solver.problem import Problem, Residuals, inertia, inertia_times, merge
 from mjtorch.control_flow import if_any
 from mjtorch.math import linalg
 
@@ -21,7 +21,7 @@ def curvature(p: Problem, at: Residuals) -> Tensor:
 
 def hessian(p: Problem, at: Residuals) -> Tensor:
     """Second derivative (nv, nv) of the problem's cost."""
-    return dense_hessian(p, at) if p.cones else p.rows.add_gram(p.M, curvature(p, at))
+    return dense_hessian(p, at) if p.cones else p.rows.add_gram(inertia(p), curvature(p, at))
 
 
 def dense_hessian(p: Problem, at: Residuals) -> Tensor:
@@ -30,7 +30,7 @@ def dense_hessian(p: Problem, at: Residuals) -> Tensor:
     A cone adds dyads of the slopes of r and q where these are negative, and the bending of T, which is `1 - t t'` with
     t the tangential direction.
     """
-    return torch.addmm(p.M, p.J.mT, weighted(p, at, p.J, [c.J for c in p.cones]))
+    return torch.addmm(inertia(p), p.J.mT, weighted(p, at, p.J, [c.J for c in p.cones]))
 
 
 def weighted(p: Problem, at: Residuals, Y: Tensor, of_cones: Sequence[Tensor]) -> Tensor:
@@ -58,7 +58,7 @@ def hessian_solve(p: Problem, at: Residuals, x: Tensor) -> Tensor:
     """`H^-1 x (nv,)`, `H` the second derivative at `at`; never without a solution, where M has a factor."""
     for forest in p.forest:
         b = trees.blocks(forest, p.rows, curvature(p, at))
-        return if_any(b.lost, lambda: dense_solve(p, at, x), trees.solve(forest, b, x))
+        return if_any(b.lost, lambda: dense_solve(p, at, x), trees.solve(forest, b, p.rows, x))
     return dense_solve(p, at, x)
 
 
@@ -94,7 +94,7 @@ def whitened_solve(p: Problem, at: Residuals, x: Tensor) -> Tensor:
     half = linalg.ltl_half_solve(p.qLD, torch.cat([p.J, x[None]]).mT).mT
     W, y = half[:-1], half[-1]
     identity = torch.eye(len(x), dtype=x.dtype, device=x.device)
-    q = p.replace(M=identity, J=W, cones=tuple(c.replace(J=W[c.rows]) for c in p.cones))
+    q = p.replace(M=(identity,), J=W, cones=tuple(c.replace(J=W[c.rows]) for c in p.cones))
     factor, info = torch.linalg.cholesky_ex(dense_hessian(q, at))
     z = torch.where(info == 0, linalg.cholesky_solve(factor, y), y)
     return linalg.triangular_solve(p.qLD, z[:, None])[:, 0]

@@ -8,9 +8,16 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.constraint.solver import line_search
 from mjtorch.constraint.solver.curvature import curvature, hessian_solve
-from mjtorch.constraint.solver.problem import Problem, Residuals, cost, gradient, inertia_times, residuals
+from mjtorch.constraint.solver.problem import (
+    Problem,
+    Residuals,
+    cost,
+    gradient,
+    inertia_solve,
+    inertia_times,
+    residuals,
+)
 from mjtorch.control_flow import while_loop
-from mjtorch.math import linalg
 from mjtorch.math.vector import MIN_VALUE
 
 
@@ -59,7 +66,7 @@ def cg_direction(p: Problem, s: Iterate, at: Residuals) -> Direction:
     Restarts where conjugacy is lost, which also starts it: the first `memory` is zero.
     """
     search, old_grad, old_Mgrad = s.memory
-    Mgrad = linalg.ltl_solve(p.qLD, s.grad)
+    Mgrad = inertia_solve(p, s.grad)
     y, My = s.grad - old_grad, Mgrad - old_Mgrad
     curvature = search @ y
     lost = curvature < MIN_VALUE
@@ -91,7 +98,7 @@ def begin(p: Problem, qacc: Tensor, memory: tuple[Tensor, ...], *, gradient_too:
     """
     Ma, jar = inertia_times(p, qacc), p.rows.times(qacc) - p.aref
     grad = gradient(p, Ma, residuals(p, jar))
-    done = small(p, 0.5 * (grad @ linalg.ltl_solve(p.qLD, grad)))
+    done = small(p, 0.5 * (grad @ inertia_solve(p, grad)))
     if gradient_too:
         done = done & small(p, length(grad))
     done = done | ~p.active.any()

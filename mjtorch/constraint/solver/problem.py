@@ -23,6 +23,7 @@ from mjtorch import tree
 from mjtorch.constraint.solver import rows, trees
 from mjtorch.constraint.solver.rows import Rows
 from mjtorch.constraint.solver.trees import Forest
+from mjtorch.math import linalg
 from mjtorch.math.vector import MIN_VALUE
 from mjtorch.model import Data, Model
 from mjtorch.smooth.inertia import full_m
@@ -63,7 +64,7 @@ class Cones(tree.Tree):
 class Problem(tree.Tree):
     """One world's minimisation; `nterm = nefc + 2 ncone`.
 
-    M: (nv, nv), qLD: (nv, nv) lower, `M = qLD^T qLD`
+    M: one (nv, nv), none if there is a forest, which has it; qLD: (nv, nv) lower, `M = qLD^T qLD`
     qfrc_smooth, qacc_smooth: (nv,)
     J: (nefc, nv), rows: the same; aref, R: (nefc,)
     active: (nefc,) bool
@@ -77,7 +78,7 @@ class Problem(tree.Tree):
     tolerance, ls_tolerance: ()
     """
 
-    M: Tensor
+    M: tuple[Tensor, ...]
     qLD: Tensor
     qfrc_smooth: Tensor
     qacc_smooth: Tensor
@@ -137,10 +138,11 @@ def build(m: Model, d: Data) -> Problem:
         zero = torch.zeros_like(c.Dm)
         D = torch.cat([D, c.Dm, c.Dm])
         low, high = torch.cat([low, zero - torch.inf, zero - torch.inf]), torch.cat([high, zero, zero])
-    M = full_m(m, d)
     k, by_dof = m.plan.kinematics, rows.build(p.rows, d.efc_J, active)
     apart = bool(k.trees) and not cones and by_dof.rest.shape[0] > 0
-    forest = (trees.build(k.trees, k.tree_dof, M, by_dof),) if apart else ()
+    forest = (trees.build(k, d.M, d.qLD, by_dof),) if apart else ()
+    M: tuple[Tensor, ...] = () if apart else (full_m(m, d),)
+    trace = (d.M * k.M_diagonal).sum() if apart else M[0].diagonal().sum()
     return Problem(
         M=M,
         qLD=d.qLD,
@@ -158,7 +160,7 @@ def build(m: Model, d: Data) -> Problem:
         cones=cones,
         forest=forest,
         leaves_first=2 * len(k.M_row) < BRANCHED * m.nv**2,
-        scale=1 / M.diagonal().sum(),
+        scale=1 / trace,
         # Single precision does not get closer.
         tolerance=torch.clamp(m.opt.tolerance, min=MIN_TOLERANCE[m.opt.tolerance.dtype]),
         ls_tolerance=m.opt.ls_tolerance,
@@ -188,7 +190,19 @@ def inertia_times(p: Problem, x: Tensor) -> Tensor:
     """`M x` (nv,)."""
     for forest in p.forest:
         return trees.blocks_times(forest, [t.M for t in forest.groups], x[forest.dof])[forest.place]
-    return p.M @ x
+    return inertia(p) @ x
+
+
+def inertia_solve(p: Problem, x: Tensor) -> Tensor:
+    """`M^-1 x` (nv,)."""
+    for forest in p.forest:
+        return trees.inertia_solve(forest, x)
+    return linalg.ltl_solve(p.qLD, x)
+
+
+def inertia(p: Problem) -> Tensor:
+    """M (nv, nv)."""
+    return p.M[0] if p.M else trees.dense(p.forest[0])
 
 
 def residuals(p: Problem, jar: Tensor) -> Residuals:
