@@ -424,7 +424,7 @@ TABLE: tuple[Feature, ...] = (
         "islands",
         UNNEEDED,
         _option(lambda m: not m.opt.disableflags & DisableBit.ISLAND, "island"),
-        "all islands are solved together",
+        "all islands are solved together; mjtorch.island finds them",
     ),
     Feature("integrator", "Euler", YES, _choice("integrator", Integrator.EULER)),
     Feature("integrator", "RK4", YES, _choice("integrator", Integrator.RK4)),

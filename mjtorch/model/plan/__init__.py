@@ -14,6 +14,7 @@ from mjtorch.model.plan import (
     constraint,
     history,
     integration,
+    island,
     kinematics,
     noslip,
     option,
@@ -31,6 +32,7 @@ from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.constraint import ConstraintPlan
 from mjtorch.model.plan.history import HistoryPlan
 from mjtorch.model.plan.integration import IntegrationPlan
+from mjtorch.model.plan.island import IslandPlan
 from mjtorch.model.plan.kinematics import KinematicsPlan
 from mjtorch.model.plan.noslip import NoslipPlan
 from mjtorch.model.plan.option import OptionPlan
@@ -61,6 +63,7 @@ class Plan(tree.Tree):
     integration: IntegrationPlan
     collision: CollisionPlan
     constraint: ConstraintPlan
+    island: IslandPlan
     solver: SolverPlan
     noslip: NoslipPlan
     sensor: SensorPlan
@@ -90,6 +93,7 @@ def build(
         integration=integration.build(mj_model, make, masks),
         collision=collisions,
         constraint=constraints,
+        island=island.build(mj_model, make, constraints),
         solver=solver.build(mj_model, make, constraints, collisions),
         noslip=noslip.build(mj_model, make, constraints),
         sensor=sensor.build(mj_model, make, collisions, constraints),
