@@ -6,11 +6,13 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.constraint.sleep import fall_asleep
 from mjtorch.control_flow import scan
 from mjtorch.math import linalg, quaternion as quat
 from mjtorch.math.vector import cross, dot
 from mjtorch.model import Data, DisableBit, Integrator, Model
 from mjtorch.model.arguments import check_numbers
+from mjtorch.model.sleeping import awake
 from mjtorch.sensor import remembered
 from mjtorch.smooth.actuation import disabled_actuators, next_activation
 from mjtorch.smooth.derivative import damping_derivative, deriv_smooth_vel, free_bias_vel
@@ -56,7 +58,8 @@ def differentiate_pos(m: Model, qpos1: Tensor, qpos2: Tensor, dt: Tensor) -> Ten
 def advance(m: Model, d: Data, qacc: Tensor, *, qvel: Tensor | None = None, act_dot: Tensor | None = None) -> Data:
     """The state one time step later (mj_advance).
 
-    Sets act, qvel, qpos, plastic, history, time, and keeps `d.qacc` in `qacc_warmstart`.
+    Sets act, qvel, qpos, plastic, history, time, and keeps `d.qacc` in `qacc_warmstart`. With sleeping
+    enabled, trees at rest fall asleep here, and what sleeps stays where it is.
 
     Args:
         m: the model.
@@ -66,15 +69,21 @@ def advance(m: Model, d: Data, qacc: Tensor, *, qvel: Tensor | None = None, act_
         act_dot: (na,) rate that activations change with; not given: `d.act_dot`.
     """
     h = m.opt.timestep
+    act = advance_act(m, d, d.act_dot if act_dot is None else act_dot)
+    d = fall_asleep(m, d) if m.plan.sleep else d
     new_qvel = d.qvel + h * qacc
     mean_qvel = new_qvel if qvel is None else qvel
     new_qpos = integrate_pos(m, d.qpos, mean_qvel, h)
+    for p in m.plan.sleep:
+        new_qvel = torch.where(awake(m, d, p.dof), new_qvel, 0.0)
+        new_qpos = torch.where(awake(m, d, p.qpos), new_qpos, d.qpos)
+        d = d.replace(qpos_asleep=new_qpos)
     if m.nplastic and not m.opt.disabled(DisableBit.SPRING):
         d = d.replace(plastic=yielded(m, d, new_qpos, mean_qvel))
     if m.nhistory:
         d = d.replace(history=remembered(m, d))
     return d.replace(
-        act=advance_act(m, d, d.act_dot if act_dot is None else act_dot),
+        act=act,
         qvel=new_qvel,
         qpos=new_qpos,
         time=d.time + h,

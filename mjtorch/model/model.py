@@ -176,6 +176,7 @@ class Model(Objects, tree.Tree):
     dof_damping: Tensor
     dof_dampingpoly: Tensor
     dof_invweight0: Tensor
+    dof_length: Tensor
     dof_M0: Tensor
     geom_solmix: Tensor
     geom_solref: Tensor

@@ -418,7 +418,7 @@ TABLE: tuple[Feature, ...] = (
         _option(lambda m: m.opt.noslip_iterations > 0, "noslip_iterations"),
     ),
     Feature("solver", "diagexact", YES, _enabled(EnableBit.DIAGEXACT, "diagexact")),
-    Feature("solver", "sleep", NO, _enabled(EnableBit.SLEEP, "sleep"), "disable the flag"),
+    Feature("solver", "sleep", YES, _enabled(EnableBit.SLEEP, "sleep")),
     Feature(
         "solver",
         "islands",

@@ -6,6 +6,7 @@ from torch import Tensor
 from mjtorch.math.vector import MIN_VALUE
 from mjtorch.model import Data, DisableBit, Model
 from mjtorch.model.plan.tensors import Subset
+from mjtorch.model.sleeping import any_awake
 from mjtorch.smooth import motor, muscle, servo
 from mjtorch.smooth.history import delayed_controls
 
@@ -19,7 +20,8 @@ def fwd_actuation(m: Model, d: Data) -> Data:
 
     Sets act_dot, actuator_force, qfrc_actuator, and counts `mjWARN_BADCTRL`. `force = gain * input + bias`, where the
     input is the activation of a stateful actuator and the clamped control of another; `mjtorch.smooth.servo` and
-    `mjtorch.smooth.motor` have the forces of those that are controlled otherwise.
+    `mjtorch.smooth.motor` have the forces of those that are controlled otherwise. On trees that sleep actuators have no
+    force, and activations the rates that they fell asleep with.
     """
     if not m.nout or m.opt.disabled(DisableBit.ACTUATION):
         zeros = {name: torch.zeros_like(getattr(d, name)) for name in ("act_dot", "actuator_force", "qfrc_actuator")}
@@ -28,6 +30,9 @@ def fwd_actuation(m: Model, d: Data) -> Data:
     ctrl, slew = servo.slewed_controls(m, d, ctrl)
     act_dot = activation_rate(m, d, ctrl, slew)
     force = limited(m, d, actuator_force(m, d, ctrl, act_dot), act_dot)
+    for p in m.plan.sleep:
+        act_dot = torch.where(any_awake(m, d, p.act), act_dot, d.act_dot)
+        force = torch.where(any_awake(m, d, p.out), force, 0.0)
     mine = torch.arange(d.warning.shape[0], device=d.warning.device) == BADCTRL
     return d.replace(
         act_dot=act_dot,

@@ -23,6 +23,7 @@ from mjtorch.model.plan import (
     ray,
     sensor,
     servo,
+    sleep,
     solver,
     tendon,
     transmission,
@@ -41,6 +42,7 @@ from mjtorch.model.plan.plastic import PlasticPlan
 from mjtorch.model.plan.ray import RayPlan
 from mjtorch.model.plan.sensor import SensorPlan
 from mjtorch.model.plan.servo import MotorPlan, ServoPlan
+from mjtorch.model.plan.sleep import SleepPlan
 from mjtorch.model.plan.solver import SolverPlan
 from mjtorch.model.plan.tendon import TendonPlan
 from mjtorch.model.plan.tensors import Tensors
@@ -64,6 +66,7 @@ class Plan(tree.Tree):
     collision: CollisionPlan
     constraint: ConstraintPlan
     island: IslandPlan
+    sleep: tuple[SleepPlan, ...]
     solver: SolverPlan
     noslip: NoslipPlan
     sensor: SensorPlan
@@ -94,6 +97,7 @@ def build(
         collision=collisions,
         constraint=constraints,
         island=island.build(mj_model, make, constraints),
+        sleep=sleep.build(mj_model, make, constraints),
         solver=solver.build(mj_model, make, constraints, collisions),
         noslip=noslip.build(mj_model, make, constraints),
         sensor=sensor.build(mj_model, make, collisions, constraints),

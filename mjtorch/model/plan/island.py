@@ -67,15 +67,15 @@ def tendon_trees(m: mujoco.MjModel, tendon: int) -> list[int]:
 def equality_bodies(m: mujoco.MjModel, number: int) -> list[int]:
     """The bodies that a connect, a weld or an equality of joints holds: two, or one."""
     objects = [int(k) for k in (m.eq_obj1id[number], m.eq_obj2id[number]) if k >= 0]
-    if m.eq_type[number] == mjtEq.mjEQ_JOINT:
+    if int(m.eq_type[number]) == int(mjtEq.mjEQ_JOINT):
         return m.jnt_bodyid[objects].tolist()
-    return m.site_bodyid[objects].tolist() if m.eq_objtype[number] == mujoco.mjtObj.mjOBJ_SITE else objects
+    return m.site_bodyid[objects].tolist() if int(m.eq_objtype[number]) == int(mujoco.mjtObj.mjOBJ_SITE) else objects
 
 
 def _trees(m: mujoco.MjModel, kind: int, number: int) -> list[int]:
     """The trees of a row of this mjtConstraint, which belongs to the object with this number."""
     match kind:
-        case mjtConstraint.mjCNSTR_EQUALITY if m.eq_type[number] == mjtEq.mjEQ_TENDON:
+        case mjtConstraint.mjCNSTR_EQUALITY if int(m.eq_type[number]) == int(mjtEq.mjEQ_TENDON):
             tendons = [int(k) for k in (m.eq_obj1id[number], m.eq_obj2id[number]) if k >= 0]
             return [k for tendon in tendons for k in tendon_trees(m, tendon)]
         case mjtConstraint.mjCNSTR_EQUALITY:

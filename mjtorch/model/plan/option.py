@@ -3,7 +3,7 @@
 import mujoco
 
 from mjtorch import tree
-from mjtorch.model.option import DisableBit, Solver
+from mjtorch.model.option import DisableBit, EnableBit, Solver
 
 # What these switch off has no place in plans made without it; it can be switched off later, but not on.
 ONLY_OFF = (
@@ -25,6 +25,7 @@ class OptionPlan(tree.Tree):
     disableflags: of those, the flags in `ONLY_OFF` and `FIXED`
     sweeps: `iterations` if the solver is PGS, which needs random numbers for them, else 0
     noslip, sdf: whether there are iterations of the noslip solver, and of contacts of signed distance fields
+    sleep: whether trees may sleep
     delayed: whether sensors have delays, which RK4 does not support
     """
 
@@ -33,6 +34,7 @@ class OptionPlan(tree.Tree):
     sweeps: int = tree.field(static=True)
     noslip: bool = tree.field(static=True)
     sdf: bool = tree.field(static=True)
+    sleep: bool = tree.field(static=True)
     delayed: bool = tree.field(static=True)
 
 
@@ -46,5 +48,6 @@ def build(mj_model: mujoco.MjModel) -> OptionPlan:
         sweeps=int(opt.iterations) if int(opt.solver) == Solver.PGS else 0,
         noslip=opt.noslip_iterations > 0,
         sdf=opt.sdf_iterations > 0,
+        sleep=bool(opt.enableflags & EnableBit.SLEEP),
         delayed=bool(mj_model.sensor_delay.any()),
     )
