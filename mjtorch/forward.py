@@ -15,8 +15,9 @@ from mjtorch.constraint import (
     solve,
 )
 from mjtorch.constraint.sleep import collision_and_wake, wake, wake_equality, wake_tendon
+from mjtorch.control_flow import cond
 from mjtorch.control_flow.layout import like_new
-from mjtorch.integrate import continuous_acc, euler, implicit, rungekutta4
+from mjtorch.integrate import continuous_acc, euler, idle, implicit, rungekutta4
 from mjtorch.math.value import value_of
 from mjtorch.math.vector import norm
 from mjtorch.model import Data, DisableBit, EnableBit, Integrator, Model
@@ -64,9 +65,7 @@ def step(m: Model, d: Data, *, outputs: str | Sequence[str] | None = None) -> Da
     check_data(m, d, "step")
     if outputs is not None:
         names = checked_names(outputs, "step")
-        if m.plan.sleep:  # where trees sleep they are not computed again
-            names = (*names, "sensordata", "act_dot")
-        return keep(step(m, d), d, (*STATE, *names))
+        return keep(step(m, d), d, (*STATE, *names)) if not m.plan.sleep else sleeping_step(m, d, names)
     d = count_bad(d, BADQPOS, d.qpos)
     d = count_bad(d, BADQVEL, d.qvel)
     d = dynamics_and_sensors(m, d)
@@ -83,6 +82,19 @@ def step(m: Model, d: Data, *, outputs: str | Sequence[str] | None = None) -> Da
         case Integrator.IMPLICIT | Integrator.IMPLICITFAST:
             d = implicit(m, d)
     return like_new(d)
+
+
+def sleeping_step(m: Model, d: Data, names: Sequence[str]) -> Data:
+    """`step` that updates the state and the fields `names`; cheap while all trees sleep, if the state is all.
+
+    What is not computed again on trees that sleep is updated, too.
+    """
+    kept = dict.fromkeys((*STATE, "sensordata", "act_dot", *names))
+    if not m.plan.sleep[0].idles or not {*names} <= {*STATE}:
+        return keep(step(m, d), d, [*kept])
+    after = wake(m, d)
+    stirs = (wake_equality(m, after).tree_asleep < 0).any()
+    return cond(stirs, lambda: keep(step(m, after), d, [*kept]), lambda: idle(m, d))
 
 
 @stage

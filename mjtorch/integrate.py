@@ -104,6 +104,15 @@ def advance_act(m: Model, d: Data, act_dot: Tensor) -> Tensor:
     return anchored(m, act) if m.plan.servo.turner_act.shape[0] else act
 
 
+def idle(m: Model, d: Data) -> Data:
+    """The state one time step later while all trees sleep: time and activations go on, at the rates they have."""
+    return d.replace(
+        act=advance_act(m, d, d.act_dot),
+        time=d.time + m.opt.timestep,
+        qacc_warmstart=torch.zeros_like(d.qacc_warmstart),
+    )
+
+
 def euler(m: Model, d: Data) -> Data:
     """Semi-implicit Euler, implicit in joint damping unless EULERDAMP or DAMPER is disabled (mj_Euler).
 

@@ -21,6 +21,8 @@ ALWAYS_AWAKE = tuple(int(getattr(mjtSensor, f"mjSENS_{name}")) for name in ("USE
 class SleepPlan(tree.Tree):
     """What sleeping needs to know. A *sleeper* is a tree, `ntree` for what never moves, `ntree + 1` for what is awake.
 
+    idles: static, whether nothing but time and activations changes while all trees sleep, and nothing then wakes them
+        but what is changed from outside, and equalities
     allowed: (ntree,) bool, by the policies of the trees
     tree_asleep0: (ntree,) how trees are at first; sensordata0: (nsensordata,) what sensors of those asleep read
     body: (nbody,), geom: (ngeom,), dof: (nv,), qpos: (nq,) sleepers; mocap bodies are awake
@@ -32,6 +34,7 @@ class SleepPlan(tree.Tree):
     sensor: (k, nsensordata) sleepers of each number; it is left as it is when none of them is awake
     """
 
+    idles: bool = tree.field(static=True)
     allowed: Tensor
     tree_asleep0: Tensor
     sensordata0: Tensor
@@ -63,8 +66,11 @@ def build(mj_model: mujoco.MjModel, make: Tensors, constraint: ConstraintPlan) -
     tendons = [(row, trees) for row, trees in enumerate(limits) if len(trees) == 2]
     equalities = _equalities(m, body)
     actuators = [_actuator(m, body, k) for k in range(m.nactuator)]
+    sensors = [_sensor(m, body, k) for k in range(m.nsensor)]
+    remembers = m.nhistory or getattr(m, "nplastic", 0)
     return (
         SleepPlan(
+            idles=not (m.nmocap or remembers or any(n + 1 in sleepers for sleepers in sensors)),
             allowed=make.bools(~np.isin(m.tree_sleep_policy, NEVER)),
             tree_asleep0=make.ints(data.tree_asleep),
             sensordata0=make.floats(data.sensordata),
@@ -81,7 +87,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors, constraint: ConstraintPlan) -
             tendon_tree=make.ints([trees for _, trees in tendons], -1, 2).mT.contiguous(),
             equality=make.ints([k for k, _ in equalities]),
             equality_sleeper=make.ints([pair for _, pair in equalities], -1, 2).mT.contiguous(),
-            sensor=make.ints(_padded([_sensor(m, body, k) for k in _owners(m.sensor_adr, m.sensor_dim)], n)),
+            sensor=make.ints(_padded([sensors[k] for k in _owners(m.sensor_adr, m.sensor_dim)], n)),
         ),
     )
 
