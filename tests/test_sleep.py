@@ -271,33 +271,44 @@ def test_a_tree_that_may_not_sleep_keeps_its_island_awake() -> None:
         assert np.flatnonzero(mj_data.tree_asleep >= 0).tolist() == asleep
 
 
-def test_where_all_sleep_time_goes_on() -> None:
-    """The state alone, of worlds that sleep and one that is hit: as C, and as steps that compute everything."""
-    xml = """<mujoco><option><flag sleep="enable"/></option><worldbody><geom type="plane" size="1 1 1"/>
-    <body pos="0 0 .1"><freejoint/><geom type="box" size=".1 .1 .1"/></body>
-    <body pos="0 1 .1" sleep="allowed"><joint name="j" axis="0 0 1" type="slide" damping="9"/><geom size=".1"/></body>
-    </worldbody><equality><joint joint1="j" active="false"/></equality>
-    <actuator><general joint="j" dyntype="filter" dynprm="1"/></actuator>
-    <sensor><framepos objtype="body" objname="box"/></sensor></mujoco>""".replace('pos="0 0', 'name="box" pos="0 0')
-    mj_model = converged(mujoco.MjModel.from_xml_string(xml))
+# A box, and a ball on a slide with an actuator, which both settle.
+PAIR = """<mujoco><option><flag sleep="enable"/></option><worldbody><geom type="plane" size="1 1 1"/>
+<body name="box" pos="0 0 .1"><freejoint/><geom type="box" size=".1 .1 .1"/></body>
+<body pos="0 1 .1" sleep="allowed"><joint name="j" axis="0 0 1" type="slide" damping="9"/><geom size=".1"/></body>
+</worldbody><equality><joint joint1="j" active="false"/></equality>
+<actuator><general joint="j" dyntype="filter" dynprm="1"/></actuator>
+<sensor><framepos objtype="body" objname="box"/></sensor></mujoco>"""
+
+
+@functools.cache
+def pair() -> tuple[mujoco.MjModel, mujoco.MjData, mjtorch.Model, mjtorch.Data]:
+    """The pair asleep, the activation not at rest; nothing in it may be changed."""
+    mj_model = converged(mujoco.MjModel.from_xml_string(PAIR))
     mj_data = mujoco.MjData(mj_model)
     mj_data.act[:] = 0.7
     mujoco.mj_step(mj_model, mj_data, 500)
     assert (mj_data.tree_asleep >= 0).all()
     m = mjtorch.put_model(mj_model, dtype=torch.float64)
-    d = mjtorch.put_data(mj_model, mj_data, model=m)
+    return mj_model, mj_data, m, mjtorch.put_data(mj_model, mj_data, model=m)
+
+
+def stepped(m: mjtorch.Model, d: mjtorch.Data) -> mjtorch.Data:
+    """`step` that updates the state alone."""
+    return mjtorch.step(m, d, outputs="state")
+
+
+def test_where_all_sleep_time_goes_on() -> None:
+    """The state alone, of worlds that sleep and one that is hit: as C, and as steps that compute everything."""
+    mj_model, mj_data, m, d = pair()
     hit = changed(d, [Event("qvel", 3, [1.0])])
-    worlds, wanted = tree.stack([d, hit]), [mj_data, copy.copy(mj_data)]
+    worlds, wanted = tree.stack([d, hit]), [copy.copy(mj_data), copy.copy(mj_data)]
     change(wanted[1], [Event("qvel", 3, [1.0])])
 
-    def one(m: mjtorch.Model, d: mjtorch.Data) -> mjtorch.Data:
-        return mjtorch.step(m, d, outputs="state")
-
-    batches = {run: worlds for run in (torch.vmap(one, (None, 0)), mjtorch.jit(one, in_dims=(None, 0)))}
-    for k in range(30):
+    batches = dict.fromkeys((torch.vmap(stepped, (None, 0)), mjtorch.jit(stepped, in_dims=(None, 0))), worlds)
+    for _ in range(30):
         for each in wanted:
             mujoco.mj_step(mj_model, each)
-        d, hit = one(m, d), one(m, hit)
+        d, hit = stepped(m, d), stepped(m, hit)
         for run, batch in batches.items():
             batches[run] = batch = run(m, batch)
             for name in ("time", "qpos", "qvel", "act", "tree_asleep", "qpos_asleep", "sensordata"):
@@ -307,3 +318,17 @@ def test_where_all_sleep_time_goes_on() -> None:
                         reference = torch.tensor(getattr(c, name))
                         torch.testing.assert_close(found, reference, rtol=1e-7, atol=1e-7, check_dtype=False, msg=name)
     assert (d.tree_asleep >= 0).all() and (hit.tree_asleep[0] < 0)
+
+
+@pytest.mark.slow
+def test_gradients_compiled() -> None:
+    """Of worlds that sleep and worlds that do not, by `jit`, as eagerly."""
+    _, _, m, d = pair()
+    d = tree.stack([d, changed(d, [Event("qvel", 3, [1.0])])])
+
+    def slope(m: mjtorch.Model, d: mjtorch.Data) -> torch.Tensor:
+        return torch.func.grad(lambda mass: (mjtorch.step(m.replace(body_mass=mass), d).qvel ** 2).sum())(m.body_mass)
+
+    wanted = torch.stack([slope(m, d[k]) for k in range(2)])
+    assert (wanted[0] == 0).all() and (wanted[1] != 0).any()
+    torch.testing.assert_close(mjtorch.jit(slope, in_dims=(None, 0))(m, d), wanted, rtol=1e-7, atol=1e-9)

@@ -4,6 +4,8 @@
 Those that sleep have the number of the next tree of their island, in a cycle: what wakes one wakes all.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -18,6 +20,16 @@ from mjtorch.model.sleeping import awake, with_sleep
 
 # -(1 + mjMINAWAKE), and what a tree has that may fall asleep.
 FULLY_AWAKE, READY = -11, -1
+
+
+class Trip(NamedTuple):
+    """Contacts as found so far, and whether to look again, since something woke."""
+
+    again: Tensor
+    contact: Contact
+    ncon: Tensor
+    warning: Tensor
+    tree_asleep: Tensor
 
 
 def wake(m: Model, d: Data) -> Data:
@@ -66,21 +78,19 @@ def collision_and_wake(m: Model, d: Data) -> Data:
     if not m.plan.collision.ncandidate:
         return collision(m, d)
 
-    def trip(now: tuple[Tensor, Contact, Tensor, Tensor, Tensor], first: Tensor) -> tuple[tuple, None]:
-        asked, *found = now
-
-        def look() -> tuple[Contact, Tensor, Tensor, Tensor]:
-            new = collision(m, with_sleep(m, d, found[-1]))
+    def trip(now: Trip, first: Tensor) -> tuple[Trip, None]:
+        def look() -> Trip:
+            new = collision(m, with_sleep(m, d, now.tree_asleep))
             tree_asleep = torch.where(first, wake_contact(m, new), new.tree_asleep)
-            return new.contact, new.ncon, new.warning, tree_asleep
+            again = ~torch.eq(tree_asleep, now.tree_asleep).all()
+            return Trip(again, new.contact, new.ncon, new.warning, tree_asleep)
 
-        contact, ncon, warning, tree_asleep = cond(asked, look, lambda: tuple(found))
-        return ((tree_asleep != found[-1]).any(), contact, ncon, warning, tree_asleep), None
+        return cond(now.again, look, lambda: now), None
 
     first = torch.tensor([True, False], device=d.qpos.device)
-    start = (first[0], empty_contact(m), torch.zeros_like(d.ncon), d.warning, d.tree_asleep)
-    (_, contact, ncon, warning, tree_asleep), _ = scan(trip, start, first, unroll=False)
-    return with_sleep(m, d.replace(contact=contact, ncon=ncon, warning=warning), tree_asleep)
+    start = Trip(first[0], empty_contact(m), torch.zeros_like(d.ncon), d.warning, d.tree_asleep)
+    last, _ = scan(trip, start, first, unroll=False)
+    return with_sleep(m, d.replace(contact=last.contact, ncon=last.ncon, warning=last.warning), last.tree_asleep)
 
 
 def wake_contact(m: Model, d: Data) -> Tensor:

@@ -60,7 +60,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors, constraint: ConstraintPlan) -
         return ()
     m, n = mj_model, mj_model.ntree
     body = _bodies(m)
-    width = np.diff([*m.jnt_qposadr, m.nq]) if m.njnt else []
+    width = np.diff([*m.jnt_qposadr, m.nq])
     data = mujoco.MjData(m)
     limits = [tendon_trees(m, tendon) for tendon in constraint.tendon.limit.tolist()]
     tendons = [(row, trees) for row, trees in enumerate(limits) if len(trees) == 2]
