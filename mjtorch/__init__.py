@@ -30,6 +30,7 @@ from mjtorch.integrate import differentiate_pos, euler, implicit, integrate_pos,
 from mjtorch.linearize import Linearization, linearize
 from mjtorch.model import (
     Bound,
+    Callbacks,
     Cone,
     Contact,
     Data,
@@ -68,9 +69,11 @@ from mjtorch.model.enums import (
     GeomType,
     JointType,
     ObjType,
+    Stage,
     TrnType,
     WrapType,
 )
+from mjtorch.model.plan.actuation import Actuators
 from mjtorch.model.plan.sensor import SensorType
 from mjtorch.overflow import on_overflow
 from mjtorch.render import Renderer, RenderError, render
@@ -108,8 +111,10 @@ from mjtorch.view import Viewer, ViewError, view
 __version__ = "0.2.0"
 
 __all__ = [
+    "Actuators",
     "BiasType",
     "Bound",
+    "Callbacks",
     "CamLightType",
     "Cone",
     "ConstraintState",
@@ -135,6 +140,7 @@ __all__ = [
     "Renderer",
     "SensorType",
     "Solver",
+    "Stage",
     "State",
     "Statistic",
     "Substeps",

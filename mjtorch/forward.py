@@ -21,6 +21,7 @@ from mjtorch.integrate import continuous_acc, euler, idle, implicit, rungekutta4
 from mjtorch.math.value import value_of
 from mjtorch.math.vector import norm
 from mjtorch.model import Data, DisableBit, EnableBit, Integrator, Model
+from mjtorch.model.callbacks import CONTROLLED, checked
 from mjtorch.model.check import check_data
 from mjtorch.model.sleeping import awake
 from mjtorch.model.slim import STATE, checked_names, keep
@@ -129,7 +130,7 @@ def inverse(m: Model, d: Data) -> Data:
 def dynamics_and_sensors(m: Model, d: Data) -> Data:
     """`forward`, its results laid out as they come."""
     d = positions_and_velocities(m, d)
-    return sensor_acc(m, fwd_constraint(m, fwd_acceleration(m, fwd_actuation(m, d))))
+    return sensor_acc(m, fwd_constraint(m, fwd_acceleration(m, fwd_actuation(m, controlled(m, d)))))
 
 
 def positions_and_velocities(m: Model, d: Data) -> Data:
@@ -144,7 +145,21 @@ def positions_and_velocities(m: Model, d: Data) -> Data:
 def dynamics(m: Model, d: Data) -> Data:
     """`forward` without sensors and energy: what an integrator needs within a step (mj_forwardSkip)."""
     d = fwd_velocity(m, fwd_position(m, d))
-    return fwd_constraint(m, fwd_acceleration(m, fwd_actuation(m, d)))
+    return fwd_constraint(m, fwd_acceleration(m, fwd_actuation(m, controlled(m, d))))
+
+
+def controlled(m: Model, d: Data) -> Data:
+    """The inputs that the callback `control` gives; those of `d` without one, or if actuation is disabled."""
+    if not m.callbacks.has("control") or m.opt.disabled(DisableBit.ACTUATION):
+        return d
+    given = m.callbacks.call("control", m, d)
+    if not isinstance(given, dict):
+        return d.replace(ctrl=checked("control", "", given, (m.nu,), d.qpos))
+    unknown = sorted(given.keys() - set(CONTROLLED))
+    if unknown:
+        raise ValueError(f"callbacks.control may return {', '.join(CONTROLLED)}, but not {', '.join(unknown)}")
+    shapes = {"ctrl": (m.nu,), "qfrc_applied": (m.nv,), "xfrc_applied": (m.nbody, 6)}
+    return d.replace(**{k: checked("control", f'["{k}"]', x, shapes[k], d.qpos) for k, x in given.items()})
 
 
 @stage

@@ -55,7 +55,15 @@ def differentiate_pos(m: Model, qpos1: Tensor, qpos2: Tensor, dt: Tensor) -> Ten
     return torch.cat([linear, turned.flatten()])[p.dof_source] / dt
 
 
-def advance(m: Model, d: Data, qacc: Tensor, *, qvel: Tensor | None = None, act_dot: Tensor | None = None) -> Data:
+def advance(
+    m: Model,
+    d: Data,
+    qacc: Tensor,
+    *,
+    qvel: Tensor | None = None,
+    act_dot: Tensor | None = None,
+    sensed: Data | None = None,
+) -> Data:
     """The state one time step later (mj_advance).
 
     Sets act, qvel, qpos, plastic, history, time, and keeps `d.qacc` in `qacc_warmstart`. With sleeping
@@ -67,6 +75,7 @@ def advance(m: Model, d: Data, qacc: Tensor, *, qvel: Tensor | None = None, act_
         qacc: (nv,) acceleration that velocities change with.
         qvel: (nv,) velocity that positions change with; not given: the new one (semi-implicit).
         act_dot: (na,) rate that activations change with; not given: `d.act_dot`.
+        sensed: what sensors with a delay measure; not given: `d`.
     """
     h = m.opt.timestep
     act = advance_act(m, d, d.act_dot if act_dot is None else act_dot)
@@ -81,7 +90,7 @@ def advance(m: Model, d: Data, qacc: Tensor, *, qvel: Tensor | None = None, act_
     if m.nplastic and not m.opt.disabled(DisableBit.SPRING):
         d = d.replace(plastic=yielded(m, d, new_qpos, mean_qvel))
     if m.nhistory:
-        d = d.replace(history=remembered(m, d))
+        d = d.replace(history=remembered(m, d, d if sensed is None else sensed))
     return d.replace(
         act=act,
         qvel=new_qvel,
@@ -200,8 +209,8 @@ def rungekutta4(m: Model, d: Data, forward: Callable[[Model, Data], Data]) -> Da
     """Fourth-order Runge-Kutta from a state where `forward` has been computed (mj_RungeKutta).
 
     As in C the result knows what the last of the four evaluations has computed, and sensors and energy of the first;
-    from MuJoCo 4.0 on also velocities of actuators, which activations are advanced with, and lengths of tendons that
-    have plastic springs.
+    from MuJoCo 4.0 on also velocities of actuators, which activations are advanced with, what sensors with a delay
+    measure, and lengths of tendons that have plastic springs.
 
     Args:
         m: the model.
@@ -240,11 +249,12 @@ def rungekutta4(m: Model, d: Data, forward: Callable[[Model, Data], Data]) -> Da
         sensordata=start.sensordata,
         energy=start.energy,
     )
+    sensed = d
     if m.plan.integration.rk_correction:
-        d = d.replace(actuator_velocity=start.actuator_velocity)
+        d, sensed = d.replace(actuator_velocity=start.actuator_velocity), start
     if m.nplastic:
         d = d.replace(ten_length=start.ten_length, ten_J=start.ten_J)
-    return advance(m, d, last.mean.qvel, qvel=last.mean.qpos, act_dot=last.mean.act)
+    return advance(m, d, last.mean.qvel, qvel=last.mean.qpos, act_dot=last.mean.act, sensed=sensed)
 
 
 @tree.dataclass

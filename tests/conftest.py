@@ -1,5 +1,7 @@
 """What all tests share."""
 
+import contextlib
+import importlib
 import os
 from collections.abc import Iterator
 
@@ -9,6 +11,10 @@ import torch
 
 from mjtorch.compiler.cache import warm
 from mjtorch.compiler.targets.cpu.build import EXTRA
+
+# Builds of PyTorch for CUDA bring Triton. Its LLVM crashes if that of Mesa, which draws for some tests, came first.
+with contextlib.suppress(ImportError):
+    importlib.import_module("triton")
 
 # What `pytest -m quick` runs: the ground floor, the compiler where little is built, and the stages of a few models.
 # Each entry is the beginning of the names of tests. Those of `torch.compile` are slow, and have that in their names.

@@ -9,7 +9,7 @@ import pytest
 from notebooks.run import FOLDER, NOTEBOOKS, run
 
 NEEDS = {"reinforcement_learning": "rsl_rl"}  # libraries of extras
-LONG = ("policy_optimization", "reinforcement_learning", "system_identification")
+LONG = ("actuator_network", "policy_optimization", "reinforcement_learning", "system_identification")
 LARGEST = 300_000  # bytes of a notebook: pages in a repository stay small
 
 

@@ -19,6 +19,7 @@ OURS = {
     "Model.left_out": "which elements of which numbers were zero when the model was put, and are not in the program",
     "Model.plan": "index tables and masks that follow from the structure; made by `put_model`",
     "Model.settings": "what C does not have: `Gradient`, `Substeps`",
+    "Model.callbacks": "functions of yours that a step calls, and their parameters: `Callbacks`",
     "Model.sdf_grid": "values of signed distance fields, at the corners of their octrees' smallest cells [m]",
     "Model.names": "names of the objects of each kind",
     "Model.opt": "the fields of `Option`, below",
@@ -77,7 +78,7 @@ def meaning_of(cls: type, name: str) -> str:
 def table(cls: type, names: Iterable[str]) -> str:
     """A table of fields in Markdown."""
     tensors, rows = tree.tensor_fields(cls), []
-    parts = {"opt", "stat", "plan", "settings", "contact"}
+    parts = {"opt", "stat", "plan", "settings", "callbacks", "contact"}
     for name in names:
         shape = "" if name not in tensors or name in parts else show(shape_of(cls, name))
         meaning = meaning_of(cls, name).replace("|", r"\|")
@@ -93,7 +94,7 @@ def show(shape: Shape) -> str:
 def model_table() -> str:
     """Numbers and structure of `Model`."""
     tensors, static = tree.tensor_fields(Model), tree.static_fields(Model)
-    parts = ("opt", "stat", "plan", "settings")
+    parts = ("opt", "stat", "plan", "settings", "callbacks")
     sizes = [name for name in static if re.match("n[a-zA-Z]+$", name) and name != "names"]
     return "\n\n".join(
         [

@@ -18,6 +18,8 @@ from mjtorch.model.sleeping import awake
 
 # mjWARN_CONTACTFULL: where `Data.warning` counts the contacts that found no slot.
 CONTACTFULL = 1
+# A distance [m] that no two geoms are at.
+NEVER = -1e10
 
 
 def collision(m: Model, d: Data) -> Data:
@@ -32,6 +34,8 @@ def collision(m: Model, d: Data) -> Data:
         return d.replace(contact=empty_contact(m), ncon=torch.zeros_like(d.ncon))
     axis = d.geom_xmat[:, :, 2]
     includemargin, threshold = margins(m)
+    if m.callbacks.has("contact_filter"):
+        threshold = torch.where(discarded(m, d), NEVER, threshold)
     found = candidates(m, d, axis, threshold)
     dist, normal, pos, row = found.dist, found.normal, found.pos, found.candidate
     geom, source, aligned = p.geom, p.source, p.aligned
@@ -78,6 +82,16 @@ def collision(m: Model, d: Data) -> Data:
         dim=p.contact_dim,
     )
     return d.replace(contact=contact, ncon=detected.sum())
+
+
+def discarded(m: Model, d: Data) -> Tensor:
+    """(ncandidate,) bool: the candidates that the callback `contact_filter` refuses; it is not asked about pairs."""
+    p = m.plan.collision
+    geom = p.geom.sort(dim=-1).values
+    refused = m.callbacks.tensor(
+        "contact_filter", geom.shape[:1], torch.zeros_like(geom[:, 0], dtype=torch.bool), m, d, geom
+    )
+    return refused & (p.source[:, 0] < m.ngeom) if p.explicit else refused
 
 
 class Found(NamedTuple):

@@ -167,22 +167,25 @@ def primitive_support(shape: Core, direction: Tensor) -> Tensor:
 
 
 class Climb(NamedTuple):
-    """Where the climbs on n hulls are: (n,) each.
+    """Where the climbs on n hulls are: (n,) each, but for `trip`.
 
     row: of the neighbours that are looked at next, -1 at the top; vertex: the furthest that was met
     rise: [m] how much further it is than the one whose neighbours are looked at
+    trip: () how many rows were looked at
     """
 
     row: Tensor
     vertex: Tensor
     rise: Tensor
+    trip: Tensor
 
 
 def hull_support(hulls: Hulls, hull: Tensor, direction: Tensor) -> Tensor:
     """The vertices (n,) of some of the `hulls`, `hull (n,)`, that are furthest along `direction (n, 3)`.
 
     It is climbed along edges from a vertex that is far out in about that direction. A neighbour that is further out by
-    no more than rounding is not: else the climb might go around in a circle.
+    no more than rounding is not: else the climb might go around in a circle, which ends at the latest when it has been
+    everywhere.
     """
     first = hulls.start[hull, cell(direction, hulls.side)]
 
@@ -198,10 +201,12 @@ def hull_support(hulls: Hulls, hull: Tensor, direction: Tensor) -> Tensor:
             torch.where(now.row < 0, -1, torch.where(moves, hulls.ring[vertex], follow)),
             vertex,
             torch.where(moves, 0.0, rise),
+            now.trip + 1,
         )
 
-    start = Climb(hulls.ring[first], first, torch.zeros_like(direction[:, 0]))
-    return while_loop(lambda now: (now.row >= 0).any(), body, start).vertex
+    start = Climb(hulls.ring[first], first, torch.zeros_like(direction[:, 0]), first.new_zeros(()))
+    rows = hulls.follow.shape[0]
+    return while_loop(lambda now: (now.row >= 0).any() & (now.trip < rows), body, start).vertex
 
 
 def cell(direction: Tensor, side: int) -> Tensor:

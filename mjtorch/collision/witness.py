@@ -210,12 +210,12 @@ def witness(shape1: Core, shape2: Core, found: Nearest, corner1: Tensor, corner2
     surface1 = surface(shape1, found.point1, normal, corner1)
     surface2 = surface(shape2, found.point2, -normal, corner2)
     step, dist = turn(surface1, surface2, normal)
-    # Never less than the gap between the shapes, and much more only if the points are off.
+    # What was found is the gap along the normal; it is another only if the points are off.
     off = (dist - found.dist).detach()
     total = step if surface1.tilt is None else step + surface1.tilt
     return Nearest(
         normal + (total - total.detach()),
-        dist - torch.where(off > 1e-3 * found.dist.abs(), off, 0.0),
+        dist - torch.where(off.abs() > 1e-3 * found.dist.abs(), off, 0.0),
         surface1.point + (surface1.bend @ step[..., None])[..., 0],
         surface2.point - (surface2.bend @ total[..., None])[..., 0],
     )

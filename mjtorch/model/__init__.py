@@ -2,6 +2,7 @@
 
 from mjtorch.model.access import Bound, id2name, name2id
 from mjtorch.model.axes import model_axes
+from mjtorch.model.callbacks import Callbacks
 from mjtorch.model.contact import Contact
 from mjtorch.model.data import Data
 from mjtorch.model.get_data import get_data, get_data_into
@@ -15,6 +16,7 @@ from mjtorch.model.state import State, get_state, reset_data, reset_data_keyfram
 
 __all__ = [
     "Bound",
+    "Callbacks",
     "Cone",
     "Contact",
     "Data",

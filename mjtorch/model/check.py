@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from mjtorch import tree
 from mjtorch.model.data import Data
 from mjtorch.model.make_data import integer_shapes, shapes
 from mjtorch.model.model import Model
@@ -59,11 +60,29 @@ def check_data(m: Model, d: Data, caller: str) -> None:
 def _check_model(m: Model, caller: str) -> None:
     like = _like(m)
     dtype, device = like.dtype, like.device
+    parameters = {f"callbacks.{path}": x for path, x in tree.leaves_with_path(m.callbacks)}
     for name, shape in m.shapes:
+        if name.startswith("callbacks."):
+            _check_parameter(
+                m,
+                f"{caller}: m.{name}",
+                parameters.get(name),
+                shape,
+                f"{caller}, in_dims=(mjtorch.model_axes(m, {name!r}), 0)",
+            )
+            continue
         x = attrgetter(name)(m)
         if not (_fits(x, shape, dtype, device) or _is_full_inertia(m, name, x)):
             axes = f"mjtorch.model_axes(m, {name!r})"
             _refuse_tensor(f"{caller}: m.{name}", x, shape, like, f"{caller}, in_dims=({axes}, 0)")
+
+
+def _check_parameter(m: Model, what: str, x: Any, shape: tuple[int, ...], mapped: str) -> None:
+    """Refuse a parameter of a callback that is not what it was, but for its numbers."""
+    like = _like(m)
+    dtype = x.dtype if isinstance(x, Tensor) and not x.is_floating_point() else like.dtype
+    if not _fits(x, shape, dtype, like.device):
+        _refuse_tensor(what, x, shape, like.to(dtype), mapped)
 
 
 def _like(m: Model) -> Tensor:
@@ -115,7 +134,7 @@ def check_options(m: Model, caller: str) -> None:
                 f"{caller}: m.opt.enableflags has {unsupported.name}, which is not supported; leave it out"
             )
     if opt.integrator == Integrator.RK4 and plan.delayed:
-        raise ValueError(f"{caller}: m.opt.integrator is RK4, which does not support sensors with delays")
+        raise ValueError(f"{caller}: m.opt.integrator is RK4, which supports sensors with delays from MuJoCo 4.0 on")
     if opt.cone != plan.cone:
         _refuse(caller, "cone", f"is {Cone(opt.cone).name}, but the rows of contacts are for {Cone(plan.cone).name}")
     if opt.solver == Solver.PGS and opt.iterations > plan.sweeps:

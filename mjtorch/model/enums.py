@@ -26,6 +26,15 @@ class GeomType(enum.IntEnum):
     SDF = 8
 
 
+class Stage(enum.IntEnum):
+    """mjtStage, of `sensor_needstage`: what must be known before something is computed."""
+
+    NONE = 0
+    POS = 1
+    VEL = 2
+    ACC = 3
+
+
 class TrnType(enum.IntEnum):
     """mjtTrn, of `actuator_trntype`."""
 

@@ -61,8 +61,12 @@ def no_history(m: Model) -> Tensor:
     if not p.ticked.shape[0]:
         return history
     period, phase = m.sensor_interval[p.of_sensor].unbind(-1)
-    time = torch.where(phase == 0, -period, phase) - p.before * period
-    return history.index_copy(0, p.ticked, torch.where(p.rounded.mask, torch.ceil(time / h - p.slack) * h, time))
+    last = torch.where(phase == 0, -period, phase)
+    time = last - p.before * period
+    number = torch.ceil(time / h - p.slack)
+    if p.distinct:
+        number = torch.minimum(number, torch.ceil((last + period) / h - p.slack) - 1 - p.before)
+    return history.index_copy(0, p.ticked, torch.where(p.rounded.mask, number * h, time))
 
 
 def integer_shapes(m: Model) -> dict[str, tuple[int, ...]]:

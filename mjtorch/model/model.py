@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.access import KINDS, Bound, Objects, bind
+from mjtorch.model.callbacks import CallbackTree
 from mjtorch.model.left_out import LeftOut, check_left_out
 from mjtorch.model.option import Option, Statistic
 from mjtorch.model.plan import Plan
@@ -23,8 +24,9 @@ class Model(Objects, tree.Tree):
     Numbers that may be differentiated or batched are tensors. Sizes, types, addresses and ids are static tuples of int:
     changing them means another program. `plan` holds the index tensors and masks that follow from them, one part per
     room of the engine; they are made by `put_model` and never batched. `settings`: what C does not have, all off by
-    default. `shapes`: of all numbers in one world, such as ("body_mass", (nbody,)) and ("opt.gravity", (3,)).
-    `left_out`: what was zero and is not in the program, so that `replace` refuses other numbers there.
+    default. `callbacks`: functions of the user's, and their parameters. `shapes`: of all numbers in one world, such as
+    ("body_mass", (nbody,)) and ("opt.gravity", (3,)). `left_out`: what was zero and is not in the program, so that
+    `replace` refuses other numbers there.
 
     `names`: of the objects of each kind. `m.body("torso").mass`, `m.joint("knee").range` and so on are fields of single
     objects, `m.body("torso").set("mass", 3.0)` is a model that differs there, `d.body(m, "torso").xpos` is in a `Data`;
@@ -145,6 +147,7 @@ class Model(Objects, tree.Tree):
     stat: Statistic
     plan: Plan = tree.field(constant=True)
     settings: Settings
+    callbacks: CallbackTree
 
     # numbers: the shape is mjModel's, (n,) or (n, k); `inertia_from_geom` may make body_inertia (nbody, 6). sdf_grid
     # (n,) [m] is what the octrees of signed distance fields hold, at the corners of their smallest cells

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.model import plan, settings, support
+from mjtorch.model import callbacks as functions, plan, settings, support
 from mjtorch.model.access import names_of
+from mjtorch.model.callbacks import Callbacks, let_collide
 from mjtorch.model.left_out import left_out
 from mjtorch.model.model import Model
 from mjtorch.model.option import Cone, Integrator, Option, Solver, Statistic
@@ -32,6 +33,7 @@ def put_model(
     contact_capacity: int | None = None,
     gradient: Gradient | None = None,
     substeps: Substeps | None = None,
+    callbacks: Callbacks | None = None,
 ) -> Model:
     """Copy what the engine needs of `mj_model` to `device`.
 
@@ -48,6 +50,7 @@ def put_model(
             pairs beyond are counted, too.
         gradient: derivatives that say more than the exact ones, of the same simulation; see `Gradient`.
         substeps: time steps split up where motion is not smooth; see `Substeps`.
+        callbacks: functions of yours that a step calls, such as an actuator network; see `Callbacks`.
 
     Raises:
         NotImplementedError: the model uses features that are not supported; all of them are listed.
@@ -64,7 +67,9 @@ def put_model(
     is_count = isinstance(contact_capacity, int) and not isinstance(contact_capacity, bool)
     if contact_capacity is not None and (not is_count or contact_capacity < 0):
         raise ValueError(f"put_model: contact_capacity must be an int >= 0, got {contact_capacity!r}")
-    support.check(mj_model)
+    if not isinstance(callbacks, Callbacks | None):
+        raise TypeError(f"put_model: callbacks must be a mjtorch.Callbacks, got {type(callbacks).__name__}")
+    support.check(mj_model, callbacks)
     if not 0 < mj_model.opt.timestep < math.inf:
         raise ValueError(f"put_model: mj_model.opt.timestep must be positive and finite, got {mj_model.opt.timestep}")
     where = _device(device)
@@ -89,19 +94,21 @@ def put_model(
         disableactuator=int(mj_model.opt.disableactuator),
         fluid=bool(mj_model.opt.density or mj_model.opt.viscosity),
     )
-    plans = plan.build(mj_model, device=where, dtype=dtype, contact_capacity=contact_capacity)
+    colliding = let_collide(mj_model) if callbacks is not None and callbacks.contact_filter is not None else mj_model
+    plans = plan.build(colliding, device=where, dtype=dtype, contact_capacity=contact_capacity)
     subtrees: dict[str, Any] = {
         "opt": option,
         "stat": Statistic(meaninertia=tensor(mj_model.stat.meaninertia)),
         "plan": plans,
-        "settings": settings.build(mj_model, plans, option.timestep, gradient, substeps),
+        "settings": settings.build(colliding, plans, option.timestep, gradient, substeps),
+        "callbacks": functions.build(mj_model, callbacks, option.timestep),
     }
     statics = {name: _static(_field(mj_model, name)) for name in tree.static_fields(Model) if name not in MADE}
     numbers = [name for name in tree.tensor_fields(Model) if name not in (*subtrees, "sdf_grid")]
     tensors: dict[str, Any] = {name: tensor(_field(mj_model, name)) for name in numbers}
     tensors |= {name: tensor(x) for name, x in local_frames(mj_model).items()}
     tensors["sdf_grid"] = tensor(sdf.grid(mj_model))
-    checked = {name: x for name, x in subtrees.items() if name in ("opt", "stat")} | tensors
+    checked = {name: x for name, x in subtrees.items() if name in ("opt", "stat", "callbacks")} | tensors
     shapes = tuple((path, tuple(x.shape)) for path, x in tree.leaves_with_path(checked))
     # Tracing gets the strides wrong of what is indexed by a tensor that is not row-major.
     made: dict[str, Any] = {"shapes": shapes, "names": names_of(mj_model), "left_out": left_out(mj_model)}

@@ -66,7 +66,7 @@ MJX = Relative(
         "energy": _all("energy"),
         "inverse dynamics": _all("comparison with forward dynamics (fwdinv)"),
         "deformables": _all("flexes"),
-        "extensions": _all("plugins", "callbacks"),
+        "extensions": _all("plugin touch_grid", "other plugins", "callbacks"),
     },
 )
 
@@ -91,7 +91,7 @@ WARP = Relative(
         "sensors": _all("plugin", "enclosed objects", rangefinder="rangefinder of cameras"),
         "inverse dynamics": _all("comparison with forward dynamics (fwdinv)"),
         "deformables": _all(flexes="some of the flexes"),
-        "extensions": _all(plugins="plugins, but of signed distance fields"),
+        "extensions": _all("plugin touch_grid", other_plugins="other plugins, but of signed distance fields"),
         "derivatives": _all("gradients through contact"),
     },
 )

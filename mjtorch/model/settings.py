@@ -55,9 +55,10 @@ class Substeps:
     Each world takes as many substeps within a time step as it needs for its error to stay small: one in flight, many
     where a contact begins or ends. The derivative of a long step across an impact has little to do with the impact
     (arXiv 2506.14186); across short ones it converges to the true one. Use it where gradients go through impacts and
-    a time step that is short enough everywhere costs too much. What a time step computes besides the state belongs to
-    its beginning, as ever, and controls are constant within. `m.opt.integrator` is not used. Contacts are as stiff as C
-    makes them for the whole time step: disable the flag refsafe for stiffer ones.
+    a time step that is short enough everywhere costs too much. What a time step computes besides the state belongs
+    to its beginning, as ever, and controls are constant within, unless a callback gives them. `m.opt.integrator` is
+    not used. Contacts are as stiff as C makes them for the whole time step: disable the flag refsafe for stiffer
+    ones.
 
     tolerance: of the estimated error of a substep, absolute and relative, in qpos, qvel and act.
     limit: the most attempts within a time step. Sizes are such that a time step is always completed: where more would

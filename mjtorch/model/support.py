@@ -9,13 +9,15 @@ import mujoco
 import numpy as np
 from mujoco import mjtBias, mjtDyn, mjtEq, mjtGain, mjtGeom, mjtJoint, mjtObj, mjtSensor, mjtTrn
 
+from mjtorch.model.callbacks import NAMES as CALLBACK_NAMES, Callbacks, let_collide
 from mjtorch.model.option import Cone, DisableBit, EnableBit, Integrator, Solver
+from mjtorch.model.plan import plugins
 from mjtorch.model.plan.distance import unmeasured_geoms
 from mjtorch.model.plan.geom_pairs import CONVEX, FIELDS, SUPPORTED as COLLIDED, pairs_of, unsupported_pairs
+from mjtorch.model.plan.option import late_sensors
 from mjtorch.model.plan.ray import unmet_geoms
 from mjtorch.model.plan.sdf import LEVELS, too_deep
 from mjtorch.model.plan.sensor import SUPPORTED as SENSORS
-from mjtorch.model.plan.servo import slots
 from mjtorch.model.plan.tactile import unfelt_geoms
 from mjtorch.model.plan.tendon import spatial_tendons
 from mjtorch.model.relatives import RELATIVES
@@ -54,9 +56,17 @@ class Use(NamedTuple):
     elements: Names
 
 
-def check(mj_model: mujoco.MjModel) -> None:
-    """Raise `NotImplementedError` listing everything in `mj_model` that is not supported, where, and what to do."""
+def check(mj_model: mujoco.MjModel, callbacks: Callbacks | None = None) -> None:
+    """Raise `NotImplementedError` listing everything in `mj_model` that is not supported, where, and what to do.
+
+    callbacks: functions that stand for those that are installed in MuJoCo.
+    """
+    if callbacks is not None and callbacks.contact_filter is not None:
+        mj_model = let_collide(mj_model)
     refused = _used(mj_model, [feature for feature in TABLE if feature.verdict is Verdict.REFUSED])
+    missing = [f"mjcb_{c}" for c, name in CALLBACKS.items() if getattr(callbacks, name, None) is None and _installed(c)]
+    if missing:
+        refused.append(Use(INSTALLED, missing))
     if refused:
         lines = [f"  - {f.area}: {f.name}, used by {_shorten(names)}; {f.advice}" for f, names in refused]
         raise NotImplementedError("\n".join(["put_model: the model uses features that are not supported:", *lines]))
@@ -120,7 +130,8 @@ KINDS = {
     "plugin": mjtObj.mjOBJ_PLUGIN,
 }
 WORDS = {"jnt": "joint", "eq": "equality", "cam": "camera"}
-CALLBACKS = ("act_bias", "act_dyn", "act_gain", "contactfilter", "control", "passive", "sensor")
+# MuJoCo's callbacks, and what they are called here.
+CALLBACKS = {name.replace("_", "") if name == "contact_filter" else name: name for name in CALLBACK_NAMES}
 
 
 def _named(mj_model: mujoco.MjModel, kind: str, ids: Iterable[int]) -> Names:
@@ -256,8 +267,8 @@ def _fields_in_sight(m: mujoco.MjModel) -> Names:
 
 
 def _late_with_rk4(m: mujoco.MjModel) -> Names:
-    """Sensors with a delay, which C then computes from the last of four evaluations."""
-    return _set("sensor_delay")(m) if m.opt.integrator == Integrator.RK4 else []
+    """Sensors whose delays RK4 does not support."""
+    return _where("sensor", late_sensors)(m) if m.opt.integrator == Integrator.RK4 else []
 
 
 def _multiple(m: mujoco.MjModel) -> np.ndarray:
@@ -277,16 +288,19 @@ def _mixed(m: mujoco.MjModel) -> np.ndarray:
     return partly[0] | partly[1] | (turner[0] & ~plain) | (pid & ~affine) | (~pid & (dyn == mjtDyn.mjDYN_PID))
 
 
-def _surplus(m: mujoco.MjModel) -> np.ndarray:
-    """(nactuator,) actuators with activations that their dynamics does not use."""
-    need = np.where(m.actuator_gaintype == mjtGain.mjGAIN_SO3, 3, 1) * (m.actuator_dyntype != mjtDyn.mjDYN_NONE)
-    counted = np.isin(m.actuator_dyntype, [mjtDyn.mjDYN_DCMOTOR, mjtDyn.mjDYN_PID])
-    return m.actuator_actnum > np.where(counted, (slots(m) < m.na).sum(axis=1), need)
+def _plugins(which: Callable[[str], bool]) -> Callable[[mujoco.MjModel], Names]:
+    """Instances of some plugins, by the names of these."""
+    return lambda m: [name for name in plugins.names(m) if which(name)]
+
+
+def _installed(callback: str) -> bool:
+    """Whether a callback is installed in MuJoCo."""
+    return getattr(mujoco, f"get_mjcb_{callback}")() is not None
 
 
 def _callbacks(m: mujoco.MjModel) -> Names:
-    """User callbacks that are installed in MuJoCo."""
-    return [f"mjcb_{name}" for name in CALLBACKS if getattr(mujoco, f"get_mjcb_{name}")() is not None]
+    """Callbacks that are installed in MuJoCo."""
+    return [f"mjcb_{name}" for name in CALLBACKS if _installed(name)]
 
 
 # --- the table ---
@@ -314,8 +328,9 @@ def _members(enumeration: type) -> list:
 
 EQUALITY = {"connect", "weld", "joint", "tendon"}
 TRANSMISSIONS = {"joint", "jointinparent", "slidercrank", "tendon", "site", "body", "so3"}
-DYNAMICS = {"none", "integrator", "filter", "filterexact", "muscle", "dcmotor", "pid"}
-GAINS, BIASES = {"fixed", "affine", "muscle", "dcmotor", "so3", "pid"}, {"none", "affine", "muscle", "dcmotor", "so3"}
+DYNAMICS = {"none", "integrator", "filter", "filterexact", "muscle", "dcmotor", "pid", "user"}
+GAINS = {"fixed", "affine", "muscle", "dcmotor", "so3", "pid", "user"}
+BIASES = {"none", "affine", "muscle", "dcmotor", "so3", "user"}
 SENSOR_NAMES = {v.name.split("_", 1)[1].lower() for v in _members(mjtSensor) if int(v) in SENSORS}
 PLAIN = "use a motor, position, velocity, damper, intvelocity, general or muscle actuator"
 
@@ -358,7 +373,6 @@ TABLE: tuple[Feature, ...] = (
     *_rows("actuators", "bias ", "actuator_biastype", _members(mjtBias), BIASES, PLAIN),
     Feature("actuators", "several controls, outputs and activations", YES, _where("actuator", _multiple)),
     Feature("actuators", "dcmotor, pid or so3 beside other types", NO, _where("actuator", _mixed), "use the shortcuts"),
-    Feature("actuators", "actdim above what the dynamics needs", NO, _where("actuator", _surplus), "leave it out"),
     Feature("actuators", "delay and history", YES, _set("actuator_delay", "actuator_history")),
     Feature(
         "actuators",
@@ -452,14 +466,7 @@ TABLE: tuple[Feature, ...] = (
     Feature("sensors", "cutoff", YES, _set("sensor_cutoff")),
     Feature("sensors", "noise", UNNEEDED, _set("sensor_noise"), "MuJoCo does not add it either"),
     Feature("sensors", "delay, interval and history", YES, _set("sensor_delay", "sensor_interval", "sensor_history")),
-    Feature(
-        "sensors",
-        "intervals of a time step or less",
-        NO,
-        _where("sensor", lambda m: (m.sensor_interval[:, 0] > 0) & (m.sensor_interval[:, 0] <= m.opt.timestep)),
-        "leave the interval out",
-    ),
-    Feature("sensors", "delays with RK4", NO, _late_with_rk4, 'use integrator="implicitfast"'),
+    Feature("sensors", "delays with RK4 before MuJoCo 4.0", NO, _late_with_rk4, 'use integrator="implicitfast"'),
     Feature("energy", "energy", YES, _enabled(EnableBit.ENERGY, "energy")),
     Feature("inverse dynamics", "continuous", YES, lambda m: []),
     Feature("inverse dynamics", "discrete (invdiscrete)", YES, _enabled(EnableBit.INVDISCRETE, "invdiscrete")),
@@ -467,12 +474,15 @@ TABLE: tuple[Feature, ...] = (
     Feature("derivatives", "gradients through contact", YES, lambda m: []),
     Feature("deformables", "flexes", NO, _count("nflex", "flex"), "remove them"),
     Feature("deformables", "skins", UNNEEDED, lambda m: ["skin"] * m.nskin, "for rendering only"),
-    Feature("extensions", "plugins", NO, lambda m: [f"plugin {i}" for i in range(m.nplugin)], "remove them"),
-    Feature(
-        "extensions",
-        "callbacks",
-        NO,
-        _callbacks,
-        "uninstall them with mujoco.set_mjcb_...(None), and compute between calls of step what they compute",
-    ),
+    Feature("extensions", "plugin touch_grid", YES, _plugins(lambda name: name in plugins.SUPPORTED)),
+    Feature("extensions", "other plugins", NO, _plugins(lambda name: name not in plugins.SUPPORTED), "remove them"),
+    Feature("extensions", "callbacks", YES, _callbacks),
+)
+# Of Python's callbacks nothing is known but that they are there.
+INSTALLED = Feature(
+    "extensions",
+    "callbacks installed in MuJoCo",
+    NO,
+    _callbacks,
+    "give put_model functions of tensors, callbacks=Callbacks(...), or uninstall them with mujoco.set_mjcb_...(None)",
 )

@@ -85,14 +85,14 @@ TABLE: dict[SensorType, SensorFunction] = {
 def sensor_acc(m: Model, d: Data, *, past: bool = True) -> Data:
     """The sensors that need accelerations and forces (mj_sensorAcc), into their part of sensordata.
 
-    Sensors of force and torque, and user sensors, also set cacc, cfrc_int and cfrc_ext. Needs `qacc`, `actuator_force`,
-    `qfrc_actuator`, `efc_force`, and what `sensor_vel` needs.
+    Sensors of force and torque, of users and plugins, also set cacc, cfrc_int and cfrc_ext. Needs `qacc`,
+    `actuator_force`, `qfrc_actuator`, `efc_force`, and what `sensor_vel` needs.
     past: whether sensors with a delay, or that measure at intervals, report what they have recorded; else, even if
     sensors are disabled, what they would measure now.
     """
     stage = m.plan.sensor.acc
     if skip(m, stage, past):
         return d
-    if {SensorType.FORCE, SensorType.TORQUE, SensorType.USER} & set(stage.types):
+    if {SensorType.FORCE, SensorType.TORQUE, SensorType.USER, SensorType.PLUGIN} & set(stage.types):
         d = rne_postconstraint(m, d)
     return sense(m, d, stage, TABLE, past)

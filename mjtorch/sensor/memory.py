@@ -11,8 +11,11 @@ from mjtorch.sensor.velocity import sensor_vel
 from mjtorch.smooth.history import recorded
 
 
-def remembered(m: Model, d: Data) -> Tensor:
-    """`history` (nhistory,) with the controls and the readings of this step (mj_advance)."""
+def remembered(m: Model, d: Data, sensed: Data) -> Tensor:
+    """`history` (nhistory,) with the controls and the readings of this step (mj_advance).
+
+    sensed: what sensors with a delay measure.
+    """
     controls, readings = m.plan.history.controls, m.plan.history.readings
     history = d.history
     if controls.owner.shape[0]:
@@ -21,7 +24,7 @@ def remembered(m: Model, d: Data) -> Tensor:
         return history
     value = d.sensordata[readings.element]
     if readings.delayed.some:
-        value = torch.where(readings.delayed.mask, measured(m, d)[readings.element], value)
+        value = torch.where(readings.delayed.mask, measured(m, sensed)[readings.element], value)
     periodic = m.plan.history.periodic
     if not periodic.some:
         return recorded(readings, history, d.time, value)

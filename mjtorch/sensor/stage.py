@@ -15,6 +15,7 @@ from mjtorch.sensor.frame import Frames
 from mjtorch.sensor.past import reported
 from mjtorch.sensor.range_finder import range_finder
 from mjtorch.sensor.tactile import tactile
+from mjtorch.sensor.touch_grid import touch_grid
 
 # (m, d, group, frames) -> the readings (n, dim) or (n,) of a group of n sensors of one type
 SensorFunction = Callable[[Model, Data, SensorGroup, Frames], Tensor]
@@ -37,8 +38,9 @@ def sense(m: Model, d: Data, stage: SensorStage, table: Mapping[SensorType, Sens
     readings += [range_finder(m, d, group) for group in stage.ranges]
     readings += [tactile(m, d, plan) for plan in stage.tactile]
     readings += [distance(m, d, plan) for plan in stage.distances]
-    if stage.silent:
-        readings.append(d.sensordata.new_zeros(stage.silent))
+    readings += [touch_grid(m, d, plan) for plan in stage.grids]
+    if stage.users:
+        readings.append(users(m, d, stage))
     sensordata = torch.cat([*(x.reshape(-1) for x in readings), d.sensordata])[stage.order]
     sensordata = cutoff(m, stage, sensordata) if stage.clipped else sensordata
     for order in stage.remembered if past else ():
@@ -46,6 +48,13 @@ def sense(m: Model, d: Data, stage: SensorStage, table: Mapping[SensorType, Sens
     for p in m.plan.sleep:
         sensordata = torch.where(any_awake(m, d, p.sensor), sensordata, d.sensordata)
     return d.replace(sensordata=sensordata)
+
+
+def users(m: Model, d: Data, stage: SensorStage) -> Tensor:
+    """The readings (n,) of the stage's user sensors: what the callback says, or zero."""
+    if not m.callbacks.has("sensor"):
+        return d.sensordata.new_zeros(stage.users)
+    return m.callbacks.tensor("sensor", (stage.users,), d.sensordata, m, d, stage.number)
 
 
 def cutoff(m: Model, stage: SensorStage, sensordata: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from mjtorch.math.vector import MIN_VALUE
 from mjtorch.model import Data, DisableBit, Model
+from mjtorch.model.plan.actuation import Actuators
 from mjtorch.model.plan.tensors import Subset
 from mjtorch.model.sleeping import any_awake
 from mjtorch.smooth import motor, muscle, servo
@@ -29,13 +30,13 @@ def fwd_actuation(m: Model, d: Data) -> Data:
     ctrl, bad = controls(m, d)
     ctrl, slew = servo.slewed_controls(m, d, ctrl)
     act_dot = activation_rate(m, d, ctrl, slew)
+    d = d.replace(act_dot=act_dot)
     force = limited(m, d, actuator_force(m, d, ctrl, act_dot), act_dot)
     for p in m.plan.sleep:
         act_dot = torch.where(any_awake(m, d, p.act), act_dot, d.act_dot)
         force = torch.where(any_awake(m, d, p.out), force, 0.0)
     mine = torch.arange(d.warning.shape[0], device=d.warning.device) == BADCTRL
     return d.replace(
-        act_dot=act_dot,
         actuator_force=force,
         qfrc_actuator=joint_force(m, d, force),
         warning=d.warning + (bad & mine),
@@ -124,6 +125,7 @@ def activation_rate(m: Model, d: Data, ctrl: Tensor, slew: Tensor) -> Tensor:
         parts.append(slew)
     if m.plan.servo.integral_act.shape[0]:
         parts.append(servo.integral_rate(m, d, ctrl))
+    parts += [users(m, d, "act_dyn", which, torch.zeros_like(u[which.act])) for which in p.user_dyn]
     if p.motor_states:
         parts.append(motor.state_rates(m, d, ctrl))
     return torch.cat(parts)[p.act_source] if len(parts) > 1 else rate
@@ -169,29 +171,39 @@ def force_input(m: Model, d: Data, ctrl: Tensor, act_dot: Tensor) -> Tensor:
 
 
 def gain(m: Model, d: Data) -> Tensor:
-    """Gains (nout,): fixed, affine in length and velocity, or a muscle's."""
+    """Gains (nout,): fixed, affine in length and velocity, a muscle's, or what a callback says."""
     p, prm = m.plan.actuation, servo.per_output(m, m.actuator_gainprm)
     total = prm[:, 0]
     if p.gain_affine.some:
         slope = prm[:, 1] * d.actuator_length + prm[:, 2] * d.actuator_velocity
         total = select(p.gain_affine, total + slope, total)
+    parts = [total]
     if p.muscle_gain.shape[0]:
-        total = torch.cat([total, muscle.gain(*_muscle_state(m, d, p.muscle_gain), prm[p.muscle_gain])])[p.gain_source]
-    return total
+        parts.append(muscle.gain(*_muscle_state(m, d, p.muscle_gain), prm[p.muscle_gain]))
+    parts += [users(m, d, "act_gain", which, torch.ones_like(total[which.out])) for which in p.user_gain]
+    return torch.cat(parts)[p.gain_source] if len(parts) > 1 else total
 
 
 def bias(m: Model, d: Data) -> Tensor:
-    """Bias forces (nout,): none, affine in length and velocity, or a muscle's passive force."""
+    """Bias forces (nout,): none, affine in length and velocity, a muscle's passive force, or what a callback says."""
     p, prm = m.plan.actuation, servo.per_output(m, m.actuator_biasprm)
     total = torch.zeros_like(d.actuator_length)
     if p.bias_affine.some:
         affine = prm[:, 0] + prm[:, 1] * d.actuator_length + prm[:, 2] * d.actuator_velocity
         total = select(p.bias_affine, affine, total)
+    parts = [total]
     if p.muscle_bias.shape[0]:
         length, _, lengthrange, acc0 = _muscle_state(m, d, p.muscle_bias)
-        passive = muscle.bias(length, lengthrange, acc0, prm[p.muscle_bias])
-        total = torch.cat([total, passive])[p.bias_source]
-    return total
+        parts.append(muscle.bias(length, lengthrange, acc0, prm[p.muscle_bias]))
+    parts += [users(m, d, "act_bias", which, torch.zeros_like(total[which.out])) for which in p.user_bias]
+    return torch.cat(parts)[p.bias_source] if len(parts) > 1 else total
+
+
+def users(m: Model, d: Data, name: str, actuators: Actuators, otherwise: Tensor) -> Tensor:
+    """What the callback `name` says of some actuators, of the shape of `otherwise`, which is taken if there is none."""
+    if not m.callbacks.has(name):
+        return otherwise
+    return m.callbacks.tensor(name, otherwise.shape, otherwise, m, d, actuators)
 
 
 def gain_velocity(m: Model, d: Data) -> Tensor:
@@ -200,7 +212,8 @@ def gain_velocity(m: Model, d: Data) -> Tensor:
     total = select(p.gain_affine, prm[:, 2], torch.zeros_like(prm[:, 2]))
     if p.muscle_gain.shape[0]:
         slope = muscle.gain_velocity(*_muscle_state(m, d, p.muscle_gain), prm[p.muscle_gain])
-        total = torch.cat([total, slope])[p.gain_source]
+        nothing = [slope.new_zeros(len(which.id)) for which in p.user_gain]
+        total = torch.cat([total, slope, *nothing])[p.gain_source]
     return total
 
 

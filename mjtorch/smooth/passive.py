@@ -87,7 +87,7 @@ def passive(m: Model, d: Data) -> Data:
     Sets qfrc_spring, qfrc_damper, qfrc_gravcomp, qfrc_fluid and their sum qfrc_passive, which leaves out the gravity
     compensation that actuators provide. With both SPRING and DAMPER disabled all of them are zero. Needs `com_pos`,
     `tendon`, `ten_velocity`, `com_vel` if there is a fluid, `make_constraint` if contacts stick, which pulls geoms
-    together in qfrc_passive.
+    together in qfrc_passive. The callback `passive` has the last word.
     """
     p, tendons, opt = m.plan.passive, m.plan.tendon, m.opt
     springs, dampers = not opt.disabled(DisableBit.SPRING), not opt.disabled(DisableBit.DAMPER)
@@ -113,4 +113,7 @@ def passive(m: Model, d: Data) -> Data:
         total = total + forces["qfrc_gravcomp"] * p.gravcomp_dof
     if opt.fluid:
         total = total + forces["qfrc_fluid"]
-    return d.replace(**forces, qfrc_passive=total)
+    d = d.replace(**forces, qfrc_passive=total)
+    if others and m.callbacks.has("passive"):
+        d = d.replace(qfrc_passive=total + m.callbacks.tensor("passive", (m.nv,), total, m, d))
+    return d

@@ -2,7 +2,7 @@
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Self, TypeVar, dataclass_transform, overload
 
 import optree
@@ -221,18 +221,18 @@ def _set(x: Any, fields: Sequence[str], values: Sequence[Any]) -> None:
 def replace(tree: T, /, **changes: Any) -> T:
     """A copy of `tree` with some fields changed; an unknown name is an error that says what is close to it.
 
-    A name may lead to a part of a field: `replace(m, **{"opt.gravity": g})`.
+    A name may lead to a part of a field, and into a dict: `replace(m, **{"opt.gravity": g})`.
     """
+    if isinstance(tree, dict):
+        _check_known("dict", changes, tree)
+        return {**tree, **changes}  # type: ignore[return-value]
     for name in [name for name in changes if "." in name]:
         head, _, rest = name.partition(".")
         part = changes.get(head, getattr(tree, head, None))
         change = {rest: changes.pop(name)}
         changes[head] = part.replace(**change) if isinstance(part, Tree) else replace(part, **change)
     fields = type(tree).__dataclass_fields__  # type: ignore[attr-defined]
-    for name in changes:
-        if name not in fields:
-            close = difflib.get_close_matches(name, fields) or list(fields)
-            raise TypeError(f"{type(tree).__name__} has no field {name!r}; did you mean {' or '.join(close)}?")
+    _check_known(type(tree).__name__, changes, fields)
     new = object.__new__(type(tree))
     renamed = any(fields[name].metadata.get("static", False) for name in changes)
     if SETS_ONE_BY_ONE and torch.compiler.is_dynamo_compiling():
@@ -246,3 +246,10 @@ def replace(tree: T, /, **changes: Any) -> T:
             new.__dict__.pop(name, None)
         _name_static_part(new)
     return new
+
+
+def _check_known(owner: str, names: Collection[str], known: Collection[str]) -> None:
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, known) or list(known)
+            raise TypeError(f"{owner} has no field {name!r}; did you mean {' or '.join(close)}?")

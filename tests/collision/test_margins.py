@@ -16,7 +16,7 @@ import mjtorch
 from mjtorch.collision import collision
 
 MARGIN = 0.04  # [m] of each of two geoms
-FEW, MANY = 6, 300
+FEW, MANY = 6, 150
 # Two boxes have C's closed form, which finds nothing in some poses within the margin: other tests compare with C.
 PAIRS = [pair for pair in itertools.combinations_with_replacement(SHAPES, 2) if pair != ("box", "box")]
 QUICK = [("capsule", "wedge"), ("capsule", "cylinder"), ("ellipsoid", "brick"), ("cylinder", "cylinder")]

@@ -114,7 +114,7 @@ def test_depths_are_right(first, second):
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), PAIRS)
 def test_many_depths_are_right(first, second):
-    for seed in range(1, 21):
+    for seed in (1, 2):
         assert errors(first, second, CHUNK, 1.0, seed).max() < OFF
 
 

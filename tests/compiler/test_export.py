@@ -147,6 +147,20 @@ def test_step_is_that_of_the_engine(library, count: int) -> None:
         assert_worlds_are(worlds, d, 1e-10 if m.qpos0.dtype == torch.float64 else 1e-3)
 
 
+def test_callbacks_are_compiled_in(tmp_path: Path) -> None:
+    net = torch.nn.Linear(1, 1).double().requires_grad_(False)
+    callbacks = mjtorch.Callbacks(passive=lambda m, d: net(d.qpos) - 0.3 * d.qvel**3)
+    mj_model = mujoco.MjModel.from_xml_string(PENDULUM.format(length=0.3))
+    m = mjtorch.put_model(mj_model, dtype=torch.float64, callbacks=callbacks)
+    d = mjtorch.make_data(m)
+    file, _ = export_step(mjtorch.step, m, d, name="arm").write(tmp_path / "arm.so")
+    worlds = Worlds(file, "arm", 2)
+    assert worlds.call("reset") == 0
+    worlds.fields["qvel"][:] = 1
+    assert worlds.call("step") == 0
+    assert_worlds_are(worlds, mjtorch.batch(mjtorch.step(m, d.replace(qvel=d.qvel + 1)), 2), 1e-12)
+
+
 def test_a_range_of_worlds_leaves_the_others_alone(library) -> None:
     _, d, file = library
     d = random_worlds(d, 23, seed=0)

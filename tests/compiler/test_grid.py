@@ -3,7 +3,8 @@
 A step as one C++ file, with the example that drives it, is compiled for each machine of the grid and run; where it ends
 is compared with what the plainest build computes: g++ without optimization, one world at a time. `-s` shows figures.
 
-What this machine lacks is left out and said so: AVX-512, `pip install "mjtorch[compiler]"` for clang.
+What this machine lacks is left out and said so: AVX-512, `pip install "mjtorch[compiler]"` for clang, and Debian's
+qemu-user-static, which runs what clang makes for ARM's NEON.
 """
 
 import importlib.util
@@ -73,13 +74,13 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return folder, request.param
 
 
-def ran(folder: Path, command: Sequence[str], *options: str) -> np.ndarray:
+def ran(folder: Path, command: Sequence[str], *options: str, emulator: Sequence[str] = ()) -> np.ndarray:
     """Where the worlds are at the end."""
     name = "_".join(c for c in "".join([Path(command[0]).name, *options]) if c.isalnum())
     built = [*command, *options, "-std=c++17", "-Wno-psabi", "-o", f"{folder}/{name}"]
     done = subprocess.run([*built, f"{folder}/main.cpp", f"{folder}/step.cpp", "-lm"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
-    run = [f"{folder}/{name}", str(WORLDS), str(STEPS)]
+    run = [*emulator, f"{folder}/{name}", str(WORLDS), str(STEPS)]
     done = subprocess.run(run, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and not done.stderr, done.stderr[-3000:]
     return np.array([[float(x) for x in line.split()] for line in done.stdout.splitlines()])
@@ -109,6 +110,21 @@ def test_x86(compiler, level: str, machine: str, program: tuple[Path, torch.dtyp
     name = MACHINES[machine] if compiler is gcc else MACHINES[machine].replace("-", "_")
     found = ran(program[0], compiler(), level, f"-march={name}", *FLAGS)
     compare(f"{compiler.__name__} {level} {machine}", found, plain, program[1])
+
+
+@pytest.mark.parametrize("level", ["-O0", "-O1", "-O2", "-O3"])
+def test_arm(level: str, program: tuple[Path, torch.dtype], plain: np.ndarray) -> None:
+    emulator = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
+    if emulator is None:
+        pytest.skip("needs qemu-user-static, of Debian")
+    found = ran(program[0], zig(), level, "-target", "aarch64-linux-musl", "-static", *FLAGS, emulator=[emulator])
+    compare(f"zig {level} NEON", found, plain, program[1])
+
+
+def test_sanitized(program: tuple[Path, torch.dtype], plain: np.ndarray) -> None:
+    """No read or write outside of an array, no shift too far, no overflow of a signed number, no memory lost."""
+    found = ran(program[0], gcc(), "-O1", "-g", "-fsanitize=address,undefined", "-march=x86-64", *FLAGS)
+    compare("g++ -O1 SSE2 sanitized", found, plain, program[1])
 
 
 CALLERS = r"""

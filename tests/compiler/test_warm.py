@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -408,6 +409,81 @@ def test_changed_names_are_noticed(monkeypatch: pytest.MonkeyPatch, name: str, v
     before = fingerprint.fingerprint()
     monkeypatch.setitem(vars(sys.modules[name.rpartition(".")[0]]), name.rpartition(".")[2], value)
     assert fingerprint.fingerprint() != before
+
+
+MADE = """
+import contextvars, dataclasses, functools, numpy, torch
+def closed(x):
+    def inner(y=1, *, z=2):
+        return x + y + z
+    return inner
+@dataclasses.dataclass
+class Instance:
+    x: object = 1
+class Base: pass
+class Class(Base):
+    attribute = 1
+    @property
+    def read(self): return 1
+    cached = functools.cached_property(lambda self: 1)
+    @staticmethod
+    def static(): return 1
+function, instance, numbers, tensor = closed(1), Instance(), numpy.arange(3), torch.arange(3)
+objects = {"list": [1, [2]], "set": {1}, "dict": {1: 2}, "tuple": ([1],)}
+variable = contextvars.ContextVar("variable", default=1)
+remembered = functools.lru_cache(closed(2))
+part = functools.partial(closed(3), [1])
+"""
+
+
+def test_every_change_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("mjtorch.made")
+    monkeypatch.setitem(sys.modules, "mjtorch.made", module)
+    exec(MADE, vars(module))
+    made: Any = module
+    changes: dict[str, Callable[[], object]] = {
+        "a code": lambda: setattr(made.function, "__code__", made.function.__code__.replace(co_consts=(5,))),
+        "a default": lambda: setattr(made.function, "__defaults__", (2,)),
+        "a default by name": lambda: made.function.__kwdefaults__.update(z=3),
+        "what is closed over": lambda: setattr(made.function.__closure__[0], "cell_contents", 7),
+        "nothing is closed over": lambda: delattr(made.function.__closure__[0], "cell_contents"),
+        "an attribute of a function": lambda: setattr(made.function, "note", 1),
+        "a field": lambda: setattr(made.instance, "x", 2),
+        "a number of an array": lambda: made.numbers.__setitem__(0, 5),
+        "the shape of an array": lambda: setattr(made.numbers, "shape", (3, 1)),
+        "a number of a tensor": lambda: made.tensor.fill_(5),
+        "the memory of a tensor": lambda: setattr(made.tensor, "data", made.tensor + 1),
+        "an entry of a list": lambda: made.objects["list"].append(1),
+        "an entry of an inner list": lambda: made.objects["list"][1].append(1),
+        "an entry in a tuple": lambda: made.objects["tuple"][0].append(1),
+        "an entry of a set": lambda: made.objects["set"].add(2),
+        "a value of a dict": lambda: made.objects["dict"].update({1: 3}),
+        "a key of a dict": lambda: made.objects["dict"].update({4: 3}),
+        "an attribute of a class": lambda: setattr(made.Class, "attribute", 2),
+        "an attribute more": lambda: setattr(made.Class, "more", 2),
+        "an attribute of a base": lambda: setattr(made.Base, "more", 2),
+        "a method": lambda: setattr(made.Class, "read", property(made.closed(5))),
+        "the function of a cached property": lambda: setattr(vars(made.Class)["cached"], "func", made.closed(1)),
+        "a context": lambda: made.variable.set(2),
+        "what a cache is around": lambda: setattr(made.remembered, "__wrapped__", made.closed(4)),
+        "an argument of a partial": lambda: made.part.args[0].append(2),
+        "a name": lambda: setattr(made, "part", 1),
+        "a name more": lambda: setattr(made, "other", 1),
+        "a module more": lambda: monkeypatch.setitem(sys.modules, "mjtorch.later", types.ModuleType("mjtorch.later")),
+    }
+    seen = {fingerprint.fingerprint()}
+    for what, change in changes.items():
+        change()
+        now = fingerprint.fingerprint()
+        assert now not in seen, what
+        seen.add(now)
+
+
+def test_the_digest_is_made_once() -> None:
+    fingerprint.fingerprint()
+    (digest,) = fingerprint._last()
+    fingerprint.fingerprint()
+    assert fingerprint._last() == [digest]
 
 
 @pytest.mark.parametrize("foreign", [lambda m, d: d, pytest.MonkeyPatch, pytest.MonkeyPatch()])

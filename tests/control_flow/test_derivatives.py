@@ -277,7 +277,7 @@ def test_names_keep_their_meaning_in_the_backward_pass(how: str) -> None:
     assert_same(mjtorch.jit(grad(fn), strict=True, in_dims=None)(x), backward(fn)(x))
 
 
-def test_what_a_body_assigns_is_seen_outside() -> None:
+def test_what_a_body_assigns_is_seen_outside(cold: None) -> None:
     calls = 0
 
     def body(i: Tensor, y: Tensor) -> Tensor:

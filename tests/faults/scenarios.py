@@ -27,6 +27,10 @@ from mjtorch.render import picture
 ADD = 'extern "C" int add(int a, int b) { return a + b; }'
 NAME = store.key("some") + ".so"
 X = torch.rand(5, 3)
+# More pairs than are all kept.
+HEAP = "<mujoco><worldbody>{}</worldbody></mujoco>".format(
+    "".join(f'<body pos="0 0 {k}"><freejoint/><geom size=".1 .2 .3" type="box"/></body>' for k in range(4))
+)
 Fault = Callable[[], None]
 
 
@@ -113,6 +117,13 @@ def compile_function(folder: Path, begin: Fault) -> None:
 def compile_again(folder: Path, begin: Fault) -> None:
     compile_function(folder, lambda: None)
     compile_function(folder, begin)
+
+
+def put_model_again(folder: Path, begin: Fault) -> None:
+    mj_model = mujoco.MjModel.from_xml_string(HEAP)
+    wanted = mjtorch.put_model(mj_model).plan.collision.contact_dim
+    begin()
+    assert mjtorch.put_model(mj_model).plan.collision.contact_dim == wanted
 
 
 def first_threads(folder: Path, begin: Fault) -> None:
@@ -311,6 +322,13 @@ def load_binary(folder: Path, begin: Fault) -> None:
     mujoco.mj_saveModel(models.load("cartpole"), str(folder / "model.mjb"), None)
     begin()
     run_command("info", folder / "model.mjb")
+
+
+def put_plugin(folder: Path, begin: Fault) -> None:
+    plugin = '<plugin plugin="mujoco.sdf.torus"><instance name="some"/></plugin>'
+    mj_model = mujoco.MjModel.from_xml_string(f"<mujoco><extension>{plugin}</extension><worldbody/></mujoco>")
+    begin()
+    mjtorch.put_model(mj_model)
 
 
 def make_environment(folder: Path, begin: Fault) -> None:

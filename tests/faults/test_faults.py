@@ -100,6 +100,9 @@ TABLE: dict[str, Row | str] = {
     "models/__init__.py:load:mujoco.MjModel.from_binary_path": failed(do.load_binary, COMMAND, "Input/output"),
     "models/__init__.py:load:mujoco.MjModel.from_xml_path": failed(do.rollout, COMMAND, "Input/output error"),
     "models/__init__.py:names:?.iterdir": failed(do.rollout, COMMAND, "Input/output error"),
+    "model/plan/plugins.py:_library:ctypes.CDLL": failed(
+        do.put_plugin, NotImplementedError, "has plugins, whose names"
+    ),
     # --- the cache ---
     f"{STORE}_add:fresh.replace": alone(do.fetch),
     f"{STORE}_add:fresh.stat": alone(do.fetch),
@@ -129,6 +132,8 @@ TABLE: dict[str, Row | str] = {
     "compiler/cache/warm.py:_recall:path.read_text": anew(do.compile_again),
     "compiler/cache/warm.py:_surroundings:folder.rglob": own(do.compile_function),
     "compiler/cache/warm.py:_surroundings:s.read_text": own(do.compile_function),
+    "model/plan/contact_capacity.py:remembered:mujoco.mj_saveModel": Row(do.put_model_again),
+    "model/plan/contact_capacity.py:remembered.read:path.read_text": Row(do.put_model_again),
     # --- the compiler, and what it made ---
     "compiler/dump.py:Dump._write:?.write_text": failed(do.dump, OSError, "MJTORCH_DUMP must name a folder", NO_ROOM),
     "compiler/dump.py:dumping:folder.mkdir": failed(do.dump, OSError, "MJTORCH_DUMP must name a folder"),

@@ -36,10 +36,6 @@ def refused(where: str, what: str, feature: str, element: str) -> tuple[dict[str
 
 
 REFUSED = (
-    refused("sections", GENERAL.format('dyntype="user"'), "dynamics user", 'actuator "engine"'),
-    refused("sections", GENERAL.format('gaintype="user"'), "gain user", 'actuator "engine"'),
-    refused("sections", GENERAL.format('biastype="user"'), "bias user", 'actuator "engine"'),
-    refused("sections", GENERAL.format('dyntype="user" actdim="3"'), "actdim above", 'actuator "engine"'),
     refused("sections", GENERAL.format('biastype="dcmotor"'), "beside other types", 'actuator "engine"'),
     (
         {
@@ -57,6 +53,13 @@ REFUSED = (
     ),
     refused("geom", 'adhesion="1" gap=".1"', "adhesion across a gap", 'geom "ball"'),
     refused("option", 'integrator="discrete"', "integrator: discrete", "option integrator"),
+    refused(
+        "sections",
+        '<extension><plugin plugin="mujoco.pid"><instance name="steady"/></plugin></extension>'
+        '<actuator><plugin joint="hinge" plugin="mujoco.pid" instance="steady"/></actuator>',
+        "extensions: other plugins",
+        "mujoco.pid",
+    ),
     (
         {
             "sections": '<sensor><distance geom1="ball" body2="world" cutoff="1"/></sensor>',
@@ -86,20 +89,6 @@ REFUSED = (
         '<sensor><insidesite name="in" site="tip" objtype="geom" objname="far" enclosed="true"/></sensor>',
         "sensors: enclosed objects",
         'sensor "in"',
-    ),
-    (
-        {
-            "sections": '<sensor><jointpos name="late" joint="hinge" delay=".02" nsample="2"/></sensor>',
-            "option": 'integrator="RK4"',
-        },
-        "sensors: delays with RK4",
-        'sensor "late"',
-    ),
-    refused(
-        "sections",
-        '<sensor><jointpos name="often" joint="hinge" interval=".001" nsample="2"/></sensor>',
-        "sensors: intervals",
-        'sensor "often"',
     ),
 )
 
@@ -136,11 +125,11 @@ def test_elements_without_a_name_are_numbered_and_long_lists_cut() -> None:
         put_model(build(asset=HILLS, world=hills, geom='type="sdf" mesh="lump"'))
 
 
-def test_callbacks_are_refused() -> None:
+def test_callbacks_of_c_are_refused() -> None:
     mj_model = build()
     mujoco.set_mjcb_control(lambda m, d: None)
     try:
-        with pytest.raises(NotImplementedError, match="callbacks, used by mjcb_control; uninstall"):
+        with pytest.raises(NotImplementedError, match="installed in MuJoCo, used by mjcb_control; give"):
             put_model(mj_model)
     finally:
         mujoco.set_mjcb_control(None)

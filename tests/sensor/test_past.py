@@ -4,7 +4,7 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from reference import assert_fields_close, load
+from reference import SINCE_4, assert_fields_close, load
 
 import mjtorch
 from mjtorch.model import put_data, put_model
@@ -18,6 +18,9 @@ HISTORIES = (
     'interval=".01" delay=".021" nsample="6" interp="linear"',
     'interval=".008 -.004" delay=".02" nsample="5"',
     'nsample="4"',
+    'interval=".001" nsample="3"',
+    'interval=".003 -.002" nsample="4"',
+    'interval=".003" delay=".01" nsample="5" interp="linear"',
 )
 SENSORS = (
     '<accelerometer site="tip" {}/>',
@@ -39,7 +42,7 @@ def model(integrator: str = "Euler") -> mujoco.MjModel:
     return load(MODEL.format(sensors="".join(sensors), integrator=integrator))
 
 
-@pytest.mark.parametrize("integrator", ["Euler", "implicit"])
+@pytest.mark.parametrize("integrator", ["Euler", pytest.param("RK4", marks=SINCE_4), "implicit"])
 def test_follows_c(integrator: str) -> None:
     mj_model = model(integrator)
     m, mj_data, rng = put_model(mj_model, dtype=torch.float64), mujoco.MjData(mj_model), np.random.default_rng(0)

@@ -14,7 +14,7 @@ import re
 import sys
 import types
 from _collections import _tuplegetter  # type: ignore[import-not-found]
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,21 +53,90 @@ class UnfamiliarError(Exception):
 
 
 def fingerprint() -> str:
-    """The digest of all modules of mjtorch that are loaded.
+    """The digest of all modules of mjtorch that are loaded; the last one, while nothing in them was exchanged.
+
+    Raises:
+        UnfamiliarError: something in there was put in by somebody else, and may do anything.
+    """
+    last = _last()
+    if not last or not last[0].holds():
+        last[:] = [Digest()]
+    return last[0].text
+
+
+@functools.cache
+def _last() -> list[Digest]:
+    """The last digest; in a cache, for what that holds is not described."""
+    return []
+
+
+class Digest:
+    """A digest of the modules of mjtorch, and what it was made of.
+
+    text: the digest
+    """
+
+    def __init__(self) -> None:
+        modules = _modules()
+        walk = Walk()
+        walk.modules(modules.values())
+        self.text = walk.summary()
+        described = [x for _, x in walk.seen.values()]
+        self._held = [(x, contents(x)) for x in (modules, *modules.values(), *described) if contents(x)]
+
+    def holds(self) -> bool:
+        """Whether all objects that were described hold the same objects still."""
+        return _modules() == self._held[0][0] and all(_are_same(contents(x), held) for x, held in self._held)
+
+
+def of(*modules: types.ModuleType) -> str:
+    """The digest of some modules of mjtorch, with what they import.
 
     Raises:
         UnfamiliarError: something in there was put in by somebody else, and may do anything.
     """
     walk = Walk()
-    for name in sorted(sys.modules):
-        module = sys.modules[name]
-        if isinstance(module, types.ModuleType) and root_of(name) == PACKAGE and not name.startswith(ASIDE):
-            walk.say("module", name)
-            for attribute, value in sorted(vars(module).items()):
-                if not attribute.startswith("__"):
-                    walk.say(attribute)
-                    walk.describe(value)
-    return hashlib.sha256("\n".join(walk.words).encode()).hexdigest()
+    walk.modules(modules)
+    return walk.summary()
+
+
+def _modules() -> dict[str, types.ModuleType]:
+    """The modules of mjtorch that say what a program does."""
+    return {
+        name: module
+        for name, module in sorted(sys.modules.items())
+        if isinstance(module, types.ModuleType) and root_of(name) == PACKAGE and not name.startswith(ASIDE)
+    }
+
+
+def contents(x: Any) -> tuple[Any, ...]:
+    """All objects that `x` holds and could come to hold others for, of what `Walk` describes of it."""
+    match x:
+        case enum.Enum():
+            return ()
+        case list() | set():
+            return tuple(x)
+        case dict() | types.MappingProxyType():
+            return (*x.keys(), *x.values())
+        case types.FunctionType() if root_of(x.__globals__.get("__name__", "")) == PACKAGE:
+            cells = (cell.cell_contents for cell in x.__closure__ or () if cell != types.CellType())
+            return (x.__code__, x.__defaults__, x.__kwdefaults__, *contents(vars(x)), *cells)
+        case type() if root_of(x.__module__) == PACKAGE:
+            return (*x.__bases__, *contents(vars(x)))
+        case types.ModuleType() if root_of(x.__name__) == PACKAGE:
+            return contents(vars(x))
+        case torch.Tensor() | np.ndarray():
+            return (str((x.dtype, tuple(x.shape), x.tolist())),)
+    if dataclasses.is_dataclass(x) and not isinstance(x, type):
+        return tuple(getattr(x, f.name) for f in dataclasses.fields(x))
+    return tuple(Walk.parts(x) or ())
+
+
+def _are_same(xs: tuple[Any, ...], ys: tuple[Any, ...]) -> bool:
+    """Whether they are the same objects, or equal texts."""
+    return len(xs) == len(ys) and all(
+        x is y or (type(x) is type(y) is str and x == y) for x, y in zip(xs, ys, strict=True)
+    )
 
 
 class Walk:
@@ -76,6 +145,19 @@ class Walk:
     def __init__(self) -> None:
         self.words: list[str] = []
         self.seen: dict[Any, tuple[int, Any]] = {}  # holds the objects, so that their ids stay theirs
+
+    def summary(self) -> str:
+        """A digest of all words."""
+        return hashlib.sha256("\n".join(self.words).encode(errors="surrogatepass")).hexdigest()
+
+    def modules(self, modules: Iterable[types.ModuleType]) -> None:
+        """Add all that modules define or import."""
+        for module in modules:
+            self.say("module", module.__name__)
+            for attribute, value in sorted(vars(module).items()):
+                if not attribute.startswith("__"):
+                    self.say(attribute)
+                    self.describe(value)
 
     def say(self, *words: object) -> None:
         """Add words that are no others in any other place."""

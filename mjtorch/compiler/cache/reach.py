@@ -122,7 +122,7 @@ class Reach(Walk):
             self.describe(x)
         self._settle()
         self.say("versions", sorted(self.versions.items()))
-        return hashlib.sha256("\n".join(self.words).encode(errors="surrogatepass")).hexdigest()
+        return self.summary()
 
     def _settle(self) -> None:
         """Describe those attributes that turned out to be named by some code, until there are no more."""
@@ -336,7 +336,8 @@ class Reach(Walk):
             if x.device.type != "cpu" or x.layout != torch.strided or x.is_quantized:
                 self.fail(f"captures a tensor of {x.layout} on {x.device}")
             with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
-                plain = x.detach().resolve_conj().resolve_neg().contiguous()
+                # By `clone`: what has one element is contiguous whatever its strides.
+                plain = x.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
                 data = plain.flatten().view(torch.uint8).numpy() if plain.numel() else b""
             self.say(hashlib.sha256(data).hexdigest())
             self.tensors.append(x)

@@ -16,6 +16,21 @@ NO_GROUP, LAST_GROUP = 40, 30
 
 
 @tree.dataclass(kw_only=True)
+class Actuators(tree.Tree):
+    """Where the numbers of some actuators lie, k of them with n activations; for callbacks.
+
+    id: (k,) in fields of the model such as actuator_gainprm
+    ctrl: (k,) their controls, in `ctrl`; out: (k,) their outputs, in actuator_length and actuator_velocity
+    act: (n,) their activations, in `act` and `act_dot`: those of an actuator side by side
+    """
+
+    id: Tensor
+    ctrl: Tensor
+    out: Tensor
+    act: Tensor
+
+
+@tree.dataclass(kw_only=True)
 class ActuationPlan(tree.Tree):
     """How actuators, activations and joints refer to each other.
 
@@ -29,14 +44,16 @@ class ActuationPlan(tree.Tree):
             `actuator_actearly`, `actuator_actlimited`, integrators among `wraps`
         muscle_act: (k,) activations with muscle dynamics
         act_source: (na,) where each rate lies in [rates (na), those of muscles, of controls whose rate of change is
-            limited, of integrals, of DC motors: temperatures, bristles and currents of all]
+            limited, of integrals, of the user's, of DC motors: temperatures, bristles and currents of all]
         motor_states: whether DC motors have any of the last
+        user_dyn: those whose dynamics is the user's, if any
     Forces
         ctrllimited: (nu,), forcelimited: (nout,)
         input_source: (nout,) where each output's input lies in [ctrl (nu), act (na), 0]
         gain_affine, bias_affine: (nout,)
         muscle_gain, muscle_bias: (k,) outputs with muscle gain and bias
-        gain_source, bias_source: (nout,) where each gain and bias lies in [the others' (nout), muscles' (k)]
+        user_gain, user_bias: those whose gain or bias is the user's, if any
+        gain_source, bias_source: (nout,) where each gain and bias lies in [the others' (nout), muscles', the user's]
         group: (nout,) group that `opt.disableactuator` refers to
         actfrclimited: (nv,) the joint's total actuator force is clamped
         ten_actfrclimited: (nout,) the total actuator force of the actuator's tendon is limited
@@ -60,6 +77,7 @@ class ActuationPlan(tree.Tree):
     actlimited: Subset
     act_wraps: Subset
     muscle_act: Tensor
+    user_dyn: tuple[Actuators, ...]
     act_source: Tensor
     ctrllimited: Subset
     forcelimited: Subset
@@ -68,6 +86,8 @@ class ActuationPlan(tree.Tree):
     bias_affine: Subset
     muscle_gain: Tensor
     muscle_bias: Tensor
+    user_gain: tuple[Actuators, ...]
+    user_bias: tuple[Actuators, ...]
     gain_source: Tensor
     bias_source: Tensor
     group: Tensor
@@ -83,6 +103,10 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> ActuationPlan:
     """The plan for `mj_model`."""
     arrays = _activation(mj_model) | _force(mj_model) | {"out_actuator": out_actuator(mj_model)}
     fields: dict[str, Any] = {name: make.field(x) for name, x in arrays.items()}
+    fields |= {
+        name: (Actuators(**{k: make.ints(x) for k, x in _at(mj_model, ids).items()}),) if len(ids) else ()
+        for name, ids in _users(mj_model).items()
+    }
     return ActuationPlan(
         plain=not _special(mj_model).any(),
         single=bool((mj_model.actuator_outnum == 1).all()),
@@ -95,6 +119,23 @@ def _special(m: mujoco.MjModel) -> np.ndarray:
     """(nactuator,) whether the force is that of a servo or DC motor of its own kind."""
     kinds = mujoco.mjtGain
     return np.isin(m.actuator_gaintype, [kinds.mjGAIN_PID, kinds.mjGAIN_DCMOTOR, kinds.mjGAIN_SO3])
+
+
+def _users(m: mujoco.MjModel) -> dict[str, np.ndarray]:
+    """The ids of the actuators that have something of the user's."""
+    kinds = {
+        "user_dyn": m.actuator_dyntype == mujoco.mjtDyn.mjDYN_USER,
+        "user_gain": m.actuator_gaintype == mujoco.mjtGain.mjGAIN_USER,
+        "user_bias": m.actuator_biastype == mujoco.mjtBias.mjBIAS_USER,
+    }
+    return {name: np.flatnonzero(x) for name, x in kinds.items()}
+
+
+def _at(m: mujoco.MjModel, ids: np.ndarray) -> dict[str, np.ndarray]:
+    """The fields of `Actuators`."""
+    parts = [m.actuator_actadr[i] + np.arange(m.actuator_actnum[i]) for i in ids]
+    act = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+    return {"id": ids, "ctrl": m.actuator_ctrladr[ids], "out": m.actuator_outadr[ids], "act": act}
 
 
 def _merge(n: int, replaced: np.ndarray) -> np.ndarray:
@@ -112,11 +153,13 @@ def _activation(m: mujoco.MjModel) -> dict[str, np.ndarray]:
     dyn, kind = m.actuator_dyntype[actuator], mujoco.mjtDyn
     muscle = np.flatnonzero(dyn == kind.mjDYN_MUSCLE)
     own = np.isin(dyn, [kind.mjDYN_PID, kind.mjDYN_DCMOTOR])
-    control = m.actuator_ctrladr[actuator] + np.arange(m.na) - m.actuator_actadr[actuator]
+    nth = np.where(dyn == kind.mjDYN_USER, 0, np.arange(m.na) - m.actuator_actadr[actuator])
+    control = m.actuator_ctrladr[actuator] + nth
     output = m.actuator_outadr[actuator]
     motor = m.actuator_gaintype == mujoco.mjtGain.mjGAIN_DCMOTOR
     state = slots(m)
-    replaced = [muscle, *(state[state[:, k] < m.na, k] for k in (0, 1))]
+    users = _at(m, _users(m)["user_dyn"])["act"]
+    replaced = [muscle, *(state[state[:, k] < m.na, k] for k in (0, 1)), users]
     source = _merge(m.na, np.concatenate(replaced))
     own_states = state[motor, 2:].T.ravel()
     source[own_states[own_states < m.na]] = m.na + sum(map(len, replaced)) + np.flatnonzero(own_states < m.na)
@@ -143,6 +186,7 @@ def _force(m: mujoco.MjModel) -> dict[str, np.ndarray]:
     # The plan of servos has the orientation servos in an order of its own.
     turner_out = servo_fields(m)["turner_out"].ravel()
     muscle_gain, muscle_bias = np.flatnonzero(gain == gains.mjGAIN_MUSCLE), np.flatnonzero(bias == biases.mjBIAS_MUSCLE)
+    users = {name: m.actuator_outadr[ids] for name, ids in _users(m).items()}
     limited = np.zeros(m.nv, dtype=bool)
     limited[m.jnt_dofadr[m.jnt_actfrclimited.astype(bool)]] = True
     group, tendon = m.actuator_group[actuator], tendon_of(m)
@@ -156,8 +200,8 @@ def _force(m: mujoco.MjModel) -> dict[str, np.ndarray]:
         "bias_affine": (bias == biases.mjBIAS_AFFINE) | (bias == biases.mjBIAS_SO3),
         "muscle_gain": muscle_gain,
         "muscle_bias": muscle_bias,
-        "gain_source": _merge(m.nout, muscle_gain),
-        "bias_source": _merge(m.nout, muscle_bias),
+        "gain_source": _merge(m.nout, np.concatenate([muscle_gain, users["user_gain"]])),
+        "bias_source": _merge(m.nout, np.concatenate([muscle_bias, users["user_bias"]])),
         "group": np.where((group < 0) | (group > LAST_GROUP), NO_GROUP, group),
         "actfrclimited": limited,
         "ten_actfrclimited": ten_limited,

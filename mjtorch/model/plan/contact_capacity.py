@@ -1,6 +1,10 @@
 """How many contact slots a model gets, and how many pairs of geoms are looked at closely."""
 
+import contextlib
 import copy
+import json
+import pathlib
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -8,8 +12,12 @@ import mujoco
 import numpy as np
 import torch
 
+from mjtorch.compiler.cache import fingerprint, store
+from mjtorch.compiler.cache.fingerprint import UnfamiliarError
+from mjtorch.math import shape
 from mjtorch.math.shape import Boxes, apart, apart_along_axes, parts, reach
 from mjtorch.model.option import DisableBit, EnableBit, Integrator
+from mjtorch.model.plan import mesh
 from mjtorch.model.plan.mesh import hull_reach
 
 # Families of spheres and capsules among themselves; and all whose pairs are quickly collided, so that boxes along the
@@ -98,7 +106,7 @@ def choose(
     enough = total <= (FEW if capacity is None else capacity)
     if not many and (enough or (capacity is not None and len(candidates) == 1)):
         return Capacity(dict(candidates) if enough else dict.fromkeys(candidates, capacity or 0), {})
-    seen = observed(mj_model, candidates, many)
+    seen = remembered(mj_model, candidates, many)
     places = {kind: max(seen.wanted(kind), capacity or 0) for kind in many}
     places = {kind: count for kind, count in places.items() if count <= MOST * len(many[kind].geom)}
     if enough:
@@ -117,6 +125,33 @@ def _share(capacity: int, candidates: dict[int, int], seen: dict[int, int]) -> d
         open_groups = [dim for dim in candidates if share[dim] < candidates[dim]]
         share[min(open_groups, key=lambda dim: (share[dim] / (seen[dim] + 1), dim))] += 1
     return share
+
+
+def remembered(mj_model: mujoco.MjModel, dims: Iterable[int], pairs: Mapping[Key, Pairs]) -> Observed:
+    """`observed`, of a model that was seen before as the cache has it: it takes most of the time of `put_model`."""
+    keys: list[int | Key] = [*dims, *pairs]
+    arrays = [x.tobytes() for those in pairs.values() for x in those]
+
+    def read(path: pathlib.Path) -> Observed:
+        settled, placed = json.loads(path.read_text())
+        found = Observed(*(dict(zip(keys, map(int, most), strict=True)) for most in (settled, placed)))
+        if min(*found.settled.values(), *found.placed.values()) < 0:
+            raise ValueError("counts are not negative")
+        return found
+
+    try:
+        content = np.empty(mujoco.mj_sizeModel(mj_model), np.uint8)
+        mujoco.mj_saveModel(mj_model, None, content)
+        code = fingerprint.of(sys.modules[__name__], mesh, shape)
+        name = store.key(mujoco.__version__, code, repr(keys), content.tobytes(), *arrays) + ".contacts"
+        found = store.load(name, read)
+    except (UnfamiliarError, OSError, ValueError):  # a cache that cannot be used is for `jit` to complain of
+        return observed(mj_model, dims, pairs)
+    if found is None:
+        found = observed(mj_model, dims, pairs)
+        with contextlib.suppress(OSError, ValueError):
+            store.save(name, json.dumps([list(most.values()) for most in found]).encode())
+    return found
 
 
 def observed(mj_model: mujoco.MjModel, dims: Iterable[int], pairs: Mapping[Key, Pairs]) -> Observed:

@@ -48,6 +48,7 @@ class HistoryPlan(tree.Tree):
     ticked: (r,) elements that are times at the beginning of sensors that measure at intervals; of_sensor: (r,) these
         sensors; before: (r,) how many intervals before the first; rounded: (r,) whether up to a time step
     slack: how far above a time step, relative to it, a time counts as the same (from MuJoCo 4.0 on)
+    distinct: whether these times are at least a time step apart, however short the interval (from MuJoCo 4.0 on)
     """
 
     controls: Rings
@@ -61,6 +62,7 @@ class HistoryPlan(tree.Tree):
     before: Tensor
     rounded: Subset
     slack: float = tree.field(static=True)
+    distinct: bool = tree.field(static=True)
 
 
 def build(mj_model: mujoco.MjModel, make: Tensors) -> HistoryPlan:
@@ -86,6 +88,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> HistoryPlan:
             initial_time[start] = -1 if owner >= 0 else 0
     ticked, of_sensor, before, rounded = np.array(ticks, dtype=int).reshape(-1, 4).T
 
+    since_4 = int(mujoco.mj_versionString().split(".")[0]) >= 4
     readings = np.repeat(sensor, m.sensor_dim[sensor])
     arrays = {
         "control_source": control_source,
@@ -110,7 +113,8 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> HistoryPlan:
             make,
             period[sensor],
         ),
-        slack=1e-9 if int(mujoco.mj_versionString().split(".")[0]) >= 4 else 0.0,
+        slack=1e-9 if since_4 else 0.0,
+        distinct=since_4,
         **fields,
     )
 

@@ -1,6 +1,7 @@
 """Which options the plans were made for: those that a `Model` cannot take up any more once it is put."""
 
 import mujoco
+import numpy as np
 
 from mjtorch import tree
 from mjtorch.model.option import DisableBit, EnableBit, Solver
@@ -26,7 +27,7 @@ class OptionPlan(tree.Tree):
     sweeps: `iterations` if the solver is PGS, which needs random numbers for them, else 0
     noslip, sdf: whether there are iterations of the noslip solver, and of contacts of signed distance fields
     sleep: whether trees may sleep
-    delayed: whether sensors have delays, which RK4 does not support
+    delayed: whether sensors have delays that RK4 does not support
     """
 
     cone: int = tree.field(static=True)
@@ -36,6 +37,14 @@ class OptionPlan(tree.Tree):
     sdf: bool = tree.field(static=True)
     sleep: bool = tree.field(static=True)
     delayed: bool = tree.field(static=True)
+
+
+def late_sensors(mj_model: mujoco.MjModel) -> np.ndarray:
+    """(nsensor,) whether sensors have delays that RK4 does not support.
+
+    Before MuJoCo 4.0, what they measure is of the last of four evaluations, or in part of the first.
+    """
+    return (mj_model.sensor_delay > 0) & (int(mujoco.mj_versionString().split(".")[0]) < 4)
 
 
 def build(mj_model: mujoco.MjModel) -> OptionPlan:
@@ -49,5 +58,5 @@ def build(mj_model: mujoco.MjModel) -> OptionPlan:
         noslip=opt.noslip_iterations > 0,
         sdf=opt.sdf_iterations > 0,
         sleep=bool(opt.enableflags & EnableBit.SLEEP),
-        delayed=bool(mj_model.sensor_delay.any()),
+        delayed=bool(late_sensors(mj_model).any()),
     )

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.math.vector import MIN_VALUE
-from mjtorch.model.enums import ObjType
-from mjtorch.model.plan import contact_sensor, distance, range_finder, tactile, volume
+from mjtorch.model.enums import ObjType, Stage
+from mjtorch.model.plan import contact_sensor, distance, range_finder, tactile, touch_grid, volume
 from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.constraint import ConstraintPlan
 from mjtorch.model.plan.contact_sensor import ContactGroup
@@ -17,6 +17,7 @@ from mjtorch.model.plan.distance import DistancePlan
 from mjtorch.model.plan.range_finder import RangeGroup
 from mjtorch.model.plan.tactile import TactilePlan
 from mjtorch.model.plan.tensors import Tensors
+from mjtorch.model.plan.touch_grid import TouchGrid
 from mjtorch.model.plan.transmission import tendon
 from mjtorch.model.plan.volume import Volume, VolumeKey, volume_key
 
@@ -71,6 +72,7 @@ class SensorType(enum.IntEnum):
     E_KINETIC = 44
     CLOCK = 45
     TACTILE = 46
+    PLUGIN = 47
     USER = 48
 
 
@@ -116,9 +118,10 @@ _READ_WORLD = {
     SensorType.E_POTENTIAL: ("energy", 0),
     SensorType.E_KINETIC: ("energy", 1),
 }
-# Sensors with plans of their own, and those that nobody computes.
+# Sensors with plans of their own; those of callbacks and plugins, which have no history.
 _DISTANCES = (SensorType.GEOMDIST, SensorType.GEOMNORMAL, SensorType.GEOMFROMTO)
-_APART = (SensorType.CONTACT, SensorType.RANGEFINDER, SensorType.TACTILE, *_DISTANCES, SensorType.USER)
+_COMPUTED_BY_OTHERS = (SensorType.USER, SensorType.PLUGIN)
+_APART = (SensorType.CONTACT, SensorType.RANGEFINDER, SensorType.TACTILE, *_DISTANCES, *_COMPUTED_BY_OTHERS)
 # Their cutoff says what they look for, and does not clip.
 UNCLIPPED = (SensorType.CONTACT, SensorType.GEOMFROMTO)
 _AXES = (SensorType.FRAMEXAXIS, SensorType.FRAMEYAXIS, SensorType.FRAMEZAXIS)
@@ -180,10 +183,10 @@ class SensorStage(tree.Tree):
     fields: static, fields of `Data` that sensors copy numbers from
     groups: sensors that are computed
     contacts: sensors that report contacts; ranges: sensors that cast rays;
-    tactile: tactile sensors; distances: those between geoms, if any;
-    silent: static, how many numbers user sensors have, zero without a callback
-    order: (nsensordata,) where each number lies in [fields, groups, contacts, ranges, tactile, distances,
-        silent, sensordata before], all flat
+    tactile: tactile sensors; distances: those between geoms, if any; grids: touch grids
+    number: static, which stage it is; users: static, how many numbers user sensors have
+    order: (nsensordata,) where each number lies in [fields, groups, contacts, ranges, tactile, distances, grids,
+        users, sensordata before], all flat
     clipped: static, whether a sensor has a cutoff
     sensor: (nsensordata,) the sensor that each number belongs to
     remembered: if sensors report what they have recorded, (nsensordata,) where each number then lies in [sensordata,
@@ -198,7 +201,9 @@ class SensorStage(tree.Tree):
     ranges: tuple[RangeGroup, ...]
     tactile: tuple[TactilePlan, ...]
     distances: tuple[DistancePlan, ...]
-    silent: int = tree.field(static=True)
+    grids: tuple[TouchGrid, ...]
+    number: Stage = tree.field(static=True)
+    users: int = tree.field(static=True)
     frames: FramePlan
     order: Tensor
     clipped: bool = tree.field(static=True)
@@ -244,7 +249,7 @@ class _StageBuilder:
         constraint: ConstraintPlan,
         stage: int,
     ) -> None:
-        self.m, self.make, self.collision, self.constraint = m, make, collision, constraint
+        self.m, self.make, self.collision, self.constraint, self.stage = m, make, collision, constraint, Stage(stage)
         self.sensors = [i for i in range(m.nsensor) if m.sensor_needstage[i] == stage]
         self.sensors = [i for i in self.sensors if m.sensor_type[i] in SUPPORTED]
         self.copied: dict[int, tuple[str, list[int]]] = {}
@@ -277,8 +282,9 @@ class _StageBuilder:
         ranges = range_finder.build(m, self.make, self.of_type(SensorType.RANGEFINDER))
         pads = tactile.build(m, self.make, self.of_type(SensorType.TACTILE))
         gaps = distance.build(m, self.make, [i for kind in _DISTANCES for i in self.of_type(kind)])
-        further = [group.sensors for groups in (contacts, ranges, pads, gaps) for group in groups]
-        silent = self.of_type(SensorType.USER)
+        grids = touch_grid.build(m, self.make, self.of_type(SensorType.PLUGIN))
+        further = [group.sensors for groups in (contacts, ranges, pads, gaps, grids) for group in groups]
+        users = self.of_type(SensorType.USER)
         return SensorStage(
             types=tuple(dict.fromkeys(SensorType(int(m.sensor_type[i])) for i in self.sensors)),
             fields=fields,
@@ -287,9 +293,11 @@ class _StageBuilder:
             ranges=ranges,
             tactile=pads,
             distances=gaps,
-            silent=int(m.sensor_dim[silent].sum()),
+            grids=grids,
+            number=self.stage,
+            users=int(m.sensor_dim[users].sum()),
             frames=self.frame_plan(),
-            order=self.make.ints(self.order(fields, [*further, tuple(silent)])),
+            order=self.make.ints(self.order(fields, [*further, tuple(users)])),
             clipped=bool((here & (real | positive)).any()),
             sensor=self.make.ints(owner),
             above=self.make.bools(here & (real | positive)),
@@ -303,7 +311,7 @@ class _StageBuilder:
         kept = np.flatnonzero(m.sensor_history[:, 0])
         first = m.nsensordata + np.cumsum(m.sensor_dim[kept]) - m.sensor_dim[kept]
         place = np.arange(m.nsensordata)
-        late = ((m.sensor_delay > 0) | (m.sensor_interval[:, 0] > 0)) & (m.sensor_type != SensorType.USER)
+        late = ((m.sensor_delay > 0) | (m.sensor_interval[:, 0] > 0)) & ~np.isin(m.sensor_type, _COMPUTED_BY_OTHERS)
         chosen = [k for k, i in enumerate(kept) if late[i] and i in self.sensors]
         for k in chosen:
             adr, dim = m.sensor_adr[kept[k]], m.sensor_dim[kept[k]]

@@ -1,6 +1,9 @@
 // How printed programs meet the world outside: tensors, and the worlds that are computed side by side.
 // What they compute with is in vector.h.
+// C's functions are all that is used: libstdc++ reads the whole of <cmath> behind this name, five times of what is needed.
+#define _GLIBCXX_INCLUDE_NEXT_C_HEADERS
 #include <math.h>
+#undef _GLIBCXX_INCLUDE_NEXT_C_HEADERS
 #include <stdint.h>
 #include <string.h>
 

@@ -1,7 +1,10 @@
 // A warp on the host: LANES coroutines that take turns in a new random order from each barrier to the next.
 // So a lane that needs another's result, without a barrier between, sooner or later misses it.
 #define HOST
+// C's functions are all that is used: libstdc++ reads the whole of <cmath> behind this name, five times of what is needed.
+#define _GLIBCXX_INCLUDE_NEXT_C_HEADERS
 #include <math.h>
+#undef _GLIBCXX_INCLUDE_NEXT_C_HEADERS
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -46,7 +46,7 @@ class EmulatedWarp(Target):
         """A library for the host."""
         head, _, rest = source.text.partition("#ifndef HOST")
         text = f"{head}{EMULATOR.read_text()}#ifndef HOST{rest}"
-        return source, library([text], options=("-O1", "-std=c++17", "-w"))[1]
+        return source, library([text], options=("-Og", "-std=c++17", "-w"))[1]
 
     def load(self, built: tuple[Source, ctypes.CDLL], lowered: Lowered) -> Emulated:
         """The library as a callable."""

@@ -1,5 +1,8 @@
 /*COMMENT*/
+// C's functions are all that is used: libstdc++ reads the whole of <cmath> behind this name, five times of what is needed.
+#define _GLIBCXX_INCLUDE_NEXT_C_HEADERS
 #include <math.h>
+#undef _GLIBCXX_INCLUDE_NEXT_C_HEADERS
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
