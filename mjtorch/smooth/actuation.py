@@ -30,10 +30,11 @@ def fwd_actuation(m: Model, d: Data) -> Data:
     ctrl, bad = controls(m, d)
     ctrl, slew = servo.slewed_controls(m, d, ctrl)
     act_dot = activation_rate(m, d, ctrl, slew)
+    for p in m.plan.sleep:
+        act_dot = torch.where(any_awake(m, d, p.act), act_dot, d.act_dot)
     d = d.replace(act_dot=act_dot)
     force = limited(m, d, actuator_force(m, d, ctrl, act_dot), act_dot)
     for p in m.plan.sleep:
-        act_dot = torch.where(any_awake(m, d, p.act), act_dot, d.act_dot)
         force = torch.where(any_awake(m, d, p.out), force, 0.0)
     mine = torch.arange(d.warning.shape[0], device=d.warning.device) == BADCTRL
     return d.replace(
