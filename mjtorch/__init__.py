@@ -8,8 +8,10 @@ from mjtorch.collision import collision
 from mjtorch.collision.distance import geom_distance
 from mjtorch.compiler import jit
 from mjtorch.constraint import (
+    Islands,
     contact_efc_address,
     contact_force,
+    island,
     make_constraint,
     reference_constraint,
     rne_postconstraint,
@@ -128,6 +130,7 @@ __all__ = [
     "GeomType",
     "Gradient",
     "Integrator",
+    "Islands",
     "JointType",
     "Linearization",
     "Model",
@@ -179,6 +182,7 @@ __all__ = [
     "inertia_from_geom",
     "integrate_pos",
     "inverse",
+    "island",
     "jac",
     "jac_body",
     "jac_body_com",

@@ -14,13 +14,16 @@ from mjtorch.constraint import (
     reference_constraint,
     solve,
 )
+from mjtorch.constraint.sleep import collision_and_wake, wake, wake_equality, wake_tendon
+from mjtorch.control_flow import cond
 from mjtorch.control_flow.layout import like_new
-from mjtorch.integrate import continuous_acc, euler, implicit, rungekutta4
+from mjtorch.integrate import continuous_acc, euler, idle, implicit, rungekutta4
 from mjtorch.math.value import value_of
 from mjtorch.math.vector import norm
 from mjtorch.model import Data, DisableBit, EnableBit, Integrator, Model
 from mjtorch.model.callbacks import CONTROLLED, checked
 from mjtorch.model.check import check_data
+from mjtorch.model.sleeping import awake
 from mjtorch.model.slim import STATE, checked_names, keep
 from mjtorch.sensor import sensor_acc, sensor_pos, sensor_vel
 from mjtorch.smooth.actuation import fwd_actuation
@@ -63,7 +66,7 @@ def step(m: Model, d: Data, *, outputs: str | Sequence[str] | None = None) -> Da
     check_data(m, d, "step")
     if outputs is not None:
         names = checked_names(outputs, "step")
-        return keep(step(m, d), d, (*STATE, *names))
+        return keep(step(m, d), d, (*STATE, *names)) if not m.plan.sleep else sleeping_step(m, d, names)
     d = count_bad(d, BADQPOS, d.qpos)
     d = count_bad(d, BADQVEL, d.qvel)
     d = dynamics_and_sensors(m, d)
@@ -80,6 +83,19 @@ def step(m: Model, d: Data, *, outputs: str | Sequence[str] | None = None) -> Da
         case Integrator.IMPLICIT | Integrator.IMPLICITFAST:
             d = implicit(m, d)
     return like_new(d)
+
+
+def sleeping_step(m: Model, d: Data, names: Sequence[str]) -> Data:
+    """`step` that updates the state and the fields `names`; cheap while all trees sleep, if the state is all.
+
+    What is not computed again on trees that sleep is updated, too.
+    """
+    kept = dict.fromkeys((*STATE, "sensordata", "act_dot", *names))
+    if not m.plan.sleep[0].idles or not {*names} <= {*STATE}:
+        return keep(step(m, d), d, [*kept])
+    after = wake(m, d)
+    stirs = (wake_equality(m, after).tree_asleep < 0).any()
+    return cond(stirs, lambda: keep(step(m, after), d, [*kept]), lambda: idle(m, d))
 
 
 @stage
@@ -149,10 +165,14 @@ def controlled(m: Model, d: Data) -> Data:
 @stage
 def fwd_position(m: Model, d: Data) -> Data:
     """What follows from positions: poses, inertia, contacts, constraint rows, transmissions (mj_fwdPosition)."""
+    sleeping = bool(m.plan.sleep)
+    d = wake(m, d) if sleeping else d
     d = camlight(m, com_pos(m, kinematics(m, d)))
     d = tendon(m, d)
+    d = wake_tendon(m, d) if sleeping else d
     d = factor_m(m, crb(m, d))
-    d = make_constraint(m, collision(m, d))
+    d = wake_equality(m, collision_and_wake(m, d)) if sleeping else collision(m, d)
+    d = make_constraint(m, d)
     return transmission(m, d)
 
 
@@ -170,10 +190,12 @@ def fwd_velocity(m: Model, d: Data) -> Data:
 
 @stage
 def fwd_acceleration(m: Model, d: Data) -> Data:
-    """Forces and acceleration without constraints (mj_fwdAcceleration)."""
+    """Forces and acceleration without constraints (mj_fwdAcceleration); of trees that sleep they are zero."""
     qfrc_smooth = d.qfrc_passive - d.qfrc_bias + d.qfrc_applied + d.qfrc_actuator + xfrc_accumulate(m, d)
     if m.settings.distance:
         qfrc_smooth = value_of(qfrc_smooth, qfrc_smooth + force_from_distance(m, d))
+    for p in m.plan.sleep:
+        qfrc_smooth = torch.where(awake(m, d, p.dof), qfrc_smooth, 0.0)
     return d.replace(qfrc_smooth=qfrc_smooth, qacc_smooth=solve_m(m, d, qfrc_smooth))
 
 

@@ -6,11 +6,13 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.constraint.sleep import fall_asleep
 from mjtorch.control_flow import scan
 from mjtorch.math import linalg, quaternion as quat
 from mjtorch.math.vector import cross, dot
 from mjtorch.model import Data, DisableBit, Integrator, Model
 from mjtorch.model.arguments import check_numbers
+from mjtorch.model.sleeping import awake
 from mjtorch.sensor import remembered
 from mjtorch.smooth.actuation import disabled_actuators, next_activation
 from mjtorch.smooth.derivative import damping_derivative, deriv_smooth_vel, free_bias_vel
@@ -64,7 +66,8 @@ def advance(
 ) -> Data:
     """The state one time step later (mj_advance).
 
-    Sets act, qvel, qpos, plastic, history, time, and keeps `d.qacc` in `qacc_warmstart`.
+    Sets act, qvel, qpos, plastic, history, time, and keeps `d.qacc` in `qacc_warmstart`. With sleeping
+    enabled, trees at rest fall asleep here, and what sleeps stays where it is.
 
     Args:
         m: the model.
@@ -75,15 +78,21 @@ def advance(
         sensed: what sensors with a delay measure; not given: `d`.
     """
     h = m.opt.timestep
+    act = advance_act(m, d, d.act_dot if act_dot is None else act_dot)
+    d = fall_asleep(m, d) if m.plan.sleep else d
     new_qvel = d.qvel + h * qacc
     mean_qvel = new_qvel if qvel is None else qvel
     new_qpos = integrate_pos(m, d.qpos, mean_qvel, h)
+    for p in m.plan.sleep:
+        new_qvel = torch.where(awake(m, d, p.dof), new_qvel, 0.0)
+        new_qpos = torch.where(awake(m, d, p.qpos), new_qpos, d.qpos)
+        d = d.replace(qpos_asleep=new_qpos)
     if m.nplastic and not m.opt.disabled(DisableBit.SPRING):
         d = d.replace(plastic=yielded(m, d, new_qpos, mean_qvel))
     if m.nhistory:
         d = d.replace(history=remembered(m, d, d if sensed is None else sensed))
     return d.replace(
-        act=advance_act(m, d, d.act_dot if act_dot is None else act_dot),
+        act=act,
         qvel=new_qvel,
         qpos=new_qpos,
         time=d.time + h,
@@ -102,6 +111,15 @@ def advance_act(m: Model, d: Data, act_dot: Tensor) -> Tensor:
     if p.act_wraps.some:
         act = torch.where(p.act_wraps.mask, wrapped(m, act, d.actuator_length[p.act_output], p.act_output), act)
     return anchored(m, act) if m.plan.servo.turner_act.shape[0] else act
+
+
+def idle(m: Model, d: Data) -> Data:
+    """The state one time step later while all trees sleep: time and activations go on, at the rates they have."""
+    return d.replace(
+        act=advance_act(m, d, d.act_dot),
+        time=d.time + m.opt.timestep,
+        qacc_warmstart=torch.zeros_like(d.qacc_warmstart),
+    )
 
 
 def euler(m: Model, d: Data) -> Data:

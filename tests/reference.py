@@ -65,6 +65,7 @@ def slow_but(models: Iterable[Any], *quick: Any) -> list[Any]:
 # What makes a state, what is given besides, what `forward` and `step` compute from both.
 STATE = ("time", "qpos", "qvel", "act", "plastic", "history", "qacc_warmstart")
 INPUTS = {"ctrl", "qfrc_applied", "xfrc_applied", "eq_active", "mocap_pos", "mocap_quat", "userdata", "warning"}
+INPUTS |= {"tree_asleep", "qpos_asleep"}
 INPUTS |= set(STATE)
 COMPUTED = tuple(name for name in tree.tensor_fields(Data) if name not in INPUTS)
 # Not by C's mj_forward, or only at need.

@@ -44,10 +44,11 @@ def everything(family: Family) -> Chosen:
     return Chosen(None, family.geom, family.candidate, None, None)
 
 
-def chosen(family: Family, bound: Boxes, threshold: Tensor) -> Chosen:
+def chosen(family: Family, bound: Boxes, threshold: Tensor, stirs: Tensor | None) -> Chosen:
     """As many pairs of each block as it has places: those whose boxes overlap, the deepest first.
 
     threshold: (ncandidate,) [m] how near to each other candidates matter
+    stirs: (ngeom,) bool, which geoms are awake, one of two at least; None: it does not matter
     """
     if not family.bounded:
         return everything(family)
@@ -56,6 +57,7 @@ def chosen(family: Family, bound: Boxes, threshold: Tensor) -> Chosen:
     else:
         gap = (apart_along_axes if family.name in LIGHT else apart)(bound, *family.geom)
     near = gap <= threshold[family.candidate].detach()
+    near = near if stirs is None else near & stirs[family.geom].any(0)
     if not family.selects:
         return everything(family)._replace(near=near)
     order = gap.masked_fill(~near, torch.inf)

@@ -14,6 +14,7 @@ from mjtorch.collision.round import round_contacts
 from mjtorch.control_flow import if_any
 from mjtorch.model import Contact, Data, DisableBit, Model
 from mjtorch.model.make_data import empty_contact
+from mjtorch.model.sleeping import awake
 
 # mjWARN_CONTACTFULL: where `Data.warning` counts the contacts that found no slot.
 CONTACTFULL = 1
@@ -26,7 +27,7 @@ def collision(m: Model, d: Data) -> Data:
 
     Reads geom_xpos, geom_xmat. Sets contact and ncon, the number of detected contacts that have a slot; adds those that
     have none to `warning[CONTACTFULL]`: the ones furthest apart, relative to their margin. No contact is detected if
-    contacts or constraints are disabled.
+    contacts or constraints are disabled. Two geoms are not looked at of which none is awake.
     """
     p = m.plan.collision
     if m.opt.disabled(DisableBit.CONTACT | DisableBit.CONSTRAINT) or not p.ncandidate:
@@ -42,6 +43,9 @@ def collision(m: Model, d: Data) -> Data:
         # Of what does not exist nothing need be looked up.
         includemargin, threshold = (torch.where(found.exists, x[row], 0.0) for x in (includemargin, threshold))
     detected = found.exists & (dist <= threshold)
+    for sleep in m.plan.sleep:
+        pair = p.geom if row is None else p.geom[row]
+        detected = detected & awake(m, d, sleep.geom[pair]).any(-1)
     lost = found.lost
 
     if row is not None or p.ncon < p.ncandidate:
@@ -115,8 +119,9 @@ def candidates(m: Model, d: Data, axis: Tensor, threshold: Tensor) -> Found:
     rows = [round_contacts(m, d, axis)] if p.core_geom.shape[0] else []
     which, lost = [p.round_candidate] if rows else [], []
     bound = bounds(m, d) if any(family.bounded for family in p.families) else None
+    stirs = awake(m, d, m.plan.sleep[0].geom) if m.plan.sleep else None
     for family in p.families:
-        pairs = everything(family) if bound is None else chosen(family, bound, threshold)
+        pairs = everything(family) if bound is None else chosen(family, bound, threshold, stirs)
         start = 0
         for block, points in zip(family.blocks, family_contacts(m, d, family, pairs, threshold), strict=True):
             normal, pos = points.normal.flatten(0, 1), points.pos.flatten(0, 1)

@@ -15,6 +15,7 @@ from mjtorch.constraint.surface import surface_velocity
 from mjtorch.math.linalg import ltl_half_solve
 from mjtorch.math.vector import MIN_VALUE
 from mjtorch.model import Data, DisableBit, EnableBit, Model
+from mjtorch.model.sleeping import any_awake, awake
 from mjtorch.smooth.adhesion import row_adhesion
 from mjtorch.smooth.inertia import full_m
 
@@ -34,6 +35,8 @@ def make_constraint(m: Model, d: Data) -> Data:
         return d.replace(ne=zero, nf=zero, nl=zero, nefc=zero)
     elements, jacobians, equality_pos = assemble(m, d)
     active = elements.active[p.element]
+    if m.plan.sleep:
+        active = active & may_act(m, d)
     by_family = active.split([len(x) for x in jacobians])
     J = torch.cat([torch.where(on[:, None], x, 0.0) for on, x in zip(by_family, jacobians, strict=True)])
 
@@ -68,6 +71,14 @@ def make_constraint(m: Model, d: Data) -> Data:
         efc_D=torch.where(active, 1 / torch.where(active, R, 1.0), 0.0),
         efc_R=R,
     )
+
+
+def may_act(m: Model, d: Data) -> Tensor:
+    """(nefc,) bool: the rows of what is awake; none for contacts with what sleeps on until the next step."""
+    (p,), geom = m.plan.sleep, d.contact.geom[: len(m.plan.constraint.contact.slot_rows)].clamp(min=0)
+    touches = p.geom[geom]
+    rests = ((touches < m.ntree) & ~awake(m, d, touches)).any(1)
+    return torch.cat([any_awake(m, d, p.row), ~rests[m.plan.constraint.contact.slot]])
 
 
 def assemble(m: Model, d: Data) -> tuple[Elements, list[Tensor], Tensor]:

@@ -18,7 +18,8 @@ from mjtorch.model.plan.option import FIXED, ONLY_OFF
 
 # What a step takes from a `Data`, all else being computed anew.
 INPUTS = (
-    "time qpos qvel act plastic history qacc_warmstart ctrl qfrc_applied xfrc_applied mocap_pos mocap_quat userdata"
+    "time qpos qvel act plastic history qacc_warmstart ctrl qfrc_applied xfrc_applied mocap_pos mocap_quat userdata "
+    "qpos_asleep"
 ).split()
 PARTS = {"opt": Option, "stat": Statistic}
 COUNTS = ("iterations", "ls_iterations", "noslip_iterations", "ccd_iterations", "sdf_iterations")
@@ -27,7 +28,7 @@ CHOICES = {"integrator": Integrator, "cone": Cone, "solver": Solver}
 # What the flags may consist of.
 BITS = {"disableflags": sum(map(int, DisableBit)), "enableflags": sum(map(int, EnableBit))}
 # mjtEnableBit that `put_model` refuses.
-UNSUPPORTED = (EnableBit.SLEEP, EnableBit.IPC, EnableBit.SPECULATIVE)
+UNSUPPORTED = (EnableBit.IPC, EnableBit.SPECULATIVE)
 
 
 def check_data(m: Model, d: Data, caller: str) -> None:
@@ -48,7 +49,8 @@ def check_data(m: Model, d: Data, caller: str) -> None:
     check_options(m, caller)
     like, wanted = _like(m), shapes(m)
     wants = [(name, wanted[name], like.dtype) for name in INPUTS]
-    wants += [("eq_active", (m.neq,), torch.bool), ("warning", integer_shapes(m)["warning"], torch.int64)]
+    wants += [("eq_active", (m.neq,), torch.bool)]
+    wants += [(name, integer_shapes(m)[name], torch.int64) for name in ("warning", "tree_asleep")]
     for name, shape, dtype in wants:
         x = getattr(d, name)
         if not _fits(x, shape, dtype, like.device):
@@ -143,6 +145,9 @@ def check_options(m: Model, caller: str) -> None:
         _refuse(caller, "noslip_iterations", f"is {opt.noslip_iterations}, but was 0")
     if (opt.sdf_iterations > 0) != plan.sdf:
         _refuse(caller, "sdf_iterations", f"is {opt.sdf_iterations}, but was {'not ' if plan.sdf else ''}0")
+    if opt.enabled(EnableBit.SLEEP) != plan.sleep:
+        change = "disables SLEEP, which was enabled" if plan.sleep else "enables SLEEP, which was disabled"
+        _refuse(caller, "enableflags", change)
     for flag in (*ONLY_OFF, *FIXED):
         was, now = bool(plan.disableflags & flag), opt.disabled(flag)
         if now != was and (was or flag in FIXED):

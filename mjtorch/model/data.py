@@ -30,11 +30,14 @@ class Data(Objects, tree.Tree):
         history (nhistory,) past controls,
         qacc_warmstart (nv,), ctrl (nu,), qfrc_applied (nv,), xfrc_applied (nbody, 6) force then torque,
         eq_active (neq,) bool, mocap_pos (nmocap, 3), mocap_quat (nmocap, 4),
-        userdata (nuserdata,), which nothing here reads or changes
+        userdata (nuserdata,), which nothing here reads or changes;
+        with sleeping enabled, else empty: tree_asleep (ntree,) integer, negative: awake, else the next tree of those
+        that sleep together; qpos_asleep (nq,) `qpos` as the last step left it: where another is given, trees wake
     Counts, as integers
         warning (7,) how often each mjtWarning was raised; CONTACTFULL adds up the contacts that found no slot
         solver_niter () iterations of the last solve, ncon () detected contacts,
-        ne, nf, nl, nefc () active equality, friction, limit and all constraint rows
+        ne, nf, nl, nefc () active equality, friction, limit and all constraint rows;
+        with sleeping enabled, else empty: tree_awake (ntree,) 1 or 0, body_awake (nbody,) mjtSleepState
     Position
         xpos (nbody, 3), xquat (nbody, 4), xmat (nbody, 3, 3), xipos (nbody, 3), ximat (nbody, 3, 3), xanchor (njnt, 3),
         xaxis (njnt, 3), geom_xpos (ngeom, 3), geom_xmat (ngeom, 3, 3), site_xpos (nsite, 3), site_xmat (nsite, 3, 3),
@@ -106,6 +109,8 @@ class Data(Objects, tree.Tree):
     mocap_pos: Tensor
     mocap_quat: Tensor
     userdata: Tensor
+    tree_asleep: Tensor
+    qpos_asleep: Tensor
 
     warning: Tensor
     solver_niter: Tensor
@@ -114,6 +119,8 @@ class Data(Objects, tree.Tree):
     nf: Tensor
     nl: Tensor
     nefc: Tensor
+    tree_awake: Tensor
+    body_awake: Tensor
 
     xpos: Tensor
     xquat: Tensor

@@ -30,6 +30,10 @@ SPECIAL = {
     "ten_J",
     "actuator_moment",
     "qLD",
+    "tree_asleep",
+    "tree_awake",
+    "body_awake",
+    "qpos_asleep",
 }
 JOINT = tuple(int(getattr(mujoco.mjtTrn, f"mjTRN_{name}")) for name in ("JOINT", "JOINTINPARENT"))
 JOINT_DOFS = (6, 3, 1, 1)  # mjtJoint
@@ -153,6 +157,8 @@ def _world(mj_model: mujoco.MjModel, result: mujoco.MjData, d: Any, layout: _Lay
             continue
         target = getattr(result, name)
         target[:] = np.reshape(getattr(d, name), target.shape)
+    if len(d.tree_asleep):
+        _sleep(mj_model, result, d)
     _sparse_matrices(mj_model, result, d)
     _quaternions(mj_model, result)
     if result.M.any():
@@ -163,6 +169,28 @@ def _world(mj_model: mujoco.MjModel, result: mujoco.MjData, d: Any, layout: _Lay
     _contacts(result, d, layout, contacts, rows)
     _rows(result, d, layout, contacts, rows)
     _jacobian(result, jacobian, sparse)
+
+
+def _sleep(mj_model: mujoco.MjModel, result: mujoco.MjData, d: Any) -> None:
+    """Fill in what sleeps, and the lists of what is awake (mj_updateSleep).
+
+    C wakes trees that are not exactly where it would put them itself: those that `qpos` leaves asleep are put there.
+    """
+    result.tree_asleep[:], result.tree_awake[:], result.body_awake[:] = d.tree_asleep, d.tree_asleep < 0, d.body_awake
+    awake = d.body_awake != mujoco.mjtSleepState.mjS_ASLEEP
+    body = np.flatnonzero(awake)
+    parent = 1 + np.flatnonzero(awake[mj_model.body_parentid[1:]])
+    moves = d.tree_asleep[mj_model.dof_treeid] < 0
+    result.ntree_awake, result.nbody_awake = int((d.tree_asleep < 0).sum()), len(body)
+    result.nparent_awake, result.nv_awake = len(parent), int(moves.sum())
+    result.body_awake_ind[: len(body)], result.parent_awake_ind[: len(parent)] = body, parent
+    result.dof_awake_ind[: result.nv_awake] = np.flatnonzero(moves)
+    there = mujoco.MjData(mj_model)
+    for name in ("qpos", "mocap_pos", "mocap_quat"):
+        getattr(there, name)[:] = getattr(d, name if name != "qpos" else "qpos_asleep")
+    mujoco.mj_kinematics(mj_model, there)
+    for name in ("xpos", "xquat"):
+        getattr(result, name)[~awake] = getattr(there, name)[~awake]
 
 
 def _adhesion(mj_model: mujoco.MjModel, geom: np.ndarray) -> np.ndarray:

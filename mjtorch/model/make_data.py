@@ -11,6 +11,7 @@ from mjtorch.model.contact import Contact
 from mjtorch.model.data import Data
 from mjtorch.model.model import Model
 from mjtorch.model.put_model import put_model
+from mjtorch.model.sleeping import with_sleep
 
 # number of mjtWarning values
 N_WARNING = 7
@@ -18,6 +19,7 @@ N_WARNING = 7
 
 def make_data(m: Model | mujoco.MjModel) -> Data:
     """One world at `qpos0`, at rest, with `eq_active` as the model says; controls and everything computed are zero.
+    Trees sleep that have the policy `init`, and sensors on these read what they measure there.
 
     Call `forward` to fill what follows from the state; `step` needs no such call. Of an `MjModel`, what fits the model
     that `put_model` makes of it with its defaults.
@@ -31,6 +33,9 @@ def make_data(m: Model | mujoco.MjModel) -> Data:
         name: torch.zeros(shape, dtype=torch.int64, device=m.qpos0.device) for name, shape in integer_shapes(m).items()
     }
     d = Data(**zeros, **integers, contact=empty_contact(m), eq_active=m.plan.constraint.eq_active0.clone())
+    for p in m.plan.sleep:
+        d = with_sleep(m, d, p.tree_asleep0.clone())
+        d = d.replace(qpos_asleep=m.qpos0.clone(), sensordata=p.sensordata0.clone())
     mocap = m.plan.kinematics.mocap_body
     return dataclasses.replace(
         d,
@@ -67,7 +72,14 @@ def no_history(m: Model) -> Tensor:
 def integer_shapes(m: Model) -> dict[str, tuple[int, ...]]:
     """Shapes of the integer fields of `Data`."""
     counts = ("solver_niter", "ncon", "ne", "nf", "nl", "nefc")
-    return {"warning": (N_WARNING,), **dict.fromkeys(counts, ()), "efc_state": (m.plan.constraint.nefc,)}
+    sleeping = bool(m.plan.sleep)
+    return {
+        "warning": (N_WARNING,),
+        **dict.fromkeys(counts, ()),
+        **dict.fromkeys(("tree_asleep", "tree_awake"), (sleeping * m.ntree,)),
+        "body_awake": (sleeping * m.nbody,),
+        "efc_state": (m.plan.constraint.nefc,),
+    }
 
 
 def shapes(m: Model) -> dict[str, tuple[int, ...]]:
@@ -91,6 +103,7 @@ def shapes(m: Model) -> dict[str, tuple[int, ...]]:
         "mocap_pos": (m.nmocap, 3),
         "mocap_quat": (m.nmocap, 4),
         "userdata": (m.nuserdata,),
+        "qpos_asleep": (bool(m.plan.sleep) * m.nq,),
         **dict.fromkeys(per_body, (nbody, 3)),
         "xquat": (nbody, 4),
         "xmat": (nbody, 3, 3),

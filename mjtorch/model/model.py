@@ -62,11 +62,13 @@ class Model(Objects, tree.Tree):
     nmesh: int = tree.field(static=True)
     nhfield: int = tree.field(static=True)
     nexclude: int = tree.field(static=True)
+    ntree: int = tree.field(static=True)
 
     # structure
     body_parentid: Ints = tree.field(static=True)
     body_rootid: Ints = tree.field(static=True)
     body_weldid: Ints = tree.field(static=True)
+    body_treeid: Ints = tree.field(static=True)
     body_mocapid: Ints = tree.field(static=True)
     body_jntnum: Ints = tree.field(static=True)
     body_jntadr: Ints = tree.field(static=True)
@@ -81,6 +83,7 @@ class Model(Objects, tree.Tree):
     jnt_actgravcomp: Ints = tree.field(static=True)
     dof_bodyid: Ints = tree.field(static=True)
     dof_jntid: Ints = tree.field(static=True)
+    dof_treeid: Ints = tree.field(static=True)
     dof_parentid: Ints = tree.field(static=True)
     geom_type: Ints = tree.field(static=True)
     geom_contype: Ints = tree.field(static=True)
@@ -176,6 +179,7 @@ class Model(Objects, tree.Tree):
     dof_damping: Tensor
     dof_dampingpoly: Tensor
     dof_invweight0: Tensor
+    dof_length: Tensor
     dof_M0: Tensor
     geom_solmix: Tensor
     geom_solref: Tensor

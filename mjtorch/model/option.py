@@ -78,6 +78,7 @@ class Option(tree.Tree):
     impratio: () ratio of friction to normal contact impedance
     tolerance, ls_tolerance, noslip_tolerance: () tolerances of the main solver, the line search, the noslip solver
     ccd_tolerance: () [m] tolerance of distances between convex shapes
+    sleep_tolerance: () [m/s] trees that are slower may fall asleep
     gravity: (3,) [m/s^2]
     wind: (3,) [m/s]
     magnetic: (3,)
@@ -93,6 +94,7 @@ class Option(tree.Tree):
     ls_tolerance: Tensor
     noslip_tolerance: Tensor
     ccd_tolerance: Tensor
+    sleep_tolerance: Tensor
     gravity: Tensor
     wind: Tensor
     magnetic: Tensor

@@ -1,5 +1,6 @@
 """`put_data`: from a `mujoco.MjData` to a `Data`."""
 
+import copy
 from collections import Counter
 from typing import Any
 
@@ -31,6 +32,8 @@ def put_data(
     dtype: torch.dtype | None = None,
 ) -> Data:
     """Copy one world from MuJoCo: the state, and whatever `mj_data` holds that was computed from it.
+
+    Trees that were changed while they slept are awake: C wakes them at its next step.
 
     An `mj_data` that holds only a state gives a `Data` whose computed fields are zero. Contacts go to slots of their
     `dim`, constraint rows to their fixed places; contacts for which no slot is left (the farthest) are counted in
@@ -66,6 +69,7 @@ def put_data(
 
     slots, lost = contact_slots(m.plan.collision.contact_dim, mj_data.contact.dim, mj_data.contact.dist)
     numbers = _matrices(mj_model, mj_data) | _rows(mj_model, mj_data, m, slots)
+    numbers["qpos_asleep"] = np.array(mj_data.qpos if m.plan.sleep else [])
     for name, shape in shapes(m).items():
         if name not in numbers:
             numbers[name] = np.reshape(getattr(mj_data, name, np.zeros(0)), shape)
@@ -77,6 +81,7 @@ def put_data(
         "efc_state": numbers.pop("efc_state"),
         "solver_niter": mj_data.solver_niter[: max(1, mj_data.nisland)].max(),
     }
+    counts |= _sleep(mj_model, mj_data, m)
     assert counts.keys() == integer_shapes(m).keys()
     return make_data(m).replace(
         **{name: tensor(x) for name, x in numbers.items()},
@@ -84,6 +89,17 @@ def put_data(
         eq_active=tensor(mj_data.eq_active, torch.bool),
         contact=_contact(mj_data, m, slots, tensor, integer),
     )
+
+
+def _sleep(mj_model: mujoco.MjModel, mj_data: mujoco.MjData, m: Model) -> dict[str, np.ndarray]:
+    """`tree_asleep`, `tree_awake` and `body_awake`; empty where sleeping is not enabled."""
+    if not m.plan.sleep:
+        return dict.fromkeys(("tree_asleep", "tree_awake", "body_awake"), np.zeros(0))
+    seen = mj_data
+    if (mj_data.tree_asleep >= 0).any():
+        seen = copy.copy(mj_data)
+        mujoco.mj_kinematics(mj_model, seen)
+    return {"tree_asleep": seen.tree_asleep, "tree_awake": seen.tree_asleep < 0, "body_awake": seen.body_awake}
 
 
 def _check_sizes(mj_model: mujoco.MjModel, mj_data: mujoco.MjData, m: Model) -> None:

@@ -154,6 +154,7 @@ def _check_substeps(mj_model: mujoco.MjModel, plan: Plan) -> None:
         "plastic springs": bool(plan.plastic.initial.shape[0]),
         "activations of DC motors and PID servos": p.motor_states or bool(plan.motor.integral_act.shape[0]),
         "activations that are angles or orientations": orientation,
+        "sleep": bool(plan.sleep),
     }
     found = [name for name, there in unsupported.items() if there]
     if found:

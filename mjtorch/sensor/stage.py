@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mjtorch.model import Data, DisableBit, Model
 from mjtorch.model.plan.sensor import SensorGroup, SensorStage, SensorType
+from mjtorch.model.sleeping import any_awake
 from mjtorch.sensor.contact import contact
 from mjtorch.sensor.distance import distance
 from mjtorch.sensor.frame import Frames
@@ -44,6 +45,8 @@ def sense(m: Model, d: Data, stage: SensorStage, table: Mapping[SensorType, Sens
     sensordata = cutoff(m, stage, sensordata) if stage.clipped else sensordata
     for order in stage.remembered if past else ():
         sensordata = reported(m, d, sensordata, order)
+    for p in m.plan.sleep:
+        sensordata = torch.where(any_awake(m, d, p.sensor), sensordata, d.sensordata)
     return d.replace(sensordata=sensordata)
 
 

@@ -7,6 +7,7 @@ from mjtorch.math.vector import MIN_VALUE
 from mjtorch.model import Data, DisableBit, Model
 from mjtorch.model.plan.actuation import Actuators
 from mjtorch.model.plan.tensors import Subset
+from mjtorch.model.sleeping import any_awake
 from mjtorch.smooth import motor, muscle, servo
 from mjtorch.smooth.history import delayed_controls
 
@@ -20,7 +21,8 @@ def fwd_actuation(m: Model, d: Data) -> Data:
 
     Sets act_dot, actuator_force, qfrc_actuator, and counts `mjWARN_BADCTRL`. `force = gain * input + bias`, where the
     input is the activation of a stateful actuator and the clamped control of another; `mjtorch.smooth.servo` and
-    `mjtorch.smooth.motor` have the forces of those that are controlled otherwise.
+    `mjtorch.smooth.motor` have the forces of those that are controlled otherwise. On trees that sleep actuators have no
+    force, and activations the rates that they fell asleep with.
     """
     if not m.nout or m.opt.disabled(DisableBit.ACTUATION):
         zeros = {name: torch.zeros_like(getattr(d, name)) for name in ("act_dot", "actuator_force", "qfrc_actuator")}
@@ -28,8 +30,12 @@ def fwd_actuation(m: Model, d: Data) -> Data:
     ctrl, bad = controls(m, d)
     ctrl, slew = servo.slewed_controls(m, d, ctrl)
     act_dot = activation_rate(m, d, ctrl, slew)
+    for p in m.plan.sleep:
+        act_dot = torch.where(any_awake(m, d, p.act), act_dot, d.act_dot)
     d = d.replace(act_dot=act_dot)
     force = limited(m, d, actuator_force(m, d, ctrl, act_dot), act_dot)
+    for p in m.plan.sleep:
+        force = torch.where(any_awake(m, d, p.out), force, 0.0)
     mine = torch.arange(d.warning.shape[0], device=d.warning.device) == BADCTRL
     return d.replace(
         actuator_force=force,

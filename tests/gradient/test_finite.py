@@ -62,8 +62,9 @@ def at_limits(d: Data, m: Model) -> Data:
 
 def numbers(m: Model, d: Data) -> Values:
     """All that is differentiated: fields of the model, its options, inputs."""
-    apart = ("opt", "stat", "plan", "settings", "callbacks")
-    fields = [name for name in tree.tensor_fields(Model) if name not in apart]
+    fields = [
+        name for name in tree.tensor_fields(Model) if name not in ("opt", "stat", "plan", "settings", "callbacks")
+    ]
     options = [name for name in tree.tensor_fields(type(m.opt)) if name not in ("tolerance", "ls_tolerance")]
     return (
         {name: getattr(m, name) for name in fields},

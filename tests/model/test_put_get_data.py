@@ -7,7 +7,7 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from reference import FEATURES, GYM, MODELS, case, load, random_state
+from reference import COMPUTED, FEATURES, GYM, MODELS, case, load, random_state
 
 from mjtorch import tree
 from mjtorch.model import get_data, make_data, put_data, put_model
@@ -19,9 +19,9 @@ FIELDS = (
     "light_xdir subtree_com cdof cinert crb ten_length ten_J actuator_length actuator_moment moment_rownnz "
     "moment_colind M qLD qLDiagInv ten_velocity actuator_velocity cvel cdof_dot qfrc_bias qfrc_spring qfrc_damper "
     "qfrc_gravcomp qfrc_fluid qfrc_passive subtree_linvel subtree_angmom act_dot actuator_force qfrc_actuator "
-    "qfrc_smooth qacc_smooth qfrc_constraint qacc qfrc_inverse cacc cfrc_int cfrc_ext energy sensordata ncon ne nf nl "
-    "nefc efc_type efc_id efc_pos efc_margin efc_frictionloss efc_KBIP efc_D efc_R efc_vel efc_aref efc_b efc_force "
-    "efc_state"
+    "qfrc_smooth qacc_smooth qfrc_constraint qacc qfrc_inverse tree_asleep tree_awake body_awake cacc cfrc_int "
+    "cfrc_ext energy sensordata ncon ne nf nl nefc efc_type efc_id efc_pos efc_margin efc_frictionloss efc_KBIP efc_D "
+    "efc_R efc_vel efc_aref efc_b efc_force efc_state"
 )
 CONTACT = (
     "dist pos frame includemargin friction solref solreffriction solimp geom geom1 dim exclude efc_address mu flex"
@@ -106,7 +106,7 @@ def test_result_can_be_stepped_by_mujoco() -> None:
 
 @pytest.mark.parametrize("model", FEATURES + GYM)
 def test_state_alone(model: str) -> None:
-    """A fresh MjData is what make_data gives."""
+    """A fresh MjData is what make_data gives; with sleeping enabled C has computed what follows."""
     mj_model = load(model)
     m = put_model(mj_model, dtype=torch.float64)
     found, wanted = put_data(mj_model, mujoco.MjData(mj_model), model=m), make_data(m)
@@ -114,7 +114,7 @@ def test_state_alone(model: str) -> None:
         assert a.dtype == w.dtype, name
         assert a.shape == w.shape, name
         assert a.stride() == w.stride(), name
-        assert torch.equal(a, w), name
+        assert (m.plan.sleep and name.split(".")[0] in (*COMPUTED, "contact")) or torch.equal(a, w), name
 
 
 def test_contacts_without_a_slot_are_counted() -> None:

@@ -53,7 +53,6 @@ REFUSED = (
     ),
     refused("geom", 'adhesion="1" gap=".1"', "adhesion across a gap", 'geom "ball"'),
     refused("option", 'integrator="discrete"', "integrator: discrete", "option integrator"),
-    refused("flag", 'sleep="enable"', "solver: sleep", "flag sleep"),
     refused(
         "sections",
         '<extension><plugin plugin="mujoco.pid"><instance name="steady"/></plugin></extension>'
@@ -114,10 +113,10 @@ def test_refusal_names_feature_element_and_way_out(parts: dict[str, str], featur
 
 
 def test_all_refusals_come_in_one_error() -> None:
-    mj_model = build(geom='adhesion="1" gap=".1"', option='integrator="discrete"', flag='sleep="enable"')
+    mj_model = build(geom='adhesion="1" gap=".1"', option='integrator="discrete"')
     with pytest.raises(NotImplementedError) as error:
         put_model(mj_model)
-    assert len(str(error.value).splitlines()) == 4
+    assert len(str(error.value).splitlines()) == 3
 
 
 def test_elements_without_a_name_are_numbered_and_long_lists_cut() -> None:

@@ -18,9 +18,9 @@ from mjtorch.model import Data, DisableBit, Model, Solver
 def solve(m: Model, d: Data) -> Data:
     """Solve for `qacc`, `qfrc_constraint`, `efc_force` and `efc_state`; sets `efc_b` and `solver_niter` too.
 
-    The islands of C are not formed: all rows are solved together, which gives the same solution. Everything can be
-    differentiated, by the implicit function theorem: derivatives are those of the exact minimiser. Noslip iterations
-    change forces but have no derivatives of their own.
+    Islands (see `island`) are solved together, which gives the same solution. Everything can be differentiated, by the
+    implicit function theorem: derivatives are those of the exact minimiser. Noslip iterations change forces but have no
+    derivatives of their own.
     """
     if not d.efc_J.numel():
         return d.replace(

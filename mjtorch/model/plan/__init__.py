@@ -14,6 +14,7 @@ from mjtorch.model.plan import (
     constraint,
     history,
     integration,
+    island,
     kinematics,
     noslip,
     option,
@@ -22,6 +23,7 @@ from mjtorch.model.plan import (
     ray,
     sensor,
     servo,
+    sleep,
     solver,
     tendon,
     transmission,
@@ -31,6 +33,7 @@ from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.constraint import ConstraintPlan
 from mjtorch.model.plan.history import HistoryPlan
 from mjtorch.model.plan.integration import IntegrationPlan
+from mjtorch.model.plan.island import IslandPlan
 from mjtorch.model.plan.kinematics import KinematicsPlan
 from mjtorch.model.plan.noslip import NoslipPlan
 from mjtorch.model.plan.option import OptionPlan
@@ -39,6 +42,7 @@ from mjtorch.model.plan.plastic import PlasticPlan
 from mjtorch.model.plan.ray import RayPlan
 from mjtorch.model.plan.sensor import SensorPlan
 from mjtorch.model.plan.servo import MotorPlan, ServoPlan
+from mjtorch.model.plan.sleep import SleepPlan
 from mjtorch.model.plan.solver import SolverPlan
 from mjtorch.model.plan.tendon import TendonPlan
 from mjtorch.model.plan.tensors import Tensors
@@ -61,6 +65,8 @@ class Plan(tree.Tree):
     integration: IntegrationPlan
     collision: CollisionPlan
     constraint: ConstraintPlan
+    island: IslandPlan
+    sleep: tuple[SleepPlan, ...]
     solver: SolverPlan
     noslip: NoslipPlan
     sensor: SensorPlan
@@ -90,6 +96,8 @@ def build(
         integration=integration.build(mj_model, make, masks),
         collision=collisions,
         constraint=constraints,
+        island=island.build(mj_model, make, constraints),
+        sleep=sleep.build(mj_model, make, constraints),
         solver=solver.build(mj_model, make, constraints, collisions),
         noslip=noslip.build(mj_model, make, constraints),
         sensor=sensor.build(mj_model, make, collisions, constraints),

@@ -190,7 +190,8 @@ def states(mj_model: mujoco.MjModel) -> Iterator[Moment]:
     model = copy.copy(mj_model)
     # What is measured or reported is of no use here.
     model.opt.disableflags |= DisableBit.SENSOR
-    model.opt.enableflags &= ~(EnableBit.ENERGY | EnableBit.FWDINV)
+    # What sleeps has no contacts, until it wakes.
+    model.opt.enableflags &= ~(EnableBit.ENERGY | EnableBit.FWDINV | EnableBit.SLEEP)
     starts = [None, *range(min(model.nkey, EPISODES))]
     episodes = max(EPISODES, len(starts))
     for episode in range(episodes):

@@ -4,7 +4,7 @@ import mujoco
 import numpy as np
 
 from mjtorch import tree
-from mjtorch.model.option import DisableBit, Solver
+from mjtorch.model.option import DisableBit, EnableBit, Solver
 
 # What these switch off has no place in plans made without it; it can be switched off later, but not on.
 ONLY_OFF = (
@@ -26,6 +26,7 @@ class OptionPlan(tree.Tree):
     disableflags: of those, the flags in `ONLY_OFF` and `FIXED`
     sweeps: `iterations` if the solver is PGS, which needs random numbers for them, else 0
     noslip, sdf: whether there are iterations of the noslip solver, and of contacts of signed distance fields
+    sleep: whether trees may sleep
     delayed: whether sensors have delays that RK4 does not support
     """
 
@@ -34,6 +35,7 @@ class OptionPlan(tree.Tree):
     sweeps: int = tree.field(static=True)
     noslip: bool = tree.field(static=True)
     sdf: bool = tree.field(static=True)
+    sleep: bool = tree.field(static=True)
     delayed: bool = tree.field(static=True)
 
 
@@ -55,5 +57,6 @@ def build(mj_model: mujoco.MjModel) -> OptionPlan:
         sweeps=int(opt.iterations) if int(opt.solver) == Solver.PGS else 0,
         noslip=opt.noslip_iterations > 0,
         sdf=opt.sdf_iterations > 0,
+        sleep=bool(opt.enableflags & EnableBit.SLEEP),
         delayed=bool(late_sensors(mj_model).any()),
     )

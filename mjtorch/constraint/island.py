@@ -1,0 +1,151 @@
+"""Islands: groups of kinematic trees that constraints join (mj_island)."""
+
+import torch
+from torch import Tensor
+
+from mjtorch import tree
+from mjtorch.control_flow import while_loop
+from mjtorch.model import Data, DisableBit, Model
+
+
+@tree.dataclass(kw_only=True)
+class Islands(tree.Tree):
+    """What constraints join, as integers; all names are MuJoCo's. There are at most as many islands as trees.
+
+    An island is a group of kinematic trees that active constraint rows join. They are numbered by their first trees.
+    The numbers of islands that are not there are zero. With the flag `island` disabled there are none.
+
+    nisland () islands, nidof () dofs in them
+    Trees
+        tree_island (ntree,) the island of each tree, -1: none; map_itree2tree (ntree,) the trees, island by island,
+        then those in none
+        island_ntree, island_itreeadr (ntree,) how many trees an island has, and the first in `map_itree2tree`
+    Dofs
+        dof_island (nv,) the island of each, -1: none; map_idof2dof (nv,) the dofs, island by island, then those in
+        none; map_dof2idof (nv,) where each dof is there
+        island_nv, island_idofadr (ntree,) how many dofs an island has, and the first in `map_idof2dof`
+        island_dofadr (ntree,) the first dof of each
+    Rows, those of `Data`
+        efc_island (nefc,) the island of each row, -1: not active; map_iefc2efc (nefc,) the rows, island by island, then
+        those not active; map_efc2iefc (nefc,) where each row is there
+        island_ne, island_nf, island_nefc, island_iefcadr (ntree,) how many rows an island has, equalities, friction and
+        all, and the first in `map_iefc2efc`
+    """
+
+    nisland: Tensor
+    nidof: Tensor
+    tree_island: Tensor
+    map_itree2tree: Tensor
+    island_ntree: Tensor
+    island_itreeadr: Tensor
+    dof_island: Tensor
+    map_dof2idof: Tensor
+    map_idof2dof: Tensor
+    island_nv: Tensor
+    island_idofadr: Tensor
+    island_dofadr: Tensor
+    efc_island: Tensor
+    map_efc2iefc: Tensor
+    map_iefc2efc: Tensor
+    island_ne: Tensor
+    island_nf: Tensor
+    island_nefc: Tensor
+    island_iefcadr: Tensor
+
+
+def island(m: Model, d: Data) -> Islands:
+    """The islands of the active constraint rows (mj_island); needs `make_constraint`, so `forward` or `step`."""
+    p, c = m.plan.island, m.plan.constraint
+    first = components(m, d)
+    there = first >= 0
+    roots = there & (first == _count(m.ntree, first))
+    tree_island = torch.where(there, (roots.cumsum(0) - 1)[first.clamp(min=0)], -1)
+    nisland = roots.sum()
+    island_ntree, island_itreeadr, map_itree2tree, _ = _grouped(m, tree_island)
+
+    dof_island = tree_island[p.dof_tree]
+    island_nv, island_idofadr, map_idof2dof, map_dof2idof = _grouped(m, dof_island)
+    there = _count(m.ntree, first) < nisland
+    island_dofadr = torch.where(there, map_idof2dof[torch.where(there, island_idofadr, 0)], 0)
+
+    row_tree = torch.cat([p.row_tree, _contact_trees(m, d).amax(0)[p.row_slot]])
+    efc_island = torch.where(d.efc_D != 0, tree_island[row_tree.clamp(min=0)], -1)
+    island_nefc, island_iefcadr, map_iefc2efc, map_efc2iefc = _grouped(m, efc_island)
+    return Islands(
+        nisland=nisland,
+        nidof=island_nv.sum(),
+        tree_island=tree_island,
+        map_itree2tree=map_itree2tree,
+        island_ntree=island_ntree,
+        island_itreeadr=island_itreeadr,
+        dof_island=dof_island,
+        map_dof2idof=map_dof2idof,
+        map_idof2dof=map_idof2dof,
+        island_nv=island_nv,
+        island_idofadr=island_idofadr,
+        island_dofadr=island_dofadr,
+        efc_island=efc_island,
+        map_efc2iefc=map_efc2iefc,
+        map_iefc2efc=map_iefc2efc,
+        island_ne=_sizes(m, efc_island[: c.ne]),
+        island_nf=_sizes(m, efc_island[c.ne : c.ne + c.nf]),
+        island_nefc=island_nefc,
+        island_iefcadr=island_iefcadr,
+    )
+
+
+def components(m: Model, d: Data) -> Tensor:
+    """The first tree (ntree,) of the island that each tree is in; -1: in none, no active row touches it.
+
+    Each tree starts with its own number; edges hand on the lower one of their two, and each takes that of the tree its
+    number is of, until all edges agree.
+    """
+    nowhere = torch.full((m.ntree,), -1, device=d.efc_D.device)
+    if not m.plan.constraint.nefc or m.opt.disabled(DisableBit.ISLAND):
+        return nowhere
+    p, number = m.plan.island, _count(m.ntree, nowhere)
+    active = d.efc_D[p.row] != 0
+    ends = torch.cat([p.trees.mT, _contact_trees(m, d)], dim=1)
+    # An end without a tree is where the other end is; slots that are empty have none at all.
+    ends = torch.where(ends < 0, ends.flip(0), ends).clamp(min=0)
+    both = ends.flatten()
+
+    def apart(label: Tensor) -> Tensor:
+        one, two = label[ends]
+        return (active & (one != two)).any()
+
+    def lower(label: Tensor) -> Tensor:
+        least = torch.where(active, label[ends].amin(0), m.ntree)
+        label = label.scatter_reduce(0, both, least.repeat(2), "amin")
+        return label[label]
+
+    label = while_loop(apart, lower, number)
+    touched = torch.zeros_like(number).scatter_reduce(0, both, active.to(number.dtype).repeat(2), "amax")
+    return torch.where(touched > 0, label, -1)
+
+
+def _contact_trees(m: Model, d: Data) -> Tensor:
+    """(2, ncon) the trees of the geoms of each contact, -1: none."""
+    geom = d.contact.geom[: len(m.plan.constraint.contact.slot_rows)]
+    return torch.where(geom < 0, -1, m.plan.island.geom_tree[geom.clamp(min=0)]).mT
+
+
+def _count(n: int, like: Tensor) -> Tensor:
+    """0, 1, ... (n,)."""
+    return torch.arange(n, device=like.device)
+
+
+def _sizes(m: Model, of: Tensor) -> Tensor:
+    """How many (ntree,) things, each `of` (n,) an island or -1, there are in each island."""
+    return _count(m.ntree, of).new_zeros(m.ntree + 1).index_add(0, of + 1, torch.ones_like(of))[1:]
+
+
+def _grouped(m: Model, of: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of things, each `of` (n,) an island or -1: how many there are in each (ntree,), and the number of the first.
+
+    Then the things in the order of their islands, those in none last, (n,), and where each of them is (n,).
+    """
+    size = _sizes(m, of)
+    order = torch.where(of < 0, m.ntree, of).sort(stable=True).indices
+    start = torch.where(size > 0, size.cumsum(0) - size, 0)
+    return size, start, order, torch.zeros_like(order).scatter(0, order, _count(len(of), of))
