@@ -186,8 +186,9 @@ def _while_operator(cond: FlatFunction, body: FlatFunction, n: int, operands: Se
     recorder = context.recorder()
     if recorder is not None:
         return list(recorder.while_loop(lambda *x: test(*x)[0], _own_memory(body), start, tuple(captured)))
-    loop = torch.ops.higher_order.while_loop
-    return list(loop(lambda *x: test(*x)[0], _own_memory(body), start, tuple(_apart(captured))))
+    apart = tuple(_apart(captured))
+    fns = (context.as_graph(fn, (*start, *apart)) for fn in (lambda *x: test(*x)[0], _own_memory(body)))
+    return list(torch.ops.higher_order.while_loop(*fns, start, apart))
 
 
 def _contiguous(values: Sequence[Tensor]) -> list[Tensor]:
@@ -254,4 +255,5 @@ def _cond_operator(
     recorder = context.recorder()
     if recorder is not None:
         return list(recorder.cond(pred, *branches, tuple(operands)))
-    return list(torch.ops.higher_order.cond(pred, *branches, tuple(_apart(operands))))
+    apart = tuple(_apart(operands))
+    return list(torch.ops.higher_order.cond(pred, *(context.as_graph(fn, apart) for fn in branches), apart))
