@@ -258,6 +258,19 @@ def unrecorded() -> contextlib.AbstractContextManager[Any]:
     return disable_proxy_modes_tracing() if mode is None else mode.paused()
 
 
+@contextlib.contextmanager
+def no_grad() -> Iterator[None]:
+    """`torch.no_grad()` that leaves no trace either: `torch.export` would record it, and fails at loops in loops."""
+    was = torch.is_grad_enabled()
+    with torch._C.DisableTorchFunction():
+        torch._C._set_grad_enabled(False)
+    try:
+        yield
+    finally:
+        with torch._C.DisableTorchFunction():
+            torch._C._set_grad_enabled(was)
+
+
 def imagined() -> contextlib.AbstractContextManager[Any]:
     """Operations inside compute shapes and dtypes only."""
     from torch.fx.experimental.symbolic_shapes import ShapeEnv  # here, because it takes long and is seldom needed

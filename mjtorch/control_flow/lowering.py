@@ -92,7 +92,7 @@ def unrolled(step: FlatFunction, carry: Sequence[Tensor], xs: Sequence[Tensor]) 
         rows.append(out[m:])
     if rows:
         return [*carry, *(torch.stack(column) for column in zip(*rows, strict=True))]
-    with context.unrecorded(), torch.no_grad():
+    with context.unrecorded(), context.no_grad():
         example = step(*carry, *(x.new_zeros(x.shape[1:]) for x in xs))
     return [*carry, *(torch.zeros((0, *y.shape), dtype=y.dtype, device=y.device) for y in example[m:])]
 
@@ -155,7 +155,7 @@ def _spread_carry(
 ) -> tuple[list[Tensor], list[int | None]]:
     """Give a world axis to those of the first `n` values that differ between worlds after some trip: a fixed point."""
     before, dims = dims, list(dims)
-    with context.unrecorded(), torch.no_grad():
+    with context.unrecorded(), context.no_grad():
         while None in dims[:n]:
             after = dims_after_trip(vmap.spread(values, before, dims), dims)
             new = [0 if 0 in (old, dim) else None for old, dim in zip(dims[:n], after, strict=True)]
@@ -224,7 +224,7 @@ def _scan_operator(step: FlatFunction, m: int, k: int, operands: Sequence[Tensor
             raise RuntimeError(f"a loop of {length} trips (more than {BACKWARD_LIMIT}) {_IN_BACKWARD}")
         captured = operands[m + k :]
         return unrolled(lambda *args: step(*args, *captured), operands[:m], operands[m : m + k])
-    with context.unrecorded(), torch.no_grad():
+    with context.unrecorded(), context.no_grad():
         example = step(*_first_trip(m, k, operands))
     ys = [torch.zeros((length, *y.shape), dtype=y.dtype, device=y.device) for y in example[m:]]
     if not context.is_recording():
