@@ -110,7 +110,7 @@ class Conversion:
 
     def __init__(self, fns: Sequence[Callable[..., Any]], given: Sequence[Tensor]) -> None:
         self._around = _substitute_around()
-        with context.unrecorded(), torch.no_grad():
+        with context.unrecorded(), context.no_grad():
             mode, self.results = _discover(fns, given)
             captured = mode.captured
             if mode.transformed:  # what a transform inside of a function made is not captured: a new object each time

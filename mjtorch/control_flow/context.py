@@ -15,6 +15,8 @@ from torch import Tensor
 from torch._C import _functorch
 from torch._functorch.pyfunctorch import JvpInterpreter, VmapInterpreter, retrieve_all_functorch_interpreters
 from torch._functorch.vmap import restore_vmap
+from torch._guards import TracingContext
+from torch._higher_order_ops.utils import materialize_as_graph
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode
@@ -159,8 +161,26 @@ def is_constant(x: Tensor) -> bool:
 
     Inductor cannot have constants among the operands of a loop or branch, but copies of them in its body.
     """
-    compiling, x = torch._C._get_dispatch_mode(_MODES.FUNCTIONAL) is not None, alive(x)
-    return compiling and not level_of(x) and not isinstance(x, FakeTensor | FunctionalTensor)
+    x = alive(x)
+    return is_compiling() and not level_of(x) and not isinstance(x, FakeTensor | FunctionalTensor)
+
+
+def is_compiling() -> bool:
+    """Whether `torch.compile` traces, be it a function or, apart from the one around it, a body or branch."""
+    if torch._C._get_dispatch_mode(_MODES.FUNCTIONAL) is not None:
+        return True
+    return get_proxy_mode() is not None and TracingContext.try_get() is not None
+
+
+def as_graph(fn: Callable[..., Any], operands: Sequence[Tensor]) -> Callable[..., Any]:
+    """`fn`, a body or branch that captures nothing, as an operator of PyTorch is to be given it.
+
+    Functionalization, which `torch.compile` always does, looks at it three times, and in it so often at each that nests
+    in it. As a graph its Python runs once, and the loops in it are graphs already.
+    """
+    if torch._C._get_dispatch_mode(_MODES.FUNCTIONAL) is None:
+        return fn
+    return materialize_as_graph(fn, tuple(operands))
 
 
 def is_int(x: Any) -> TypeGuard[Int]:
@@ -227,14 +247,28 @@ def in_compiled_backward() -> bool:
 
 def in_compiled_training(values: Sequence[Tensor]) -> bool:
     """Whether `torch.compile` records a forward pass on `values` for such a backward pass."""
-    compiling = torch._C._get_dispatch_mode(_MODES.FUNCTIONAL) is not None and torch._functorch.config.donated_buffer
-    return compiling and torch.is_grad_enabled() and any(unwrap(x).requires_grad for x in values)
+    if not (is_compiling() and torch._functorch.config.donated_buffer):
+        return False
+    return torch.is_grad_enabled() and any(unwrap(x).requires_grad for x in values)
 
 
 def unrecorded() -> contextlib.AbstractContextManager[Any]:
     """Operations inside leave no trace in the graph being recorded."""
     mode = recorder()
     return disable_proxy_modes_tracing() if mode is None else mode.paused()
+
+
+@contextlib.contextmanager
+def no_grad() -> Iterator[None]:
+    """`torch.no_grad()` that leaves no trace either: `torch.export` would record it, and fails at loops in loops."""
+    was = torch.is_grad_enabled()
+    with torch._C.DisableTorchFunction():
+        torch._C._set_grad_enabled(False)
+    try:
+        yield
+    finally:
+        with torch._C.DisableTorchFunction():
+            torch._C._set_grad_enabled(was)
 
 
 def imagined() -> contextlib.AbstractContextManager[Any]:

@@ -92,7 +92,7 @@ def unrolled(step: FlatFunction, carry: Sequence[Tensor], xs: Sequence[Tensor]) 
         rows.append(out[m:])
     if rows:
         return [*carry, *(torch.stack(column) for column in zip(*rows, strict=True))]
-    with context.unrecorded(), torch.no_grad():
+    with context.unrecorded(), context.no_grad():
         example = step(*carry, *(x.new_zeros(x.shape[1:]) for x in xs))
     return [*carry, *(torch.zeros((0, *y.shape), dtype=y.dtype, device=y.device) for y in example[m:])]
 
@@ -155,7 +155,7 @@ def _spread_carry(
 ) -> tuple[list[Tensor], list[int | None]]:
     """Give a world axis to those of the first `n` values that differ between worlds after some trip: a fixed point."""
     before, dims = dims, list(dims)
-    with context.unrecorded(), torch.no_grad():
+    with context.unrecorded(), context.no_grad():
         while None in dims[:n]:
             after = dims_after_trip(vmap.spread(values, before, dims), dims)
             new = [0 if 0 in (old, dim) else None for old, dim in zip(dims[:n], after, strict=True)]
@@ -186,8 +186,9 @@ def _while_operator(cond: FlatFunction, body: FlatFunction, n: int, operands: Se
     recorder = context.recorder()
     if recorder is not None:
         return list(recorder.while_loop(lambda *x: test(*x)[0], _own_memory(body), start, tuple(captured)))
-    loop = torch.ops.higher_order.while_loop
-    return list(loop(lambda *x: test(*x)[0], _own_memory(body), start, tuple(_apart(captured))))
+    apart = tuple(_apart(captured))
+    fns = (context.as_graph(fn, (*start, *apart)) for fn in (lambda *x: test(*x)[0], _own_memory(body)))
+    return list(torch.ops.higher_order.while_loop(*fns, start, apart))
 
 
 def _contiguous(values: Sequence[Tensor]) -> list[Tensor]:
@@ -223,7 +224,7 @@ def _scan_operator(step: FlatFunction, m: int, k: int, operands: Sequence[Tensor
             raise RuntimeError(f"a loop of {length} trips (more than {BACKWARD_LIMIT}) {_IN_BACKWARD}")
         captured = operands[m + k :]
         return unrolled(lambda *args: step(*args, *captured), operands[:m], operands[m : m + k])
-    with context.unrecorded(), torch.no_grad():
+    with context.unrecorded(), context.no_grad():
         example = step(*_first_trip(m, k, operands))
     ys = [torch.zeros((length, *y.shape), dtype=y.dtype, device=y.device) for y in example[m:]]
     if not context.is_recording():
@@ -254,4 +255,5 @@ def _cond_operator(
     recorder = context.recorder()
     if recorder is not None:
         return list(recorder.cond(pred, *branches, tuple(operands)))
-    return list(torch.ops.higher_order.cond(pred, *branches, tuple(_apart(operands))))
+    apart = tuple(_apart(operands))
+    return list(torch.ops.higher_order.cond(pred, *(context.as_graph(fn, apart) for fn in branches), apart))

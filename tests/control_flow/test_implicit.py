@@ -1,7 +1,7 @@
 """A loop in a `torch.autograd.Function` whose backward pass is an implicit derivative: how the solvers use it."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -110,6 +110,52 @@ def test_loop_in_a_rollout(problems: tuple[Tensor, Tensor]) -> None:
     want = each(backward(rollout))(*problems)
     for fn in (vmap(gradients(rollout)), traced(vmap(gradients(rollout))), backward(vmap(rollout))):
         assert_same(fn(*problems), want)
+
+
+class Root(torch.autograd.Function):
+    """`x` with `x + 0.1 x^3 = a`, by a loop in a loop; its derivative, `1 / (1 + 0.3 x^2)`, by a loop as well."""
+
+    generate_vmap_rule = True
+    calls: ClassVar[list[str]] = []
+
+    @staticmethod
+    def forward(a: Tensor) -> Tensor:
+        def halves(t: Tensor) -> Tensor:
+            Root.calls.append("innermost")
+            return t / 2
+
+        def newton(x: Tensor) -> Tensor:
+            step = (x + 0.1 * x**3 - a) / (1 + 0.3 * x**2)
+            return x - cf.while_loop(lambda t: ((t * step).abs() > 2).any(), halves, torch.ones_like(a)) * step
+
+        return cf.while_loop(lambda x: ((x + 0.1 * x**3 - a).abs() > 1e-9).any(), newton, torch.zeros_like(a))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return cf.fori_loop(0, 80, lambda i, y: (g + (1 - 0.3 * x**2) * y) / 2, torch.zeros_like(g))  # its fixed point
+
+
+def test_loops_around_a_derivative_that_loops() -> None:
+    """Under `torch.compile` what is innermost runs in Python a few times more with each loop around it, not fold."""
+
+    def nested(x: Tensor, depth: int) -> Tensor:
+        if not depth:
+            return Root.apply(x).cos()
+        return cf.scan(lambda y, i: (nested(y, depth - 1) * i, None), x, torch.tensor([1.0, 0.9]), unroll=False)[0]
+
+    x, calls = torch.linspace(-1, 2, 8).reshape(4, 2).double(), []
+    for depth in (1, 3):
+        slope = grad(lambda x, depth=depth: nested(x, depth).sum())
+        Root.calls.clear()
+        found = compiled(vmap(nonstrict(slope)), "aot_eager")(x)
+        calls.append(len(Root.calls))
+        assert_same(found, each(backward(lambda x, depth=depth: nested(x, depth)))(x))
+    assert calls[1] < 3 * calls[0]
 
 
 @pytest.mark.slow
