@@ -62,9 +62,9 @@ class Cheetah(Mover):
     reads: ClassVar[tuple[str, ...]] = ("sensordata",)
 
     def start(self, key: Tensor) -> Data:
-        """At rest after falling."""
-        fallen = super().start(key)
-        settled = self.replace(frame_skip=SETTLE).simulate(fallen, torch.zeros_like(fallen.ctrl))
+        """At rest after falling, on its feet."""
+        begun = self.rest.replace(qpos=random_joints(self.m, key, turned=False))
+        settled = self.replace(frame_skip=SETTLE).simulate(begun, torch.zeros_like(begun.ctrl))
         return settled.replace(time=torch.zeros_like(settled.time))
 
     def observe(self, d: Data) -> Tensor:

@@ -124,12 +124,15 @@ def small_control(ctrl: Tensor) -> Tensor:
     return (4 + tolerance(ctrl, margin=1, value_at_margin=0, sigmoid="quadratic").mean()) / 5
 
 
-def random_joints(m: Model, key: Tensor) -> Tensor:
-    """Positions (nq,), with joints anywhere in their ranges, hinges without range and free bodies turned anyhow."""
+def random_joints(m: Model, key: Tensor, *, turned: bool = True) -> Tensor:
+    """Positions (nq,), with joints anywhere in their ranges, hinges without range and free bodies turned anyhow.
+
+    turned: whether such hinges are, static.
+    """
     hinge_or_slide = (JointType.HINGE, JointType.SLIDE)
     single = [i for i, kind in enumerate(m.jnt_type) if kind in hinge_or_slide]
     limited = [i for i in single if m.jnt_limited[i]]
-    turning = [i for i in single if not m.jnt_limited[i] and m.jnt_type[i] == JointType.HINGE]
+    turning = [i for i in single if turned and not m.jnt_limited[i] and m.jnt_type[i] == JointType.HINGE]
     free = [i for i, kind in enumerate(m.jnt_type) if kind == JointType.FREE]
     if any(kind == JointType.BALL for kind in m.jnt_type):
         raise NotImplementedError("random_joints: no model of the suite that it is for has ball joints")
