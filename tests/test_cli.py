@@ -23,9 +23,10 @@ FREE_BALL = """
 UNSUPPORTED = """
 <mujoco>
   <worldbody>
-    <body><joint type="slide"/><geom type="sphere" size="0.1"/><site name="site"/></body>
+    <body><joint name="slide" type="slide"/><geom type="sphere" size="0.1"/></body>
   </worldbody>
-  <actuator><general name="string" site="site" dyntype="user"/></actuator>
+  <extension><plugin plugin="mujoco.pid"><instance name="steady"/></plugin></extension>
+  <actuator><plugin name="string" joint="slide" plugin="mujoco.pid" instance="steady"/></actuator>
 </mujoco>
 """
 

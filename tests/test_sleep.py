@@ -42,7 +42,8 @@ EVENTS: dict[str, Callable[[mujoco.MjModel], list[Event]]] = {
     "contact": lambda m: [Event("qvel", dof(m, "roller"), [4.0, 0, 0, 0, 40.0, 0])],
     "velocity": lambda m: [Event("qvel", dof(m, "upper") + 5, [2.0])],
     "tiny velocity": lambda m: [Event("qvel", dof(m, "upper"), [1e-9])],
-    "position": lambda m: [Event("qpos", place(m, "upper") + 2, [0.5])],
+    # Not so low that it lands flat, where the last bit decides on how many points.
+    "position": lambda m: [Event("qpos", place(m, "upper") + 2, [0.8])],
     "force": lambda m: [Event("qfrc_applied", dof(m, "second"), [0.01, 0.02, 0])],
     "wrench": lambda m: [Event("xfrc_applied", 6 * m.body("lower").id, [0, 0, 30.0, 0, 0, 0])],
     "tendon": lambda m: [Event("qvel", dof(m, "right"), [2.0])],

@@ -25,6 +25,7 @@ OURS = {
     "Model.opt": "the fields of `Option`, below",
     "Model.stat": "`meaninertia` (): the mean diagonal inertia at `qpos0`",
     "Data.contact": "slots of contacts; the fields of `Contact`, below",
+    "Data.qpos_asleep": "`qpos` as the last step left it: what differs from it wakes",
     "Data.qLD": "dense, lower, with M = qLD^T qLD",
     "Data.warning": "how often each mjtWarning was raised",
     "Data.solver_niter": "iterations of the last solve",

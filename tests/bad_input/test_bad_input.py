@@ -38,6 +38,10 @@ SCENE = """
 </mujoco>
 """
 SLIDER = '<mujoco><worldbody><body><joint name="j" type="slide"/><geom size=".1"/></body></worldbody>{}</mujoco>'
+PID = (
+    '<extension><plugin plugin="mujoco.pid"><instance name="steady"/></plugin></extension>'
+    '<actuator><plugin joint="j" plugin="mujoco.pid" instance="steady"/></actuator>'
+)
 FILES = {
     "broken.xml": "<mujoco>\n<worldbody>",
     "broken.mjb": "<mujoco>\n<worldbody>",
@@ -45,7 +49,7 @@ FILES = {
     "nan.xml": SLIDER.replace('".1"', '"nan"'),
     "include.xml": '<mujoco><include file="nowhere.xml"/></mujoco>',
     "mesh.xml": '<mujoco><asset><mesh name="a" file="nowhere.obj"/></asset></mujoco>',
-    "user.xml": SLIDER.format('<actuator><general joint="j" dyntype="user"/></actuator>'),
+    "plugin.xml": SLIDER.format(PID),
     "file": "",
 }
 ENTRY = re.compile(r"(?P<given>\S.*)\n(?P<says>(?: {4}.*\n)+)")
