@@ -16,6 +16,7 @@ class Islands(tree.Tree):
     The numbers of islands that are not there are zero. With the flag `island` disabled there are none.
 
     nisland () islands, nidof () dofs in them
+
     Trees
         tree_island (ntree,) the island of each tree, -1: none; map_itree2tree (ntree,) the trees, island by island,
         then those in none
