@@ -79,6 +79,16 @@ def test_climbing_ends_at_the_furthest_vertex(name, dtype, built, monkeypatch):
     assert short.max() < 1e-6 * (vert.amax(0) - vert.amin(0)).max()
 
 
+def test_climbing_ends_where_every_neighbour_is_further_out(monkeypatch):
+    """As rounding may have it of a few that are as far out as each other."""
+    monkeypatch.setattr(support, "while_loop", bounded)
+    table, _ = hulls(HULLS["60"], torch.float32)
+    table = table.replace(edge=torch.ones_like(table.edge))
+    direction = torch.nn.functional.normalize(torch.ones(2, 3), dim=-1)
+    vertex = hull_support(table, torch.zeros(2, dtype=torch.long), direction)
+    assert ((vertex >= 0) & (vertex < len(table.vert))).all()
+
+
 def test_cells_of_a_cube_are_where_directions_point_at():
     side = 6
     directions = torch.tensor(cells(side))
