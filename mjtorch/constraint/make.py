@@ -50,7 +50,7 @@ def make_constraint(m: Model, d: Data) -> Data:
     rows = table[p.element]
     imp, diag = rows[:, 2], rows[:, 6]
     if m.opt.enabled(EnableBit.DIAGEXACT):
-        diag = exact_diagonal(m, d, J)
+        diag = exact_diagonal(m, d, J, diag)
     R = ((1 - imp) / imp * diag).clamp(min=MIN_VALUE)
     if p.has_rigid_body and R.dtype == torch.float32:
         R = resolved(m, d, J, R)
@@ -128,11 +128,17 @@ def resolved(m: Model, d: Data, J: Tensor, R: Tensor) -> Tensor:
     return torch.where((least == 0) & (R < HARDNESS), 1.0, R)
 
 
-def exact_diagonal(m: Model, d: Data, J: Tensor) -> Tensor:
-    """Diagonal (nefc,) of `J M^-1 J^T`; the rows of a contact have that of its first row (mj_makeY)."""
+def exact_diagonal(m: Model, d: Data, J: Tensor, approximate: Tensor) -> Tensor:
+    """Diagonal (nefc,) of `J M^-1 J^T`; the rows of a contact have that of its first row (mj_makeY).
+
+    approximate: (nefc,) the diagonal by inverse weights. Of a row that nothing can change, such as a weld of what moves
+    as one, single precision leaves a J of rounding errors; nothing below that part of `approximate` is resolved.
+    """
     p = m.plan.constraint
     half = ltl_half_solve(d.qLD, J.mT)
     diag = (half * half).sum(0)
+    if diag.dtype == torch.float32:
+        diag = torch.maximum(diag, torch.finfo(diag.dtype).eps * approximate)
     if p.nc:
         diag = torch.cat([diag[: -p.nc], diag[-p.nc :][p.contact.first]])
     return diag
