@@ -420,6 +420,9 @@ def test_sine_and_cosine_over_a_large_range(dtype: torch.dtype, tolerance: float
 # --- all of them ------------------------------------------------------------------------------------------------------
 
 
+NOT_ALWAYS_TRACED = {"_linalg_check_errors"}  # PyTorch 2.11 factorises without
+
+
 def test_every_rule_is_exercised(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each family once, in the interpreter. A rule that no test lowers with is dead, or untested."""
     used: set[str] = set()
@@ -437,4 +440,4 @@ def test_every_rule_is_exercised(monkeypatch: pytest.MonkeyPatch) -> None:
     for f in cases.scalars().values():
         derivatives = {"grad": torch.func.grad(f), "jvp": lambda x, f=f: torch.func.jvp(f, (x,), (x.T.clone(),))}
         check(derivatives, s.tensor((4, 4)))
-    assert not sorted(set(RULES) - used)
+    assert set(RULES) - used <= NOT_ALWAYS_TRACED

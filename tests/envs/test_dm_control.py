@@ -6,14 +6,15 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from dm_control import suite as theirs
-from dm_control.mujoco.wrapper.mjbindings import sizes
 from torch import Tensor
 
 import mjtorch
 from mjtorch import envs, jit, random
 from mjtorch.envs.dm_control.suite import SIGMOIDS, tolerance
 from mjtorch.envs.dm_control.table import TASKS, load
+
+theirs = pytest.importorskip("dm_control.suite", reason="noxfile.py says how to install dm_control on Python 3.13")
+sizes = pytest.importorskip("dm_control.mujoco.wrapper.mjbindings").sizes
 
 DOUBLE = torch.float64
 STEPS, SEEDS = 100, (0, 1, 2)
