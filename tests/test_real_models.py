@@ -84,8 +84,10 @@ VERDICTS: dict[str, str | tuple[str, ...]] = {
     "gym/walker2d": MATCHES,
     "gym/walker2d_v5": MATCHES,
 }
-SUITE = Path(importlib.util.find_spec("dm_control").submodule_search_locations[0]) / "suite"
-FOLDERS = {"dm_control": SUITE, "gym": GYM_ASSETS}
+FOLDERS = {"gym": GYM_ASSETS}
+if suite := importlib.util.find_spec("dm_control"):  # noxfile.py says how to install it on Python 3.13
+    FOLDERS["dm_control"] = Path(suite.submodule_search_locations[0]) / "suite"
+VERDICTS = {name: verdict for name, verdict in VERDICTS.items() if name.split("/")[0] in FOLDERS}
 STEPS = 3
 # How close. Where shapes without a formula touch, both engines stop searching at a tolerance.
 CLOSE = 1e-7
@@ -233,7 +235,7 @@ ACCEPTED = [name for name, verdict in VERDICTS.items() if verdict == MATCHES]
 
 def test_table_lists_every_model() -> None:
     files = {f"{folder}/{path.stem}" for folder, where in FOLDERS.items() for path in where.glob("*.xml")}
-    assert set(VERDICTS) == files | set(TASKS)
+    assert set(VERDICTS) == files | {name for name in TASKS if name.split("/")[0] in FOLDERS}
 
 
 @pytest.mark.parametrize("name", VERDICTS)
