@@ -24,6 +24,7 @@ from mjtorch.compiler.passes.outline import outline, outline_for_warps
 from mjtorch.compiler.passes.parallelize import mergeable, parallelize
 from mjtorch.compiler.passes.scalarize import scalarize, scalarize_copies
 from mjtorch.compiler.passes.shrink import shrink_arrays
+from mjtorch.compiler.passes.transpose import transpose
 from mjtorch.compiler.passes.warp_memory import hold_in_registers, plan_warp_memory
 from mjtorch.compiler.passes.zero_terms import skip_zero_terms
 from mjtorch.compiler.targets.cpu.pipeline import CPU
@@ -169,6 +170,32 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
             out0[k] = s0[3*k]
         """,
         None,
+    ),
+    "a matrix of results, whose lanes write what lies side by side": (
+        partial(fuse_loops, allowed=mergeable),
+        """
+        scratch s0: f64[16]
+        scratch s1: f64[16]
+        body:
+          for i in 0..16:
+            s0[i] = sin(in0[i])
+          for i in 0..16:
+            s1[i] = s0[i]
+          for j in 0..16:
+            for k in 0..1:
+              out0[j+k] = s1[j+k]
+        """,
+        """
+        scratch s0: f64[16]
+        scratch s1: f64[16]
+        body:
+          for i in 0..16:
+            s0[i] = sin(in0[i])
+            s1[i] = s0[i]
+          for j in 0..16:
+            for k in 0..1:
+              out0[j+k] = s1[j+k]
+        """,
     ),
     "an array of one iteration": (
         contract_arrays,
@@ -516,6 +543,43 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
             s0[i+1] = exp(add(s0[i], in0[i]))
           parallel for j in 0..16:
             out0[j] = s0[j]
+        """,
+        None,
+    ),
+    "lanes that reach for rows of a matrix": (
+        partial(transpose, width=32),
+        """
+        scratch s0: f64[96]
+        body:
+          parallel for i in 0..16, j in 0..6:
+            s0[6*i+j] = sin(in0[i])
+          parallel for i in 0..16:
+            var t = 0.0
+            for j in 0..6:
+              t = add(t, mul(s0[6*i+j], s0[-1*j+95]))
+            out0[i] = add(t, s0[[0,7,14,21,28,35,42,49,56,63,70,77,84,91,5,95][i]])
+        """,
+        """
+        scratch s0: f64[102]
+        body:
+          parallel for i in 0..16, j in 0..6:
+            s0[i+17*j] = sin(in0[i])
+          parallel for i in 0..16:
+            var t = 0.0
+            for j in 0..6:
+              t = add(t, mul(s0[i+17*j], s0[-17*j+100]))
+            out0[i] = add(t, s0[[0,18,36,54,72,90,7,25,43,61,79,97,14,32,85,100][i]])
+        """,
+    ),
+    "a matrix that is also a row of numbers": (
+        partial(transpose, width=32),
+        """
+        scratch s0: f64[96]
+        body:
+          parallel for i in 0..96:
+            s0[i] = 1.0
+          parallel for i in 0..16:
+            out0[i] = add(s0[6*i], s0[6*i+5])
         """,
         None,
     ),
