@@ -43,7 +43,7 @@ WARP_SIZE = 32
 # Bytes of shared memory that a world may have.
 BUDGETS = tuple(1024 * k for k in (6, 8, 10, 12, 14, 16, 20, 24, 32))
 # Of an H100: bytes of shared memory and what a block takes of it besides its own, warps that registers leave room for.
-SHARED_MEMORY, RESERVED, WARPS = 228 * 1024, 1024, 24
+SHARED_MEMORY, RESERVED, WARPS = 228 * 1024, 1024, 22
 # Cycles that a warp waits for an access, on average: what it reads ahead it waits for once. By the simulated warp.
 FAR_WAIT, NEAR_WAIT = 65, 12
 # How often a branch is taken to be chosen: they are there for what is rare.
