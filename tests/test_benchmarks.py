@@ -1,6 +1,7 @@
 """The models that `benchmarks/robots.py` runs, as far as they are here, and command lines."""
 
 import importlib.util
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -177,3 +178,40 @@ class TestSoak:
             made.contacts({"contact.dist": dist, "contact.geom": geom})
             assert made.record.deep == count
         assert made.record.deepest == pytest.approx(1.1 * made.widths[wide].min().item())
+
+
+def test_the_first_hour_with_a_gpu_can_be_planned_without_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    gpu = module("gpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert gpu.main(["--output", str(tmp_path)]) == 2
+    said = capsys.readouterr().out
+    assert said.count("\n") == 1 and "needs an NVIDIA GPU" in said and not list(tmp_path.iterdir())
+    monkeypatch.setattr(gpu.shutil, "which", lambda _: None)
+    assert gpu.main(["--dry-run", "hopper"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(gpu.steps(["hopper"]))
+    assert any(x.startswith("racecheck") and x.endswith("lacks compute-sanitizer") for x in lines)
+    page = (BENCHMARKS / "gpu.md").read_text()
+    assert all(f"`{s.name.split()[0]}" in page for s in gpu.steps(["hopper"]))
+
+
+def test_steps_that_fail_or_lack_something_do_not_stop_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gpu = module("gpu")
+    commands = {"good": "print(1)", "bad": "raise SystemExit(3)", "slow": "import time; time.sleep(60)"}
+    chosen = [gpu.Step(k, k, (sys.executable, "-c", x), (), 0 if k == "slow" else 1) for k, x in commands.items()]
+    chosen.append(gpu.Step("poor", "lacks", ("true",), ("no_such_tool",)))
+    monkeypatch.setattr(gpu, "steps", lambda _: chosen)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA Some 1")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    assert gpu.main(["--output", str(tmp_path)]) == 1
+    found = json.loads((tmp_path / "gpu" / "NVIDIA_Some_1" / "gpu.json").read_text())
+    assert found["architecture"] == "sm_90"
+    assert [x["ended"] for x in found["steps"]] == [
+        "done", "failed with 3", "ended after 0 minutes", "left out: no_such_tool not found"
+    ]  # fmt: skip
+    assert (tmp_path / "gpu" / "NVIDIA_Some_1" / "good.txt").read_text() == "1\n"

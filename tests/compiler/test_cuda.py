@@ -2,7 +2,9 @@
 
 import ctypes
 import dataclasses
+import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,9 @@ from torch import Tensor
 
 from mjtorch import jit
 from mjtorch.compiler.lowered import Lowered
-from mjtorch.compiler.targets.cuda import native as cuda_native
-from mjtorch.compiler.targets.cuda.build import resources
+from mjtorch.compiler.targets.cpu.build import BuildError
+from mjtorch.compiler.targets.cuda import driver as cuda_driver, native as cuda_native
+from mjtorch.compiler.targets.cuda.build import compile_text, compile_to_ptx, resources
 from mjtorch.compiler.targets.cuda.pipeline import scheduled
 from mjtorch.compiler.targets.cuda.printer import print_program
 from mjtorch.compiler.targets.cuda.report import Report, for_gpu, report
@@ -201,6 +204,33 @@ def test_compiles_for_gpus(architecture: str, name: str) -> None:
     f, shape = FUNCTIONS[name]
     found = resources(print_program(scheduled(lowered_of(f, numbers(*shape)).program)).text, architecture)
     assert found.architecture == architecture and found.registers > 16 and found.spills == 0 and found.code > 1000
+
+
+def test_a_gpu_that_nvrtc_does_not_know() -> None:
+    for compiled in (compile_text, compile_to_ptx):
+        with pytest.raises(BuildError, match=r"NVRTC \d+\.\d+ compiles for sm_.*sm_90.*, not for \w+_999: install"):
+            compiled("", "sm_999")
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("CUDA_ERROR_OUT_OF_MEMORY", r"fewer worlds"),
+        ("CUDA_ERROR_UNSUPPORTED_PTX_VERSION", r"older than NVRTC"),
+        ("CUDA_ERROR_NO_BINARY_FOR_GPU", r"older than NVRTC"),
+        ("CUDA_ERROR_INVALID_DEVICE", r"fewer GPUs"),
+        ("CUDA_ERROR_LAUNCH_FAILED", r"\(CUDA_ERROR_LAUNCH_FAILED\)$"),
+    ],
+)
+def test_errors_of_the_driver_say_what_to_do(monkeypatch: pytest.MonkeyPatch, name: str, advice: str) -> None:
+    """With the names that NVIDIA's binding has for them."""
+    real = cuda_driver.driver()
+    monkeypatch.setattr(
+        cuda_driver, "driver", lambda: SimpleNamespace(cuGetErrorString=lambda _: (0, b"words of the driver"))
+    )
+    with pytest.raises(RuntimeError, match=rf"^CUDA: words of the driver \({name}\).*") as found:
+        cuda_driver.check((getattr(real.CUresult, name),))
+    assert re.search(advice, str(found.value)) and "\n" not in str(found.value)
 
 
 def test_report() -> None:

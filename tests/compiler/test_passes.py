@@ -24,6 +24,7 @@ from mjtorch.compiler.passes.outline import outline, outline_for_warps
 from mjtorch.compiler.passes.parallelize import mergeable, parallelize
 from mjtorch.compiler.passes.scalarize import scalarize, scalarize_copies
 from mjtorch.compiler.passes.shrink import shrink_arrays
+from mjtorch.compiler.passes.transpose import transpose
 from mjtorch.compiler.passes.warp_memory import hold_in_registers, plan_warp_memory
 from mjtorch.compiler.passes.zero_terms import skip_zero_terms
 from mjtorch.compiler.targets.cpu.pipeline import CPU
@@ -169,6 +170,32 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
             out0[k] = s0[3*k]
         """,
         None,
+    ),
+    "a matrix of results, whose lanes write what lies side by side": (
+        partial(fuse_loops, allowed=mergeable),
+        """
+        scratch s0: f64[16]
+        scratch s1: f64[16]
+        body:
+          for i in 0..16:
+            s0[i] = sin(in0[i])
+          for i in 0..16:
+            s1[i] = s0[i]
+          for j in 0..16:
+            for k in 0..1:
+              out0[j+k] = s1[j+k]
+        """,
+        """
+        scratch s0: f64[16]
+        scratch s1: f64[16]
+        body:
+          for i in 0..16:
+            s0[i] = sin(in0[i])
+            s1[i] = s0[i]
+          for j in 0..16:
+            for k in 0..1:
+              out0[j+k] = s1[j+k]
+        """,
     ),
     "an array of one iteration": (
         contract_arrays,
@@ -519,6 +546,43 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
         """,
         None,
     ),
+    "lanes that reach for rows of a matrix": (
+        partial(transpose, width=32),
+        """
+        scratch s0: f64[96]
+        body:
+          parallel for i in 0..16, j in 0..6:
+            s0[6*i+j] = sin(in0[i])
+          parallel for i in 0..16:
+            var t = 0.0
+            for j in 0..6:
+              t = add(t, mul(s0[6*i+j], s0[-1*j+95]))
+            out0[i] = add(t, s0[[0,7,14,21,28,35,42,49,56,63,70,77,84,91,5,95][i]])
+        """,
+        """
+        scratch s0: f64[102]
+        body:
+          parallel for i in 0..16, j in 0..6:
+            s0[i+17*j] = sin(in0[i])
+          parallel for i in 0..16:
+            var t = 0.0
+            for j in 0..6:
+              t = add(t, mul(s0[i+17*j], s0[-17*j+100]))
+            out0[i] = add(t, s0[[0,18,36,54,72,90,7,25,43,61,79,97,14,32,85,100][i]])
+        """,
+    ),
+    "a matrix that is also a row of numbers": (
+        partial(transpose, width=32),
+        """
+        scratch s0: f64[96]
+        body:
+          parallel for i in 0..96:
+            s0[i] = 1.0
+          parallel for i in 0..16:
+            out0[i] = add(s0[6*i], s0[6*i+5])
+        """,
+        None,
+    ),
     "functions of a CPU": (
         outline,
         "body:\n" + "\n".join(f"  out0[{k % 16}] = in0[{k % 16}]" for k in range(41)),
@@ -616,6 +680,51 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
             out0[j] = mul(add(s0[-1*j+15], s0[j]), s1[-1*j+15])
         """,
     ),
+    "shared memory is not for branches that are rarely taken": (
+        partial(plan_warp_memory, budget=144, lanes=32),
+        """
+        scratch s0: f64[16]
+        scratch s1: f64[16]
+        scratch s2: bool[1]
+        body:
+          parallel for i in 0..16:
+            s0[i] = sin(in0[i])
+            s1[i] = cos(in0[i])
+          for l in 0..2:
+            parallel for m in 0..16:
+              s0[m] = exp(s0[m])
+          s2[0] = gt(in0[0], 0.0)
+          while s2[0]:
+            head:
+            do:
+              parallel for j in 0..16:
+                s1[j] = add(s1[j], add(mul(s1[j], s1[j]), sin(s1[j])))
+              s2[0] = false
+          parallel for k in 0..16:
+            out0[k] = add(s0[k], s1[k])
+        """,
+        """
+        scratch s0: f64[16] in near at 0
+        scratch s1: f64[16] in far at 0
+        scratch s2: bool[1] in near at 0
+        body:
+          parallel for i in 0..16:
+            s0[i] = sin(in0[i])
+            s1[i] = cos(in0[i])
+          for l in 0..2:
+            parallel for m in 0..16:
+              s0[m] = exp(s0[m])
+          s2[0] = gt(in0[0], 0.0)
+          while s2[0]:
+            head:
+            do:
+              parallel for j in 0..16:
+                s1[j] = add(s1[j], add(mul(s1[j], s1[j]), sin(s1[j])))
+              s2[0] = false
+          parallel for k in 0..16:
+            out0[k] = add(s0[k], s1[k])
+        """,
+    ),
     "what other lanes have written": (
         (partial(plan_warp_memory, budget=1024, lanes=32), insert_barriers),
         """
@@ -673,6 +782,26 @@ def test_every_pass_has_a_case() -> None:
     runs = [run[-1] if isinstance(run, tuple) else run for run, _, _ in CASES.values()]
     tested = {Pass("", run).function for run in runs}
     assert not [p.name for p in (*CPU, *CUDA) if p.function not in tested]
+
+
+@pytest.mark.parametrize(("size", "is_near"), [(512, True), (16384, False)])
+def test_what_is_used_twice_lies_near_only_if_other_worlds_still_have_room(size: int, is_near: bool) -> None:
+    p = program(f"""
+        scratch s0: f64[{size}]
+        scratch s1: f64[64]
+        body:
+          parallel for i in 0..{size}:
+            s0[i] = in0[0]
+          parallel for i in 0..64:
+            s1[i] = in0[0]
+          for j in 0..500:
+            parallel for k in 0..64:
+              s1[k] = sin(s1[k])
+          out0[0] = add(s0[3], s1[3])
+        """)
+    layout = plan_warp_memory(p, None, 32).layout
+    assert layout is not None
+    assert {b.size: where == "near" for b, where in layout.space.items()} == {64: True, size: is_near}
 
 
 def test_the_text_is_read_as_it_was_written() -> None:

@@ -14,9 +14,10 @@ from mjtorch.compiler.targets.cuda.simulated import machine as m, meaning
 from mjtorch.compiler.targets.cuda.simulated.machine import BITS, MACHINES
 from mjtorch.compiler.targets.cuda.simulated.memory import Access, Cache, Memory, SimulatedError
 from mjtorch.compiler.targets.cuda.simulated.parse import parse_ptx
-from mjtorch.compiler.targets.cuda.simulated.predict import printed_nodes
+from mjtorch.compiler.targets.cuda.simulated.predict import printed_origins
 from mjtorch.compiler.targets.cuda.simulated.run import simulate
 from mjtorch.compiler.targets.cuda.simulated.warp import Warp
+from mjtorch.control_flow import while_loop
 
 H100 = MACHINES["sm_90"]
 QUICK = ("sums", "cholesky", "order", "places", "loops", "scan")
@@ -181,8 +182,8 @@ def test_what_instructions_mean() -> None:
 
 
 def test_lines_of_a_text_and_what_they_compute() -> None:
-    text = "#define X\n// a = add\nx\ny\n// b = sin\nz\nFUNCTION void f()\nw\n"
-    assert printed_nodes(text) == ["", "", "a", "a", "a", "b", "b", "", ""]
+    text = "#define X\n// 1 a = add\nx\ny\n// 0 b = sin\nz\nFUNCTION void f()\nw\n"
+    assert printed_origins(text) == [None, None, 1, 1, 1, 0, 0, None, None]
 
 
 @pytest.mark.parametrize(
@@ -219,3 +220,29 @@ def test_prediction() -> None:
     assert h100.steps > a100.steps
     text = str(found)
     assert "H100" in text and "mm = mm" in text and "waits most for" in text
+
+
+def test_operations_of_two_graphs_are_told_apart() -> None:
+    """The body of a loop is a graph of its own, whose nodes have the names of those around it."""
+
+    def f(a: torch.Tensor) -> torch.Tensor:
+        return while_loop(lambda x: (x.abs() > 0.1).any(), lambda x: 0.01 * x.cumsum(0), a.cumsum(0))
+
+    (target,) = report(jit(f, strict=True).mapped, ["sm_90"], numbers(40)).targets
+    assert sum(line.startswith("cumsum = cumsum") for line, _ in target.predicted.by_loop) == 2
+
+
+def test_a_product_waits_once_for_what_several_terms_read() -> None:
+    """What lies far is asked for before any of it is used, and lanes ask for what lies side by side."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = torch.outer(x[:, 0].exp(), x[0].sin())
+        return (y @ x[0]).sin() + (y @ x[1]).cos()
+
+    a = numbers(104, 27)
+    program = scheduled(for_gpu(jit(f, strict=True).mapped, a).program, budget=64)
+    found = simulate(program, print_program(program), [a], [0], "sm_90", H100, l1=2048)
+    far = found.warp.memory.accesses
+    assert sum(x.transactions for x in far.values()) < 3 * sum(x.executed for x in far.values())
+    waits = np.array(found.warp.gaps).reshape(-1, 16).sum(axis=0)
+    assert waits[m.L2] + waits[m.DRAM] < 0.5 * H100.l2 * sum(x.executed for x in far.values())

@@ -392,6 +392,13 @@ class Driver:
     def __init__(self) -> None:
         self.fails = ""
 
+    def nvrtcCompileProgram(self, *_: object) -> tuple[int]:
+        return (int(self.fails in ("nvrtcCompileProgram", "nvrtcGetSupportedArchs")),)
+
+    def nvrtcGetProgramLog(self, _: object, said: bytearray) -> tuple[int]:
+        said[:] = b"invalid --gpu-architecture" if self.fails == "nvrtcGetSupportedArchs" else b""
+        return (int(self.fails == "nvrtcGetProgramLog"),)
+
     def __getattr__(self, name: str) -> Callable[..., tuple[Any, ...]]:
         values: dict[str, tuple[Any, ...]] = {"cuGetErrorString": (b"out of memory",), "nvrtcVersion": (13, 0)}
         return lambda *_: (int(name == self.fails), *values.get(name, (4,)))

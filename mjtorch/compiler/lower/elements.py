@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -68,18 +69,14 @@ def gram(low: Lowering, x: View, weight: Array) -> View:
 def cholesky(low: Lowering, a: Array) -> tuple[View, View]:
     """The lower factor of a stack of matrices, and the first minor that is not positive.
 
-    Each column, once known, is taken out of all elements to the right of it, which is the work of many lanes.
+    Column by column, each element of it being a lane's, who finds the pivot by itself beside its own dot product. Rows
+    have room for an odd number of elements, so that lanes that read a column do not meet in a bank.
     """
     n, lead, dtype = a.shape[-1], a.shape[:-2], a.dtype
-    out, info = low.alloc(a.shape, dtype), low.alloc(lead, INT)
-    # The lower triangle, column after column: what is to the right of column j starts at `first[j + 1]`.
-    rows = [i for j in range(n) for i in range(j, n)]
-    columns = [j for j in range(n) for i in range(j, n)]
-    first = [columns.index(j) for j in range(n)] + [len(columns)]
+    out, info = _odd_rows(low, a.shape, dtype), low.alloc(lead, INT)
+    pivots = low.alloc((*lead, n), dtype)  # which the lanes read while one of them writes the factor's
 
     def one(batch: list[Index]) -> None:
-        failed = low.local(INT, Number(0, INT))
-
         def at(i: Index, j: Index) -> Index:
             return out.address([*batch, i, j])
 
@@ -89,31 +86,44 @@ def cholesky(low: Lowering, a: Array) -> tuple[View, View]:
             low.emit(Store(out.buffer, at(i, j), Call("where", (lower, a.at([*batch, i, j]), zero(dtype)), dtype)))
 
         def column(j: Index) -> None:
-            pivot = low.local(dtype, Load(out.buffer, at(j, j)))
-            fails = Call("not", (Call("gt", (pivot, zero(dtype)), BOOL),), BOOL)
-            fresh = Call("and", (fails, Call("eq", (failed, zero(INT)), BOOL)), BOOL)
-            low.emit(Assign(failed, Call("where", (fresh, FromIndex(j + 1), failed), INT)))
-            root = low.local(dtype, Call("sqrt", (pivot,), dtype))
-            inverse = low.local(dtype, Call("div", (Number(1.0, dtype), root), dtype))
+            def element(i: Index) -> None:
+                own = low.local(dtype, Load(out.buffer, at(i, j)))
+                pivot = low.local(dtype, pivots.at([*batch, j]))
 
-            def scale(i: Index) -> None:
-                value = call("mul", Load(out.buffer, at(i, j)), inverse, dtype=dtype)
-                low.emit(Store(out.buffer, at(i, j), _at(i, j, root, value)))
+                def subtract(k: Index) -> None:
+                    left, right = Load(out.buffer, at(i, k)), Load(out.buffer, at(j, k))
+                    for total, factor in ((own, left), (pivot, right)):
+                        term = call("mul", factor, right, dtype=dtype)
+                        low.emit(Assign(total, call("sub", total, term, dtype=dtype)))
 
-            def take_out(t: Index) -> None:
-                i, k = lookup(rows, t), lookup(columns, t)
-                minus = call("mul", Load(out.buffer, at(i, j)), Load(out.buffer, at(k, j)), dtype=dtype)
-                low.emit(Store(out.buffer, at(i, k), call("sub", Load(out.buffer, at(i, k)), minus, dtype=dtype)))
+                low.loop(j, subtract)
+                root = low.local(dtype, Call("sqrt", (pivot,), dtype))
+                low.emit(Store(out.buffer, at(i, j), _at(i, j, root, Call("div", (own, root), dtype))))
 
-            low.loop(n, scale, start=j, parallel=True)
-            low.loop(len(rows), take_out, start=lookup(first, j + 1), parallel=True)
+            low.loop(n, element, start=j, parallel=True)
 
         low.nest((n, n), begin)
+        low.loop(n, lambda j: low.emit(Store(pivots.buffer, pivots.address([*batch, j]), a.at([*batch, j, j]))))
         low.loop(n, column)
-        low.emit(Store(info.buffer, info.address(batch), failed))
+        first = low.local(INT, Number(n + 1, INT))
+
+        def test(j: Index) -> None:
+            holds = Call("gt", (Load(out.buffer, at(j, j)), zero(dtype)), BOOL)
+            place = Call("where", (holds, Number(n + 1, INT), FromIndex(j + 1)), INT)
+            low.emit(Assign(first, Call("min", (first, place), INT)))
+
+        low.loop(n, test)
+        none = Call("eq", (first, Number(n + 1, INT)), BOOL)
+        low.emit(Store(info.buffer, info.address(batch), Call("where", (none, Number(0, INT), first), INT)))
 
     low.nest(lead, lambda batch: low.group(lambda: one(batch)))
     return out, info
+
+
+def _odd_rows(low: Lowering, shape: Sequence[int], dtype: str) -> View:
+    """New matrices whose rows lie an odd number of elements apart."""
+    made = low.alloc((*shape[:-1], shape[-1] | 1), dtype)
+    return dataclasses.replace(made, axes=(*made.axes[:-1], made.axes[-1][: shape[-1]]))
 
 
 def _at(i: Index, j: Index, here: Expr, elsewhere: Expr) -> Expr:
@@ -128,7 +138,6 @@ def triangular(low: Lowering, a: View, b: Array, upper: bool, unit: bool) -> Arr
     """
     shape: Sequence[int] = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:])
     n, columns, dtype = shape[-2], shape[-1], a.dtype
-    # A column lies in one piece, beside the others where each is a lane's.
     out, inverse = low.alloc(shape, dtype), low.alloc((*a.shape[:-2], n), dtype)
     low.store(b, out)
 
@@ -138,13 +147,6 @@ def triangular(low: Lowering, a: View, b: Array, upper: bool, unit: bool) -> Arr
     def place(step: Index) -> Index:
         return Index(n - 1) + step * -1 if upper else step
 
-    def known(batch: Sequence[Index], i: Index, c: Index) -> Expr:
-        own = Load(out.buffer, out.address([*batch, i, c]))
-        return low.local(dtype, own if unit else call("mul", own, reciprocal(batch, i), dtype=dtype))
-
-    def reciprocal(batch: Sequence[Index], i: Index) -> Expr:
-        return broadcast(inverse, (*shape[:-2], n), [*batch, i])
-
     def invert(index: list[Index]) -> None:
         value = Call("div", (Number(1.0, dtype), a.at([*index, index[-1]])), dtype)
         low.emit(Store(inverse.buffer, inverse.address(index), value))
@@ -152,28 +154,55 @@ def triangular(low: Lowering, a: View, b: Array, upper: bool, unit: bool) -> Arr
     if not unit:
         low.nest(inverse.shape, invert)
 
-    def take_out(batch: Sequence[Index], i: Index, c: Index, x: Expr) -> Callable[[Index], None]:
-        def row(r: Index) -> None:
-            minus = call("mul", entry(batch, r, i), x, dtype=dtype)
-            at = out.address([*batch, r, c])
-            rest = call("sub", Load(out.buffer, at), minus, dtype=dtype)
-            low.emit(Store(out.buffer, at, _at(r, i, x, rest)))
+    def scaled(batch: Sequence[Index], i: Index, e: Expr) -> Expr:
+        return e if unit else call("mul", e, broadcast(inverse, (*shape[:-2], n), [*batch, i]), dtype=dtype)
 
-        return row
+    def take_out(batch: Sequence[Index], c: Index) -> None:
+        """The unknowns, each of which is known up to its factor once those before it are taken out."""
 
-    def solve(batch: list[Index], c: Index, parallel: bool) -> None:
         def unknown(step: Index) -> None:
             i = place(step)
-            x = known(batch, i, c)
-            start, stop = (Index(), i + 1) if upper else (i, Index(n))
-            low.loop(stop, take_out(batch, i, c, x), start=start, parallel=parallel)
+            x = scaled(batch, i, Load(out.buffer, out.address([*batch, i, c])))
+
+            def row(r: Index) -> None:
+                at = out.address([*batch, r, c])
+                rest = call("sub", Load(out.buffer, at), call("mul", entry(batch, r, i), x, dtype=dtype), dtype=dtype)
+                low.emit(Store(out.buffer, at, rest))
+
+            low.loop(i if upper else Index(n), row, start=Index() if upper else i + 1, parallel=True)
+
+        low.loop(n, unknown)
+
+        def finish(i: Index) -> None:
+            at = out.address([*batch, i, c])
+            low.emit(Store(out.buffer, at, scaled(batch, i, Load(out.buffer, at))))
+
+        if not unit:
+            low.loop(n, finish, parallel=True)
+
+    def solve(batch: Sequence[Index], c: Index) -> None:
+        """One column, by one lane."""
+
+        def unknown(step: Index) -> None:
+            i = place(step)
+
+            def term(k: Index) -> Expr:
+                return call("mul", entry(batch, i, k), Load(out.buffer, out.address([*batch, k, c])), dtype=dtype)
+
+            at = out.address([*batch, i, c])
+            start, stop = (i + 1, Index(n)) if upper else (Index(), i)
+            rest = accumulate(low, dtype, stop, term, start=start, first=Load(out.buffer, at), op="sub")
+            low.emit(Store(out.buffer, at, scaled(batch, i, rest)))
 
         low.loop(n, lambda step: low.group(lambda: unknown(step)))
 
     few = columns < MANY_ROWS
 
     def one(batch: list[Index]) -> None:
-        low.loop(columns, lambda c: solve(batch, c, few), parallel=not few)
+        if few:
+            low.loop(columns, lambda c: take_out(batch, c))
+        else:
+            low.loop(columns, lambda c: solve(batch, c), parallel=True)
 
     low.nest(shape[:-2], one)
     return out

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from mjtorch.compiler.analysis.cost import WARP, trips, work
 from mjtorch.compiler.analysis.dependence import Bounds, accesses, window, within
 from mjtorch.compiler.ir.nodes import (
+    OUTPUT,
     Assign,
     Body,
     Buffer,
@@ -105,12 +106,22 @@ def shared_out(s: For) -> ParallelFor | None:
 
 
 def mergeable(a: For, b: For) -> bool:
-    """Whether two loops over a range lose nothing by becoming one: they keep the lanes busy, or are alike."""
+    """Whether two loops over a range lose nothing by becoming one: they keep the lanes busy, or are alike.
+
+    What writes matrices to results stays alone, since its lanes write what lies side by side.
+    """
     first, second = shared_out(a), shared_out(b)
     if first is None or second is None:
         return False
     shapes = [[(start, stop) for _, start, stop in found.loops] for found in (first, second)]
-    return a.stop.base - a.start.base >= ENOUGH or shapes[0] == shapes[1]
+    if shapes[0] == shapes[1]:
+        return True
+    return a.stop.base - a.start.base >= ENOUGH and not any(_writes_results(x) for x in (first, second))
+
+
+def _writes_results(s: ParallelFor) -> bool:
+    """Whether all that several loops in one do is to store results."""
+    return len(s.loops) > 1 and all(isinstance(x, Store) and x.buffer.kind == OUTPUT for x in s.body)
 
 
 def independent(s: For) -> bool:

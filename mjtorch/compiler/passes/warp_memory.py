@@ -39,6 +39,15 @@ BYTES = {FLOAT64: 8, INT: 8, FLOAT32: 4, BOOL: 4}
 # Arrays of at most this many elements may be held in registers, and so be in loops of at most this many iterations.
 FEW = 8
 NEAR, FAR = "near", "far"
+WARP_SIZE = 32
+# Bytes of shared memory that a world may have.
+BUDGETS = tuple(1024 * k for k in (6, 8, 10, 12, 14, 16, 20, 24, 32))
+# Of an H100: bytes of shared memory and what a block takes of it besides its own, warps that registers leave room for.
+SHARED_MEMORY, RESERVED, WARPS = 228 * 1024, 1024, 22
+# Cycles that a warp waits for an access, on average: what it reads ahead it waits for once. By the simulated warp.
+FAR_WAIT, NEAR_WAIT = 65, 12
+# How often a branch is taken to be chosen: they are there for what is rare.
+CHOSEN = 0.125
 
 
 def hold_in_registers(p: Program) -> Program:
@@ -105,15 +114,25 @@ def _may_unroll(s: For) -> bool:
     return not s.scope and not s.start.terms and not s.stop.terms and s.stop.base - s.start.base <= FEW
 
 
-def plan_warp_memory(p: Program, budget: int, lanes: int) -> Program:
+def plan_warp_memory(p: Program, budget: int | None, lanes: int) -> Program:
     """Give each scratch buffer not in registers a place in `budget` bytes of shared memory, or in global memory.
 
-    What does not fit goes to global memory: what is used least for its size first.
+    What does not fit goes to global memory: what is used least for its size first. Without a budget it is the one of
+    `BUDGETS` with which a multiprocessor is done soonest, by estimate: less of it is room for more worlds at a time.
     """
     registers = {b for s in walk(p.body) if isinstance(s, Function) for b in s.registers}
     life = {b: t for b, t in lifetimes(p).items() if b.kind == SCRATCH and b not in registers}
-    use = traffic(p.body)
-    best = sorted(life, key=lambda b: -use[b] / b.size)
+    use = traffic(p.body, lanes)
+    best = sorted(life, key=lambda b: -use[b] / (b.size * BYTES[b.dtype]))
+    layouts = [_fitted(life, best, b) for b in (BUDGETS if budget is None else (budget,))]
+    layout = min(layouts, key=lambda x: _cycles(x, use, lanes))
+    places, common = uniform_places(p)
+    space = {**layout.space, **dict.fromkeys(places, UNIFORM)}
+    return dataclasses.replace(p, layout=Layout(space, {**layout.offsets, **places}, {**layout.sizes, **common}, lanes))
+
+
+def _fitted(life: Mapping[Buffer, Life], best: Sequence[Buffer], budget: int) -> Layout:
+    """A layout with as many of the `best` in shared memory as have room there."""
     # The most that fit: found by halving, since more of them never take less.
     least, most = 0, len(best)
     while least < most:
@@ -128,9 +147,15 @@ def plan_warp_memory(p: Program, budget: int, lanes: int) -> Program:
     for b in best[least:]:
         if space_bytes(layout, NEAR) + b.size * BYTES[b.dtype] <= budget:
             layout = _placed(life, far := far - {b})
-    places, common = uniform_places(p)
-    space = {**layout.space, **dict.fromkeys(places, UNIFORM)}
-    return dataclasses.replace(p, layout=Layout(space, {**layout.offsets, **places}, {**layout.sizes, **common}, lanes))
+    return layout
+
+
+def _cycles(layout: Layout, use: Mapping[Buffer, float], lanes: int) -> float:
+    """What accesses take of a multiprocessor for each world, by estimate."""
+    waits = sum(use[b] * (FAR_WAIT if where == FAR else NEAR_WAIT) for b, where in layout.space.items())
+    side_by_side = WARP_SIZE // lanes
+    taken = side_by_side * space_bytes(layout, NEAR) + RESERVED
+    return waits / (side_by_side * max(1, min(WARPS, SHARED_MEMORY // taken)))
 
 
 def space_bytes(layout: Layout, space: str) -> int:
@@ -148,8 +173,8 @@ def _placed(life: Mapping[Buffer, Life], far: set[Buffer]) -> Layout:
     return Layout(space, offsets, sizes)
 
 
-def traffic(statements: Body) -> Counter[Buffer]:
-    """How often each buffer is accessed, by estimate."""
+def traffic(statements: Body, lanes: int) -> Counter[Buffer]:
+    """How often a warp accesses each buffer, by estimate: an access of all lanes is one."""
     found: Counter[Buffer] = Counter()
 
     def count(body: Body, times: float, bounds: Bounds) -> None:
@@ -164,12 +189,13 @@ def traffic(statements: Body) -> Counter[Buffer]:
             if isinstance(s, For):
                 each *= trips(s.start, s.stop, bounds, WARP)
             elif isinstance(s, While):
-                each *= WARP.while_trips
+                each *= WARP.while_trips if s.head else CHOSEN  # without a head it is a branch
             elif isinstance(s, ParallelFor):
-                around = bounds
+                around, iterations = bounds, 1.0
                 for variable, start, stop in s.loops:
-                    each *= trips(start, stop, around, WARP)
+                    iterations *= trips(start, stop, around, WARP)
                     around = within(For(variable, start, stop, ()), around)
+                each *= max(1.0, iterations / lanes)
             for x in bodies(s):
                 count(x, each, inner)
 

@@ -33,6 +33,7 @@ from mjtorch.compiler.ir.nodes import (
     Load,
     Local,
     Number,
+    Origin,
     Program,
     Statement,
     Variable,
@@ -191,9 +192,13 @@ class Printer(ABC):
         for s in statements:
             if s.origin is not None and s.origin != last:
                 last = s.origin
-                text += f"\n// {s.origin.node} = {s.origin.op}\n"
+                text += self.mark(s.origin)
             text += self.statement(s)
         return text
+
+    def mark(self, origin: Origin) -> str:
+        """A comment that says which operation comes."""
+        return f"\n// {origin.node} = {origin.op}\n"
 
     def loop_body(self, s: For) -> str:
         """The body of a loop, which its variable is known in."""

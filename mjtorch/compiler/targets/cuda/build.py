@@ -75,6 +75,10 @@ def _compiled(text: str, architecture: str, *options: str) -> tuple[Any, str]:
     _checked(lib, lib.nvrtcGetProgramLog(program, said))
     log = bytes(said).rstrip(b"\0").decode(errors="replace")
     if int(status):
+        if "gpu-architecture" in log:
+            version = ".".join(map(str, _checked(lib, lib.nvrtcVersion())))
+            known = ", ".join(f"sm_{x}" for x in _checked(lib, lib.nvrtcGetSupportedArchs()))
+            raise BuildError(f"NVRTC {version} compiles for {known}, not for {architecture}: install another version")
         errors = [line for line in log.splitlines() if "error" in line] or [str(status)]
         raise BuildError("NVRTC failed: " + "; ".join(errors[:3]))
     return program, log

@@ -13,6 +13,17 @@ import torch
 from mjtorch.compiler.targets.cpu.build import BuildError
 from mjtorch.compiler.targets.cuda.build import ADVICE
 
+OLD = "the driver is older than NVRTC: update it, or install an NVRTC that is no newer than what nvidia-smi shows"
+# What to do about errors of the driver, by their names.
+REMEDIES = {
+    "CUDA_ERROR_OUT_OF_MEMORY": "take fewer worlds, or a smaller contact_capacity",
+    "CUDA_ERROR_NO_BINARY_FOR_GPU": OLD,
+    "CUDA_ERROR_INVALID_IMAGE": OLD,
+    "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": OLD,
+    "CUDA_ERROR_NO_DEVICE": "no GPU is visible to this process (CUDA_VISIBLE_DEVICES)",
+    "CUDA_ERROR_INVALID_DEVICE": "there are fewer GPUs than that",
+}
+
 
 @functools.cache
 def driver() -> Any:
@@ -32,12 +43,14 @@ def check(result: tuple) -> Any:
     """What a call of the driver returns beside its status.
 
     Raises:
-        RuntimeError: the call failed; with the driver's own words.
+        RuntimeError: the call failed; with the driver's own words, and what to do about it.
     """
     status, *values = result
     if int(status):
         text = driver().cuGetErrorString(status)[1]
-        raise RuntimeError(f"CUDA: {text.decode() if isinstance(text, bytes) else status} ({status})")
+        name = getattr(status, "name", str(status))
+        remedy = f"; {REMEDIES[name]}" if name in REMEDIES else ""
+        raise RuntimeError(f"CUDA: {text.decode() if isinstance(text, bytes) else status} ({name}){remedy}")
     return values[0] if len(values) == 1 else tuple(values)
 
 

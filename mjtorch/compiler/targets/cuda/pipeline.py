@@ -5,27 +5,27 @@ from functools import partial
 from mjtorch.compiler.ir.nodes import Program
 from mjtorch.compiler.passes import Pass, Watch, run_passes
 from mjtorch.compiler.passes.barriers import insert_barriers
+from mjtorch.compiler.passes.branches import branch_on_choices
 from mjtorch.compiler.passes.contract import contract_arrays
 from mjtorch.compiler.passes.copies import eliminate_copies
 from mjtorch.compiler.passes.dead_stores import eliminate_dead_stores
 from mjtorch.compiler.passes.fuse import fuse_loops
 from mjtorch.compiler.passes.outline import outline_for_warps
 from mjtorch.compiler.passes.parallelize import mergeable, parallelize
-from mjtorch.compiler.passes.warp_memory import FAR, NEAR, hold_in_registers, plan_warp_memory, space_bytes
-
-# Shared memory that a world should not exceed: then an H100 holds 16 worlds in each of its processors.
-BUDGET = 14 * 1024
-WARP_SIZE = 32
+from mjtorch.compiler.passes.transpose import transpose
+from mjtorch.compiler.passes.warp_memory import FAR, NEAR, WARP_SIZE, hold_in_registers, plan_warp_memory, space_bytes
 
 
-def cuda(lanes: int = WARP_SIZE, budget: int = BUDGET) -> tuple[Pass, ...]:
-    """The passes for `lanes` lanes a world, with `budget` bytes of shared memory."""
+def cuda(lanes: int = WARP_SIZE, budget: int | None = None) -> tuple[Pass, ...]:
+    """The passes for `lanes` lanes a world, with `budget` bytes of shared memory, or as many as pay."""
     return (
         Pass("eliminate_dead_stores", eliminate_dead_stores),
         Pass("fuse_loops", partial(fuse_loops, allowed=mergeable)),
         Pass("contract_arrays", contract_arrays),
+        Pass("branch_on_choices", branch_on_choices),
         Pass("eliminate_copies", eliminate_copies),
         Pass("parallelize", partial(parallelize, width=lanes)),
+        Pass("transpose", partial(transpose, width=lanes)),
         Pass("outline_for_warps", outline_for_warps),
         Pass("hold_in_registers", hold_in_registers),
         Pass("plan_warp_memory", partial(plan_warp_memory, budget=budget, lanes=lanes), required=True),
@@ -38,7 +38,7 @@ CUDA = cuda()
 FEWER_LANES = ((1024, 8), (3072, 16))
 
 
-def scheduled(p: Program, lanes: int | None = None, budget: int = BUDGET, watch: Watch | None = None) -> Program:
+def scheduled(p: Program, lanes: int | None = None, budget: int | None = None, watch: Watch | None = None) -> Program:
     """`p` after all passes, for as many lanes a world as are given, or as its memory suggests."""
     found = run_passes(p, cuda(lanes or WARP_SIZE, budget), watch)
     assert found.layout is not None

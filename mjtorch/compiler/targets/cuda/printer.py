@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 import pathlib
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -29,18 +32,24 @@ from mjtorch.compiler.ir.nodes import (
     Index,
     Load,
     Local,
+    Origin,
     ParallelFor,
     Program,
     Reduction,
     Scatter,
     Statement,
     Store,
+    Variable,
     While,
 )
+from mjtorch.compiler.ir.walk import ReplaceAtoms
 from mjtorch.compiler.passes.parallelize import identity, lane_work
 from mjtorch.compiler.passes.warp_memory import BYTES, FAR, NEAR, space_bytes
 from mjtorch.compiler.targets.c.printer import LETTER, SCALARS, TYPES, Printer, array, vector_header
+from mjtorch.compiler.targets.cuda.ahead import READS, Part, Plain, carries, parts, reads, together
 
+# Iterations that read ahead together of a loop of which nobody knows how many it has.
+UNKNOWN = 4
 WARP_HEADER = pathlib.Path(__file__).with_name("warp.h")
 
 
@@ -52,6 +61,7 @@ class Source:
     shared, far: bytes per world of shared and of global memory
     uniform: bytes for what all worlds have in common; 0 if there is no such thing
     barriers: in the text; operations: an estimate of what each lane executes per world
+    origins: of what is printed, by the numbers that comments name them by
     """
 
     text: str
@@ -61,6 +71,7 @@ class Source:
     uniform: int
     barriers: int
     operations: float
+    origins: tuple[Origin, ...]
 
 
 class WarpPrinter(Printer):
@@ -77,6 +88,8 @@ class WarpPrinter(Printer):
         self.partial: dict[Local, str] = {}
         self.lists = self.most_lists = 0
         self.barriers = 0
+        self.origins: dict[Origin, int] = {}
+        self.fresh = (f"a{k}" for k in itertools.count())
 
     # --- memory ---
 
@@ -122,12 +135,36 @@ class WarpPrinter(Printer):
 
     # --- statements ---
 
+    def mark(self, origin: Origin) -> str:
+        """A comment that says which operation comes, and its number: names are those of one graph of several."""
+        return f"\n// {self.origins.setdefault(origin, len(self.origins))} {origin.node} = {origin.op}\n"
+
     def body(self, statements: Body) -> str:
-        """Statements; lists in them live as long."""
+        """Statements, which read ahead; lists in them live as long."""
         lists = self.lists
-        text = super().body(statements)
+        text = "".join(self.part(x) for x in parts(statements, self.fresh, frozenset(self.registers)))
         self.lists = lists
         return text
+
+    def part(self, part: Part) -> str:
+        """What is read first, then statements."""
+        return self.ahead(part) + super().body(part.body)
+
+    def ahead(self, part: Part) -> str:
+        """What is read first."""
+        text, last = "", None
+        for r in part.reads:
+            if r.origin is not None and r.origin != last:
+                last = r.origin
+                text += self.mark(r.origin)
+            text += f"{TYPES[r.local.dtype]} {r.local.name}={self.expr(r.value)};"
+        return text
+
+    def copies(self, bodies: Sequence[Body]) -> tuple[str, list[str]]:
+        """What bodies read ahead together, and each of them."""
+        found = {e: origin for body in bodies for e, origin in reads(body, frozenset(self.registers)).items()}
+        part = together(bodies, self.fresh, found)
+        return self.ahead(part), [super(WarpPrinter, self).body((x,)) for x in part.body]
 
     def statement(self, s: Statement) -> str:
         """CUDA for one statement, which all lanes execute alike, or one of them in its share of a loop."""
@@ -145,8 +182,7 @@ class WarpPrinter(Printer):
         if isinstance(s, FirstLane):
             return f"if(LANE_ID==0){{{self.body(s.body)}}}"
         if isinstance(s, For):
-            test = "" if s.guard is None else f"if(!any({self.expr(s.guard)}))continue;"
-            return f"{'UNROLL ' if s.unroll else ''}{self.head(s)}{{{test}{self.loop_body(s)}}}\n"
+            return self.serial(s)
         if isinstance(s, While):
             return self.loop(s)
         if isinstance(s, Compact):
@@ -158,6 +194,38 @@ class WarpPrinter(Printer):
     def row(self, b: Buffer) -> int:
         """Which of the arrays that are given a shared input is: in the order of the program."""
         return self.slots[b]
+
+    def serial(self, s: For) -> str:
+        """A loop of one lane, or of all alike: of so many iterations at a time that they can read ahead."""
+        test = "" if s.guard is None else f"if(!any({self.expr(s.guard)}))continue;"
+        plain = f"{'UNROLL ' if s.unroll else ''}{self.head(s)}{{{test}{self.loop_body(s)}}}\n"
+        if s.guard is not None or s.unroll or s.scope or not all(isinstance(x, Plain) for x in s.body):
+            return plain
+        each = len(reads(s.body, frozenset(self.registers)))
+        most = READS // max(1, each)
+        if not each or most < 2 or carries(s.body):
+            return plain
+        v, start, stop = s.variable, self.index(s.start), self.index(s.stop)
+        if s.start.terms or s.stop.terms:
+            most = min(most, UNKNOWN)
+            turn = self.turn(s.body, v, most)
+            rest = f"for(;{v}<{stop};++{v}){{{self.loop_body(s)}}}"
+            return f"{{int {v}={start};for(;{v}<={self.index(s.stop + -most)};{v}+={most}){turn}{rest}}}\n"
+        count = s.stop.base - s.start.base
+        size = -(-count // -(-count // most))
+        whole, rest = count // size, count % size
+        head = f"for(;{v}<{s.start.base + whole * size};{v}+={size})" if whole > 1 else ""
+        text = f"{{int {v}={start};{head}{self.turn(s.body, v, size)}"
+        if rest:
+            text += f"{'' if head else f'{v}+={size};'}{self.turn(s.body, v, rest)}"
+        return text + "}\n"
+
+    def turn(self, body: Body, v: str, size: int) -> str:
+        """Some iterations, from a variable on."""
+        places = "".join(f"int {v}_{k}={v}+{k};" for k in range(1, size))
+        renamed = [{Variable(v): Variable(f"{v}_{k}")} if k else {} for k in range(size)]
+        ahead, bodies = self.copies([ReplaceAtoms(x).body(body) for x in renamed])
+        return f"{{{places}{ahead}{''.join(bodies)}}}\n"
 
     def loop(self, s: While) -> str:
         """A loop that all lanes leave at once."""
@@ -172,27 +240,61 @@ class WarpPrinter(Printer):
         names = {r.local: f"p{r.local.name}" for r in s.reductions}
         starts = "".join(f"{TYPES[r.local.dtype]} {names[r.local]}={self.expr(identity(r))};" for r in s.reductions)
         self.partial |= names
-        guard = "" if s.guard is None else f"if(!any({self.expr(s.guard)}))continue;"
-        self.loops += (v for v, _, _ in s.loops)
-        body = self.body(s.body)
-        del self.loops[-len(s.loops) :]
+        text = self.rounds(s)
         for local in names:
             del self.partial[local]
         ends = "".join(self.folded(r, names[r.local]) for r in s.reductions)
+        return f"{{{starts}{text}{ends}}}\n"
+
+    def rounds(self, s: ParallelFor) -> str:
+        """The iterations of one lane, of as many at a time as can read ahead together."""
         outer, first, stop = s.loops[0]
+        t, begin, inner = outer, self.index(first), 1
+        total, known = self.index(stop), not (first.terms or stop.terms)
+        if len(s.loops) > 1:
+            inner = math.prod(end.base - start.base for _, start, end in s.loops[1:])
+            t, begin, total = f"n{outer}", "0", f"({total}-({begin}))*{inner}"
+        count = (stop.base - first.base) * inner if known else 0
+        size = self.at_a_time(s, -(-count // self.layout.lanes))
+        head = f"for(int {t}={begin}+LANE_ID;{t}<{total};{t}+={size}*LANES)"
+        if size == 1:
+            guard = "" if s.guard is None else f"if(!any({self.expr(s.guard)}))continue;"
+            self.loops += (v for v, _, _ in s.loops)
+            body = self.body(s.body)
+            del self.loops[-len(s.loops) :]
+            return f"{head}{{{self.places(s, t, '')}{guard}{body}}}\n"
+        copies, places, tests = [s.body], self.places(s, t, ""), [""]
+        turns = -(-count // (size * self.layout.lanes))
+        for k in range(1, size):
+            place, last = f"{t}+{k}*LANES", ((turns - 1) * size + k + 1) * self.layout.lanes
+            tests.append(f"if({place}<{total})" if last > count else "")
+            # Lanes that have nothing left to do read the last element.
+            places += f"int {t}_{k}={f'LESSER({place},{total}-1)' if last > count else place};"
+            places += self.places(s, f"{t}_{k}", f"_{k}")
+            copies.append(ReplaceAtoms({Variable(v): Variable(f"{v}_{k}") for v, _, _ in s.loops}).body(s.body))
+        ahead, bodies = self.copies(copies)
+        return f"{head}{{{places}{ahead}{''.join(a + b for a, b in zip(tests, bodies, strict=True))}}}\n"
+
+    def at_a_time(self, s: ParallelFor, rounds: int) -> int:
+        """How many iterations of a lane read ahead together, of so many."""
+        each = len(reads(s.body, frozenset(self.registers)))
+        most = min(rounds, READS // each if each else 1)
+        if most < 2 or s.guard is not None or not all(isinstance(x, Plain) for x in s.body):
+            return 1
+        return -(-rounds // -(-rounds // most))
+
+    def places(self, s: ParallelFor, t: str, suffix: str) -> str:
+        """Variables of loops that are one, by the number of an iteration."""
         if len(s.loops) == 1:
-            loop = f"for(int {outer}={self.index(first)}+LANE_ID;{outer}<{self.index(stop)};{outer}+=LANES)"
-            return f"{{{starts}{loop}{{{guard}{body}}}\n{ends}}}\n"
-        size, places, t = 1, "", f"n{outer}"
+            return ""
+        size, text = 1, ""
         for variable, start, end in reversed(s.loops):
             place = f"{t}/{size}" if size > 1 else t
-            if variable != outer:
+            if variable != s.loops[0][0]:
                 count = end.base - start.base
                 place, size = f"({place})%{count}", size * count
-            places += f"int {variable}={self.index(start)}+{place};"
-        total = f"({self.index(stop)}-({self.index(first)}))*{size}"
-        loop = f"for(int {t}=LANE_ID;{t}<{total};{t}+=LANES)"
-        return f"{{{starts}{loop}{{{places}{guard}{body}}}\n{ends}}}\n"
+            text += f"int {variable}{suffix}={self.index(start)}+{place};"
+        return text
 
     def folded(self, r: Reduction, partial: str) -> str:
         """The sum over the lanes, added to the variable."""
@@ -248,6 +350,7 @@ def print_program(program: Program) -> Source:
         common if program.uniform else 0,
         p.barriers,
         lane_work(program.body, {}, lanes),
+        tuple(p.origins),
     )
 
 

@@ -105,7 +105,7 @@ def predicted_on(architecture: str, program: Program, source: Source, worlds: in
     taken = worlds * source.shared + RESERVED * warps
     l1, l2 = max(0, machine.memory - taken) // warps, machine.cache // (warps * machine.processors)
     found = simulate(program, source, call.leaves, call.signature.dims, architecture, machine, l1, l2)
-    return predict(found, program, source, machine, warps)
+    return predict(found, source, machine, warps)
 
 
 def worlds_at_once(shape: Shape, found: Resources) -> int:

@@ -105,6 +105,7 @@ FOLDS(D, vd)
 FOLDS(I, vi)
 FOLD(or, B, vb, x | y)
 FOLD(and, B, vb, x& y)
+#define LESSER(a, b) ((a) < (b) ? (a) : (b))
 // How many of the lanes in a ballot come before this one.
 #define BELOW(m) COUNT((m) & ((1u << LANE_ID) - 1))
 

@@ -13,7 +13,7 @@ from mjtorch.compiler.passes import Pass
 from mjtorch.compiler.ready import Ready, Runnable, readable_world_by_world
 from mjtorch.compiler.targets.cpu.build import library
 from mjtorch.compiler.targets.cpu.native import Build, Native
-from mjtorch.compiler.targets.cuda.pipeline import BUDGET, WARP_SIZE, cuda
+from mjtorch.compiler.targets.cuda.pipeline import WARP_SIZE, cuda
 from mjtorch.compiler.targets.cuda.printer import Source, print_program
 from mjtorch.compiler.targets.target import Target
 
@@ -32,7 +32,7 @@ class EmulatedWarp(Target):
     name = "emulated warp"
     elements = True
 
-    def __init__(self, lanes: int = WARP_SIZE, budget: int = BUDGET, seed: int = 0) -> None:
+    def __init__(self, lanes: int = WARP_SIZE, budget: int | None = None, seed: int = 0) -> None:
         self.lanes, self.budget, self.seed = lanes, budget, seed
 
     @property

@@ -13,13 +13,12 @@ one of Gymnasium, 2,980 and 1,620 for the cartpole's.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from mjtorch.compiler.ir.nodes import Origin, Program
-from mjtorch.compiler.ir.walk import walk
 from mjtorch.compiler.targets.cuda.printer import Source
 from mjtorch.compiler.targets.cuda.simulated import machine as m
 from mjtorch.compiler.targets.cuda.simulated.machine import BITS, CLASSES, Machine
@@ -128,10 +127,10 @@ def _reason(s: Share) -> str:
     return CLASSES[max(s.waits, key=lambda k: s.waits[k])] if s.waits else ""
 
 
-def predict(found: Simulated, program: Program, source: Source, machine: Machine, warps: int) -> Prediction:
+def predict(found: Simulated, source: Source, machine: Machine, warps: int) -> Prediction:
     """What a program takes that `simulate` has run, when a multiprocessor holds `warps` warps.
 
-    program, source: what was run; machine: the GPU whose latencies it was run with
+    source: what was run; machine: the GPU whose latencies it was run with
     """
     warp, worlds = found.warp, found.worlds
     instructions: Counter[int] = Counter()
@@ -151,7 +150,7 @@ def predict(found: Simulated, program: Program, source: Source, machine: Machine
             setattr(to, f.name, getattr(to, f.name) + getattr(a, f.name))
     alone = warp.now >> BITS
     cycles, bound = _full(machine, warps, executed, alone, memory)
-    by_line, by_loop = _shares(found, program, source, issued, gaps)
+    by_line, by_loop = _shares(found, source, issued, gaps)
     return Prediction(
         machine=machine,
         warps=warps,
@@ -205,15 +204,15 @@ def _full(machine: Machine, warps: int, issued: int, alone: int, memory: dict[in
 
 
 def _shares(
-    found: Simulated, program: Program, source: Source, issued: Sequence[int], gaps: np.ndarray
+    found: Simulated, source: Source, issued: Sequence[int], gaps: np.ndarray
 ) -> tuple[list[tuple[str, Share]], list[tuple[str, Share]]]:
     """What lines of the physics and operations of the graph take, the largest first."""
-    origins = {s.origin.node: s.origin for part in (program.uniform, program.body) for s in walk(part) if s.origin}
-    nodes = printed_nodes(source.text)
+    origins = printed_origins(source.text)
     lines: dict[str, Share] = defaultdict(Share)
     loops: dict[str, Share] = defaultdict(Share)
     for site, i in enumerate(found.warp.instructions):
-        origin: Origin | None = origins.get(nodes[i.line]) if i.line < len(nodes) else None
+        k = origins[i.line] if i.line < len(origins) else None
+        origin = None if k is None else source.origins[k]
         line = "(none)" if origin is None or origin.source is None else str(origin.source)
         loop = "(none)" if origin is None else str(origin)
         for share in (lines[line], loops[loop]):
@@ -225,13 +224,14 @@ def _shares(
     return first, second
 
 
-def printed_nodes(text: str) -> list[str]:
-    """For each line of a printed text, from 1, the node of the graph that it computes a part of."""
-    nodes, node = [""], ""
+def printed_origins(text: str) -> list[int | None]:
+    """For each line of a printed text, from 1, the number of the operation that it computes a part of."""
+    found: list[int | None] = [None]
+    now = None
     for line in text.splitlines():
-        if line.startswith("// ") and " = " in line:
-            node = line[3:].split(" = ")[0]
+        if (comment := re.match(r"// (\d+) \S+ = ", line)) is not None:
+            now = int(comment[1])
         elif line.startswith(("FUNCTION", "KERNEL", "INLINE", "#")):
-            node = ""
-        nodes.append(node)
-    return nodes
+            now = None
+        found.append(now)
+    return found
