@@ -7,7 +7,7 @@ import functools
 import itertools
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, overload
 
 import optree
@@ -28,7 +28,10 @@ from mjtorch.compiler.lowered import Lowered, lower_graph
 from mjtorch.compiler.mapped import Mapped
 from mjtorch.compiler.ready import Ready, Runnable
 from mjtorch.compiler.recent import KEPT, Recent
+from mjtorch.compiler.report.ablation import Ablation, ablate
+from mjtorch.compiler.report.apart import Apart, apart
 from mjtorch.compiler.report.explain import Explanation, explain
+from mjtorch.compiler.report.sizes import Batches, batches
 from mjtorch.compiler.signature import NO_GRADIENT, Call, Signature, Static
 from mjtorch.compiler.stage import known_static
 from mjtorch.compiler.targets.cpu.build import BuildError
@@ -287,6 +290,23 @@ class Jitted:
         Everything is compiled anew.
         """
         return explain(self.mapped, args, kwargs, self.threads)
+
+    def ablate(
+        self, args: tuple, kwargs: dict[str, Any] | None = None, others: Mapping[str, dict[str, Any]] | None = None
+    ) -> Ablation:
+        """What each option of the compiler is good for, for such arguments: compiles many times; print it.
+
+        Passes, lanes and threads are changed one at a time. others: static arguments to change, by names for the rows.
+        """
+        return ablate(self.mapped, args, kwargs or {}, self.threads, others)
+
+    def batches(self, worlds: Sequence[int], args: tuple, kwargs: dict[str, Any] | None = None) -> Batches:
+        """Seconds and memory of calls with so many worlds, those of `args` repeated, compiled and eager; print it."""
+        return batches(self.mapped, args, kwargs or {}, worlds, self.threads)
+
+    def apart(self, parts: Sequence[Callable[..., Any]], args: tuple) -> Apart:
+        """The whole against `parts` compiled one by one, each given what the one before returned; print it."""
+        return apart(self.mapped, parts, args, self.threads)
 
     def debug(self, *args: Any, **kwargs: Any) -> Diagnosis:
         """Compile for such arguments step by step and compare each with the one before; print the result.
