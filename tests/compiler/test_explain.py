@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 import mjtorch
-from mjtorch.cli import main
+from mjtorch.cli import diagnose, main
+from mjtorch.compiler import static_arguments
 from mjtorch.compiler.report.accuracy import compare
 from mjtorch.compiler.report.explain import explain
 from mjtorch.compiler.report.sizes import of_size
@@ -250,12 +251,19 @@ def test_diagnose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert not re.search(r"(src|href)=\"http", page), "the page needs no other file"
 
 
-@pytest.mark.slow  # some twenty builds
+@static_arguments("outputs")
+def soon_compiled(m: mjtorch.Model, d: mjtorch.Data, *, outputs: str | None = None) -> mjtorch.Data:
+    return mjtorch.kinematics(m, d)
+
+
+@pytest.mark.slow  # some fifteen builds
 def test_diagnose_all_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("slider.xml").write_text(SLIDER.replace("<mujoco>", '<mujoco><option><flag energy="enable"/></option>'))
+    monkeypatch.setattr(mjtorch, "step", soon_compiled)
+    monkeypatch.setattr(diagnose, "stages", lambda m: (mjtorch.kinematics,))
+    Path("slider.xml").write_text(SLIDER)
     command = ["diagnose", "slider.xml", "--batch", "4,1", "--dtype", "float64", "--outputs", "state"]
     assert main([*command, "--ablate", "--apart", "--html", "page.html", "--json", "numbers.json"]) == 0
     text = capsys.readouterr().out
@@ -265,9 +273,23 @@ def test_diagnose_all_of_it(
     found = json.loads(Path("numbers.json").read_text())
     assert [b["worlds"] for b in found["batches"]["sizes"]] == [4, 1]
     assert found["step"]["worlds"] == 4 and found["step"]["speed"]["compiled"] > 0
-    assert {"integrated", "energy_vel"} <= {p["name"] for p in found["apart"]["parts"]}
-    assert found["ablation"]["variants"][0]["times"] == pytest.approx(1, abs=0.5)
+    assert [p["name"] for p in found["apart"]["parts"]] == ["kinematics"]
+    assert found["ablation"]["variants"][0]["what"] == "the usual"
     assert len(re.findall("<img ", Path("page.html").read_text())) == 4
+
+
+@pytest.mark.parametrize("flag", ["", "<flag energy='enable'/>", "<flag invdiscrete='enable'/>"])
+@pytest.mark.parametrize("integrator", ["Euler", "RK4", "implicitfast"])
+def test_stages_are_a_step(integrator: str, flag: str) -> None:
+    option = f'<mujoco><option integrator="{integrator}">{flag}</option>'
+    m = mjtorch.put_model(mujoco.MjModel.from_xml_string(SLIDER.replace("<mujoco>", option)), dtype=torch.float64)
+    d = mjtorch.make_data(m)
+    d = d.replace(qpos=d.qpos - 0.01, qvel=d.qvel - 0.5)
+    wanted = mjtorch.step(m, d)
+    assert wanted.nefc > 0
+    for stage in diagnose.stages(m):
+        d = stage(m, d)
+    assert [x.name for x in compare(d, wanted).outputs if x.largest > 1e-12] == []
 
 
 @pytest.mark.parametrize(
