@@ -20,6 +20,7 @@ STOCK = (
     "tests/control_flow",
     "tests/engine/test_modes.py",
     "tests/engine/test_stock_compile.py",
+    "tests/engine/test_aotinductor.py",
     "tests/gradient/test_settings.py",
     "tests/compiler/test_jit_stock.py",
 )

@@ -73,16 +73,7 @@ def step(m: Model, d: Data, *, outputs: str | Sequence[str] | None = None) -> Da
     d = count_bad(d, BADQACC, d.qacc)
     if m.opt.enabled(EnableBit.FWDINV):
         d = compare_fwd_inv(m, d)
-    if m.settings.substeps:
-        return like_new(substepped(m, d, dynamics))
-    match m.opt.integrator:
-        case Integrator.EULER:
-            d = euler(m, d)
-        case Integrator.RK4:
-            d = rungekutta4(m, d, dynamics)
-        case Integrator.IMPLICIT | Integrator.IMPLICITFAST:
-            d = implicit(m, d)
-    return like_new(d)
+    return like_new(integrated(m, d))
 
 
 def sleeping_step(m: Model, d: Data, names: Sequence[str]) -> Data:
@@ -96,6 +87,18 @@ def sleeping_step(m: Model, d: Data, names: Sequence[str]) -> Data:
     after = wake(m, d)
     stirs = (wake_equality(m, after).tree_asleep < 0).any()
     return cond(stirs, lambda: keep(step(m, after), d, [*kept]), lambda: idle(m, d))
+
+
+def integrated(m: Model, d: Data) -> Data:
+    """The state a time step later than `d`, in which the accelerations are known."""
+    if m.settings.substeps:
+        return substepped(m, d, dynamics)
+    match m.opt.integrator:
+        case Integrator.RK4:
+            return rungekutta4(m, d, dynamics)
+        case Integrator.IMPLICIT | Integrator.IMPLICITFAST:
+            return implicit(m, d)
+    return euler(m, d)
 
 
 @stage

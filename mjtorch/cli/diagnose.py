@@ -2,10 +2,13 @@
 
 import argparse
 import base64
+import dataclasses
 import html
 import io
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -15,10 +18,25 @@ import mjtorch
 from mjtorch.cli.errors import UsageError, usage_errors
 from mjtorch.cli.load import load
 from mjtorch.cli.room import check_room
+from mjtorch.compiler.report.ablation import Ablation
+from mjtorch.compiler.report.apart import Apart
 from mjtorch.compiler.report.explain import Explanation
+from mjtorch.compiler.report.sizes import Batches
 from mjtorch.compiler.report.stock import stock
 from mjtorch.compiler.targets.cpu.build import BuildError
 from mjtorch.compiler.targets.cuda.report import report
+from mjtorch.forward import (
+    controlled,
+    fwd_acceleration,
+    fwd_constraint,
+    fwd_position,
+    fwd_velocity,
+    integrated,
+)
+from mjtorch.model import EnableBit
+from mjtorch.sensor import sensor_acc, sensor_pos, sensor_vel
+from mjtorch.smooth.actuation import fwd_actuation
+from mjtorch.smooth.energy import energy_pos, energy_vel
 
 STYLE = """
 body {font: 15px/1.5 system-ui, sans-serif; max-width: 62em; margin: 2em auto; padding: 0 1em; color: #222}
@@ -38,16 +56,26 @@ def add_parser(
         "diagnose",
         help="show where nodes, memory and seconds of a compiled step go",
         description="Compile the step of a model anew and measure it: seconds by phase, nodes and memory by stage, "
-        "speed against eager PyTorch, and what a change of the arguments costs.",
+        "speed, memory and numbers against eager PyTorch, and what a change of the arguments costs.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("model", metavar="MODEL", help=model_help)
-    parser.add_argument("--batch", type=count, default=256, metavar="N", help="number of worlds")
+    parser.add_argument(
+        "--batch",
+        type=lambda text: tuple(map(count, text.split(","))),
+        default=(256,),
+        metavar="N,...",
+        help="number of worlds; with several, the report is of the first, and a table compares all",
+    )
     parser.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="precision")
     parser.add_argument(
         "--outputs", default="", metavar="NAME,...", help="what the step updates, as for mjtorch.step; all if empty"
     )
     parser.add_argument("--threads", type=count, metavar="N", help="CPU threads (default: torch's choice)")
+    parser.add_argument(
+        "--ablate", action="store_true", help="compile it again without each pass, with other lanes, threads, outputs"
+    )
+    parser.add_argument("--apart", action="store_true", help="compare the step with its stages compiled one by one")
     parser.add_argument("--stock", action="store_true", help="report on stock torch.compile too")
     parser.add_argument(
         "--cuda",
@@ -57,33 +85,40 @@ def add_parser(
         "what they go to, and in which lines of the physics (needs no GPU, but mjtorch[cuda])",
     )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the report and plots as a page, too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers, too")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report, and write the page if asked."""
+    """Print the report, and write the page and the numbers if asked."""
     mj_model = load(args.model)
-    if args.html is not None and not args.html.parent.is_dir():
-        raise UsageError(f"cannot write the page: there is no folder {args.html.parent}")
+    for what, path in (("page", args.html), ("numbers", args.json)):
+        if path is not None and not path.parent.is_dir():
+            raise UsageError(f"cannot write the {what}: there is no folder {path.parent}")
     if args.threads:
         torch.set_num_threads(args.threads)
     with usage_errors(NotImplementedError, ValueError, prefix=f"{args.model}: "):
         m = mjtorch.put_model(mj_model, dtype=getattr(torch, args.dtype))
-        check_room(m, args.batch, 0)
-        d = mjtorch.batch(mjtorch.make_data(m), args.batch)
+        check_room(m, max(args.batch), 0)
+        d = mjtorch.batch(mjtorch.make_data(m), args.batch[0])
         step = mjtorch.jit(mjtorch.step, in_dims=(None, 0), threads=args.threads)
         chosen = {"outputs": tuple(args.outputs.split(","))} if args.outputs else {}
         with usage_errors(BuildError, MemoryError, OSError):
-            found = step.explain(m, d, **chosen)
-            on_gpus = None
+            found: dict[str, Any] = {"step": step.explain(m, d, **chosen)}
+            if len(args.batch) > 1:
+                found["batches"] = step.batches(args.batch, (m, d), chosen)
+            if args.apart:
+                found["apart"] = step.apart(stages(m), (m, d))
+            if args.ablate:
+                other = "outputs=state" if args.outputs != "state" else "all outputs"
+                changes = {"outputs": "state" if args.outputs != "state" else None}
+                found["ablation"] = step.ablate((m, d), chosen, {other: changes})
+            if args.stock:
+                found["stock"] = stock(step.mapped, (m, d), chosen)
             if args.cuda:
                 busy = mjtorch.batch(in_motion(mj_model, m), 1)
-                on_gpus = report(step.mapped, args.cuda.split(","), m, busy, **chosen)
+                found["cuda"] = report(step.mapped, args.cuda.split(","), m, busy, **chosen)
     title = f"{Path(args.model).stem}, {args.dtype}"
-    text = f"{title}\n{found}"
-    if args.stock:
-        text += f"\n\n{stock(step.mapped, (m, d), chosen)}"
-    if on_gpus is not None:
-        text += f"\n\n{on_gpus}"
+    text = "\n\n".join([f"{title}\n{found['step']}", *(str(x) for k, x in found.items() if k != "step")])
     print(text)
     if args.html is not None:
         try:
@@ -91,7 +126,37 @@ def run(args: argparse.Namespace) -> int:
         except OSError as error:
             raise UsageError(f"cannot write the page: {error}") from error
         print(f"\npage: {args.html}")
+    if args.json is not None:
+        try:
+            args.json.write_text(json.dumps({"title": title, **numbers(found)}, indent=1), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"cannot write the numbers: {error}") from error
+        print(f"\nnumbers: {args.json}")
     return 0
+
+
+def stages(m: mjtorch.Model) -> tuple[Callable[..., mjtorch.Data], ...]:
+    """What a step does one after the other, as functions `(m, d) -> d`."""
+    energy = m.opt.enabled(EnableBit.ENERGY)
+    return (
+        fwd_position,
+        sensor_pos,
+        *((energy_pos,) if energy else ()),
+        fwd_velocity,
+        sensor_vel,
+        *((energy_vel,) if energy else ()),
+        controlled,
+        fwd_actuation,
+        fwd_acceleration,
+        fwd_constraint,
+        sensor_acc,
+        integrated,
+    )
+
+
+def numbers(found: Mapping[str, Any]) -> dict[str, Any]:
+    """What was found, for programs; what is only text, as text."""
+    return {k: dataclasses.asdict(x) if dataclasses.is_dataclass(x) else str(x) for k, x in found.items()}  # type: ignore[arg-type]
 
 
 def in_motion(mj_model: mujoco.MjModel, m: mjtorch.Model) -> mjtorch.Data:
@@ -105,14 +170,25 @@ def in_motion(mj_model: mujoco.MjModel, m: mjtorch.Model) -> mjtorch.Data:
     return mjtorch.put_data(mj_model, data, model=m)
 
 
-def page(title: str, text: str, found: Explanation) -> str:
+def page(title: str, text: str, found: Mapping[str, Any]) -> str:
     """The report as one HTML file that needs no other."""
+    figures = {"seconds by phase, and nodes, operations and stored bytes by stage": plots(found["step"])}
+    if "batches" in found:
+        figures["microseconds and memory by number of worlds"] = plot_batches(found["batches"])
+    for name, what, bars in (
+        ("ablation", "times the usual, one change at a time", ablation_bars),
+        ("apart", "ms a call, stages compiled one by one and as a whole", part_bars),
+    ):
+        if name in found:
+            figures[what] = plot_bars(what, *bars(found[name]))
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
         f"<style>{STYLE}</style></head><body><h1>{html.escape(title)}</h1>\n"
-        f'<img alt="seconds by phase, and nodes, operations and stored bytes by stage" '
-        f'src="data:image/png;base64,{base64.b64encode(plots(found)).decode()}">\n'
-        f"<pre>{html.escape(text)}</pre></body></html>\n"
+        + "".join(
+            f'<img alt="{what}" src="data:image/png;base64,{base64.b64encode(png).decode()}">\n'
+            for what, png in figures.items()
+        )
+        + f"<pre>{html.escape(text)}</pre></body></html>\n"
     )
 
 
@@ -146,6 +222,53 @@ def plots(found: Explanation) -> bytes:
     ):
         axes.barh(names, values, color=BAR)
         axes.set_title(what)
+    return _png(figure)
+
+
+def plot_batches(found: Batches) -> bytes:
+    """PNG: microseconds a world, and peaks of memory, by number of worlds."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 3.2), layout="constrained")
+    times, memory = figure.subplots(1, 2)
+    worlds = [b.worlds for b in found.sizes]
+    for name, color in (("compiled", BAR), ("eager", OTHER)):
+        seconds = [getattr(b, name) for b in found.sizes]
+        times.loglog(worlds, [1e6 * s / n for s, n in zip(seconds, worlds, strict=True)], "o-", color=color, label=name)
+        peaks = [(b.peak if name == "compiled" else b.eager_peak) or 0 for b in found.sizes]
+        memory.plot(worlds, [p / 2**20 for p in peaks], "o-", color=color, label=name)
+    times.set_ylabel("us a world")
+    memory.set_ylabel("peak, MiB")
+    for axes in (times, memory):
+        axes.set_xlabel("worlds")
+        axes.legend()
+    return _png(figure)
+
+
+def ablation_bars(found: Ablation) -> tuple[list[str], list[float]]:
+    """Names and lengths."""
+    return [v.what for v in found.variants], [v.times for v in found.variants]
+
+
+def part_bars(found: Apart) -> tuple[list[str], list[float]]:
+    """Names and lengths."""
+    parts = (*found.parts, found.whole)
+    return [p.name for p in parts], [1e3 * p.seconds for p in parts]
+
+
+def plot_bars(title: str, names: Sequence[str], values: Sequence[float]) -> bytes:
+    """PNG: a bar for each name, the first on top."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 0.8 + 0.22 * len(names)), layout="constrained")
+    axes = figure.subplots()
+    axes.bar_label(axes.barh(list(names)[::-1], list(values)[::-1], color=BAR), fmt="%.3g", padding=3)
+    axes.margins(x=0.1)
+    axes.set_title(title)
+    return _png(figure)
+
+
+def _png(figure: Any) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=90)
     return buffer.getvalue()

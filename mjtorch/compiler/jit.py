@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, overload
 
 import optree
@@ -18,14 +19,19 @@ from torch.autograd import forward_ad
 from mjtorch import tree
 from mjtorch.compiler.cache import warm
 from mjtorch.compiler.calls import Calls, Prepared
+from mjtorch.compiler.causes import Causes, Difference, differences
 from mjtorch.compiler.compiled import Compiled
 from mjtorch.compiler.debug import Diagnosis, debug
+from mjtorch.compiler.dynamo import Dynamo
 from mjtorch.compiler.lower import NoRule
 from mjtorch.compiler.lowered import Lowered, lower_graph
 from mjtorch.compiler.mapped import Mapped
 from mjtorch.compiler.ready import Ready, Runnable
 from mjtorch.compiler.recent import KEPT, Recent
+from mjtorch.compiler.report.ablation import Ablation, ablate
+from mjtorch.compiler.report.apart import Apart, apart
 from mjtorch.compiler.report.explain import Explanation, explain
+from mjtorch.compiler.report.sizes import Batches, batches
 from mjtorch.compiler.signature import NO_GRADIENT, Call, Signature, Static
 from mjtorch.compiler.stage import known_static
 from mjtorch.compiler.targets.cpu.build import BuildError
@@ -55,6 +61,8 @@ def jit(
     strict: bool = False,
     skip_zeros: bool = True,
     threads: int | None = None,
+    trace_limit: int = 16,
+    disable: bool = False,
     **compile_options: Any,
 ) -> Any:
     """Compile `f`, which computes one world, into a function of many worlds.
@@ -64,7 +72,7 @@ def jit(
     decorator.
 
     `torch.compiler.set_stance` is honoured: "force_eager", "eager_on_recompile" and "fail_on_recompile" mean what they
-    mean to `torch.compile`. `reset()` forgets what was compiled.
+    mean to `torch.compile`. `reset()` forgets what was compiled, and `torch.compiler.reset()` that of all functions.
 
     Tensors that `f` uses but is not given are compiled into it with their values. Where one of them has been written to
     in place since, `f` is compiled again, with a warning; what rebinds a name, or writes through `.data`, goes unseen.
@@ -88,6 +96,9 @@ def jit(
             infinite or NaN, a term left out adds 0, where PyTorch adds NaN; False makes it the same, and slower.
         threads: how many compute the worlds on a CPU; by default as the environment variable MJTORCH_NUM_THREADS says,
             else `torch.get_num_threads()`.
+        trace_limit: with more programs than this a warning tells what differed between the calls that asked for them.
+        disable: compute it by `torch.vmap(f)`, uncompiled, as `torch.compile(disable=True)` does; what "eager" is, but
+            whatever the backend is.
         **compile_options: for such a backend, what else `torch.compile` takes: mode, options, fullgraph, dynamic.
 
     Raises:
@@ -110,6 +121,8 @@ def jit(
             strict=strict,
             skip_zeros=skip_zeros,
             threads=threads,
+            trace_limit=trace_limit,
+            disable=disable,
             **compile_options,
         )
     if not callable(f):
@@ -121,6 +134,8 @@ def jit(
         )
     if compile_options and (isinstance(backend, Target) or backend in OWN):
         raise TypeError(f"jit: unknown options {sorted(compile_options)}; only backends of torch.compile take more")
+    if isinstance(trace_limit, bool) or not isinstance(trace_limit, int) or trace_limit < 1:
+        raise ValueError(f"jit: trace_limit must be a positive int, got {trace_limit!r}")
     static_argnames = (static_argnames,) if isinstance(static_argnames, str) else static_argnames
     if not isinstance(static_argnames, Sequence) or not all(isinstance(x, str) for x in static_argnames):
         raise TypeError(f"jit: static_argnames must be names of arguments, got {static_argnames!r}")
@@ -130,7 +145,7 @@ def jit(
                 raise TypeError(f"jit: {name} must be an int, None, or a tree of them, got {dim!r} in it")
     static = (*static_argnames, *(x for x in known_static(f) if x not in static_argnames))
     mapped = Mapped(f, in_dims, out_dims, static)
-    return Jitted(mapped, backend, strict, skip_zeros, thread_count(threads), compile_options)
+    return Jitted(mapped, backend, strict, skip_zeros, thread_count(threads), trace_limit, disable, compile_options)
 
 
 class Jitted:
@@ -139,6 +154,7 @@ class Jitted:
     mapped: the original, and how it is mapped over worlds
     ran: the backend of the last call, "native", "eager" or one of torch.compile; before the first, what will be tried
     traces: how often it has been traced
+    causes: how many programs its calls asked for, and what differed between them
     """
 
     def __init__(
@@ -148,19 +164,22 @@ class Jitted:
         strict: bool,
         skip_zeros: bool,
         threads: int | None,
+        trace_limit: int,
+        disable: bool,
         options: dict[str, Any],
     ) -> None:
         self.mapped, self.parameters, self.f, self.name = mapped, mapped.parameters, mapped.f, mapped.name
         self.target = backend if isinstance(backend, Target) else None
         self.backend = "native" if isinstance(backend, Target) else backend
         self.strict, self.skip_zeros, self.threads, self.options = strict, skip_zeros, threads, options
+        self.trace_limit, self.disable, self.dynamo = trace_limit, disable, Dynamo(self)
         self.calls = Calls()
         self.programs: Recent[Signature, list[Compiled]] = Recent()
         self.stock: Recent[tuple[Static, bool], Callable[..., Any]] = Recent()
         self.refused: Recent[Signature, str] = Recent()
         self.complaints: Recent[str, bool] = Recent()
         self.ran: str | Callable[..., Any] = "native" if self.backend == "auto" else self.backend
-        self.traces = 0
+        self.traces, self.causes = 0, Causes()
         functools.update_wrapper(self, mapped.f, updated=())
 
     def __repr__(self) -> str:
@@ -187,6 +206,7 @@ class Jitted:
         self.calls.clear()
         for table in (self.programs, self.stock, self.refused, self.complaints):
             table.clear()
+        self.causes = Causes()
 
     def settings(self) -> dict[str, Any]:
         """The options that it was made with."""
@@ -198,13 +218,15 @@ class Jitted:
             "strict": self.strict,
             "skip_zeros": self.skip_zeros,
             "threads": self.threads,
+            "trace_limit": self.trace_limit,
+            "disable": self.disable,
             **self.options,
         }
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         form, given = self.parameters.form(len(args), tuple(kwargs)), (*args, *kwargs.values())
-        stance = _stance()
-        transformed = stance == "force_eager" or _is_transforming()
+        stance = self.dynamo.stance()
+        transformed = self.disable or stance == "force_eager" or _is_transforming()
         found = None if transformed else self.calls.take(form, given)
         if found is not None:
             prepared, seen = found
@@ -263,8 +285,28 @@ class Jitted:
         return self._compiled(self.parameters.call(args, kwargs)).lowered
 
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
-        """Where nodes, memory and seconds go for such arguments: compiles anew and measures; print the result."""
+        """Where nodes, memory and seconds go for such arguments, and how far it is from eager PyTorch; print it.
+
+        Everything is compiled anew.
+        """
         return explain(self.mapped, args, kwargs, self.threads)
+
+    def ablate(
+        self, args: tuple, kwargs: dict[str, Any] | None = None, others: Mapping[str, dict[str, Any]] | None = None
+    ) -> Ablation:
+        """What each option of the compiler is good for, for such arguments: compiles many times; print it.
+
+        Passes, lanes and threads are changed one at a time. others: static arguments to change, by names for the rows.
+        """
+        return ablate(self.mapped, args, kwargs or {}, self.threads, others)
+
+    def batches(self, worlds: Sequence[int], args: tuple, kwargs: dict[str, Any] | None = None) -> Batches:
+        """Seconds and memory of calls with so many worlds, those of `args` repeated, compiled and eager; print it."""
+        return batches(self.mapped, args, kwargs or {}, worlds, self.threads)
+
+    def apart(self, parts: Sequence[Callable[..., Any]], args: tuple) -> Apart:
+        """The whole against `parts` compiled one by one, each given what the one before returned; print it."""
+        return apart(self.mapped, parts, args, self.threads)
 
     def debug(self, *args: Any, **kwargs: Any) -> Diagnosis:
         """Compile for such arguments step by step and compare each with the one before; print the result.
@@ -311,6 +353,7 @@ class Jitted:
                 raise NoRule(f"tensors of {x.layout}")
             if x.device.type not in ("cpu", "cuda"):
                 raise NoRule(f"tensors on {x.device.type}")
+        self._count(call)
         compiled = self._new(signature, leaves)
         known = self.programs.get(signature)
         if known is None:
@@ -318,6 +361,27 @@ class Jitted:
         known.append(compiled)
         del known[:-KEPT]
         return compiled
+
+    def _count(self, call: Call) -> None:
+        """One more program, for a call that none of those before fits."""
+        self.causes.add(self._differences(call))
+        if self.causes.programs == self.trace_limit + 1:
+            self._warn(
+                f"more than {self.trace_limit} programs, each of them traced or read from the cache: {self.causes}. "
+                "Pass what changes as a tensor, or raise trace_limit if all of them are wanted"
+            )
+
+    def _differences(self, call: Call) -> list[Difference]:
+        static = call.signature.static
+
+        def leaf(k: int) -> str:
+            return self.parameters.path(k, call.args, static)
+
+        if same := self.programs.get(call.signature):
+            other = (k for c in same for k, v in c.constants.items() if not torch.equal(call.leaves[k], v))
+            return [(leaf(k), "other values, which are compiled in") for k in itertools.islice(other, 1)]
+        known = list(self.programs.entries)
+        return differences(call.signature, known, lambda n: self.parameters.argument(n, static), leaf)
 
     def _new(self, signature: Signature, leaves: Sequence[Tensor]) -> Compiled:
         """A program that will be traced when it is needed."""
@@ -368,12 +432,6 @@ class Jitted:
 
 def _again(f: Callable[..., Any], settings: dict[str, Any]) -> Jitted:
     return jit(f, **settings)
-
-
-def _stance() -> str:
-    """What `torch.compiler.set_stance` asks for. Dynamo keeps it; who has not imported that has asked for nothing."""
-    dynamo = sys.modules.get("torch._dynamo.eval_frame")
-    return "default" if dynamo is None else dynamo._stance.stance
 
 
 def _is_backend(backend: Any) -> bool:

@@ -232,13 +232,13 @@ class Parameters:
             if not isinstance(x, Tensor):
                 if not isinstance(x, (bool, int, float, complex, np.ndarray, np.generic)):
                     raise TypeError(
-                        f"jit({self.name}): {self._path(k, args, static)} must be a tensor or a number, got "
+                        f"jit({self.name}): {self.path(k, args, static)} must be a tensor or a number, got "
                         f"{type(x).__name__}; name what chooses the program in static_argnames"
                     )
                 double = any(isinstance(y, Tensor) and y.dtype == torch.float64 for y in leaves)
                 x = torch.as_tensor(x, dtype=torch.float64 if double and isinstance(x, float) else None)
             elif x.requires_grad and torch.is_grad_enabled():
-                raise RuntimeError(f"jit({self.name}): {self._path(k, args, static)} requires grad, {NO_GRADIENT}")
+                raise RuntimeError(f"jit({self.name}): {self.path(k, args, static)} requires grad, {NO_GRADIENT}")
             found.append(x.resolve_neg())  # the code reads what lies in memory
         return self._on_one_device(found, args, static)
 
@@ -250,7 +250,7 @@ class Parameters:
         for k, x in enumerate(leaves):
             if x.device != device and (x.dim() or not x.is_cpu):
                 raise ValueError(
-                    f"jit({self.name}): {self._path(k, args, static)} is on {x.device} and others are on {device}; "
+                    f"jit({self.name}): {self.path(k, args, static)} is on {x.device} and others are on {device}; "
                     "move all arguments to one device"
                 )
         return [x if x.device == device else x.to(device) for x in leaves]
@@ -263,31 +263,34 @@ class Parameters:
                 continue
             if not -x.dim() <= d < x.dim():
                 raise ValueError(
-                    f"jit({self.name}): {self._path(k, args, static)} has shape {tuple(x.shape)} and no axis {d} to "
+                    f"jit({self.name}): {self.path(k, args, static)} has shape {tuple(x.shape)} and no axis {d} to "
                     "count worlds; say None in in_dims for what all worlds share"
                 )
             if count is None:
                 count, first = x.shape[d], k
             elif x.shape[d] != count:
                 raise ValueError(
-                    f"jit({self.name}): {self._path(k, args, static)} of shape {tuple(x.shape)} is for {x.shape[d]} "
-                    f"worlds, along axis {d}, but {self._path(first, args, static)} is for {count}"
+                    f"jit({self.name}): {self.path(k, args, static)} of shape {tuple(x.shape)} is for {x.shape[d]} "
+                    f"worlds, along axis {d}, but {self.path(first, args, static)} is for {count}"
                 )
         if count is None:
             raise ValueError(f"jit({self.name}): no argument has a world axis; for one world use in_dims=None")
         return count
 
-    def _path(self, k: int, args: tuple, static: Static) -> str:
+    def path(self, k: int, args: tuple, static: Static) -> str:
         """Where leaf `k` stands, such as `d.qpos`."""
         position, _, rest = tree.leaves_with_path(args)[k][0].partition(".")
+        return self.argument(int(position), static) + (f".{rest}" if rest else "")
+
+    def argument(self, n: int, static: Static) -> str:
+        """The name of a tensor argument."""
         names = static.names
         if not names:
             try:
                 names = tuple(inspect.signature(self.f).parameters)
             except (TypeError, ValueError):
                 names = ()
-        n = int(position)
-        return (names[n] if n < len(names) else f"argument {n}") + (f".{rest}" if rest else "")
+        return names[n] if n < len(names) else f"argument {n}"
 
 
 def mismatch(e: Exception) -> str:

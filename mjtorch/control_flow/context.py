@@ -197,15 +197,22 @@ def is_symbol(n: Int) -> bool:
     return not is_concrete_int(n)
 
 
-def decided(x: Bool) -> bool | Tensor:
-    """`x` as a bool if it is the same for all sizes that the graph is for, else as a tensor of shape ()."""
+def is_sure(x: Bool) -> bool:
+    """Whether `x` is true for all sizes that the graph is for."""
     if isinstance(x, bool):
         return x
     from torch.fx.experimental.symbolic_shapes import statically_known_true  # as in `imagined`
 
-    if statically_known_true(x):
+    return statically_known_true(x)
+
+
+def decided(x: Bool) -> bool | Tensor:
+    """`x` as a bool if it is the same for all sizes that the graph is for, else as a tensor of shape ()."""
+    if isinstance(x, bool):
+        return x
+    if is_sure(x):
         return True
-    if statically_known_true(torch.sym_not(x)):
+    if is_sure(torch.sym_not(x)):
         return False
     return torch.scalar_tensor(torch.sym_ite(x, 1, 0), dtype=torch.int64) > 0
 

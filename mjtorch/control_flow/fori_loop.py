@@ -22,8 +22,8 @@ def fori_loop(
     body_fun: Callable[[Tensor, T], T],
     init_val: T,
     *,
-    unroll: bool | None = None,
-    checkpoint: int | None = None,
+    unroll: context.Bool | None = None,
+    checkpoint: context.Int | None = None,
 ) -> T:
     """Repeat `val = body_fun(i, val)` for `i` from `lower` to `upper - 1`; like `jax.lax.fori_loop`.
 

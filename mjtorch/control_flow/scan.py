@@ -26,9 +26,9 @@ def scan(
     xs: Any = None,
     length: context.Int | None = None,
     reverse: bool = False,
-    unroll: bool | None = None,
+    unroll: context.Bool | None = None,
     *,
-    checkpoint: int | None = None,
+    checkpoint: context.Int | None = None,
 ) -> tuple[Carry, Any]:
     """Fold `carry, y = f(carry, x)` over the leading axis of `xs`; return the last carry and all `y`, stacked.
 
@@ -40,7 +40,7 @@ def scan(
     (tensor(10), tensor([ 1,  3,  6, 10]))
 
     xs: tree of tensors with one leading size, or `None` with `length` given.
-    length: the number of trips, if not that of `xs`. Both may be a size that a graph has for a variable.
+    length: the number of trips, if not that of `xs`. It and `checkpoint` may be sizes that a graph has for variables.
     reverse: go from the last `x` to the first; outputs stay aligned with `xs`.
     unroll: whether a traced function contains every trip (`True`) or one loop operator (`False`). By default loops of
         at most 8 trips are unrolled, where their number is known. Eagerly it makes no difference.
@@ -63,7 +63,7 @@ def scan(
         inputs.leaves = [_counter(carry, n)]
     order = [x.flip(0) for x in inputs.leaves] if reverse else inputs.leaves
     some, several, many = (context.is_symbol(n) or n > k for k in (0, 1, UNROLL_LIMIT))
-    looped = many if unroll is None else several and not unroll
+    looped = many if unroll is None else several and not context.is_sure(unroll)
     if checkpoint is not None and some:
         out = _checkpointed(step, carry.leaves, order, checkpoint)
     elif some and looped and context.is_traced((*carry.leaves, *order)):
@@ -109,14 +109,14 @@ def _length(inputs: Structure, length: context.Int | None) -> context.Int:
     return sizes[0]
 
 
-def _check_options(unroll: bool | None, checkpoint: int | None) -> None:
-    if unroll is not None and not isinstance(unroll, bool):
+def _check_options(unroll: context.Bool | None, checkpoint: context.Int | None) -> None:
+    if unroll is not None and not isinstance(unroll, context.Bool):
         raise TypeError(f"unroll must be True, False or None, got {unroll!r}")
     if checkpoint is None:
         return
-    if isinstance(checkpoint, bool) or not isinstance(checkpoint, int) or checkpoint < 1:
+    if not context.is_int(checkpoint) or checkpoint < 1:
         raise ValueError(f"checkpoint must be a positive int, got {checkpoint!r}")
-    if unroll:
+    if unroll is not None and context.is_sure(unroll):
         raise ValueError("checkpoint has no effect in an unrolled loop; leave out one of the two")
 
 
@@ -124,7 +124,9 @@ def _counter(carry: Structure, n: context.Int) -> Tensor:
     return context.counted(0, n, carry.leaves[0].device if carry.leaves else None)
 
 
-def _traced(step: _Step, carry: Sequence[Tensor], xs: Sequence[Tensor], unroll: bool | None) -> Sequence[Tensor]:
+def _traced(
+    step: _Step, carry: Sequence[Tensor], xs: Sequence[Tensor], unroll: context.Bool | None
+) -> Sequence[Tensor]:
     if is_imagined():
         return lowering.first_trip(step, carry, xs)
     if not context.is_recording():
@@ -137,7 +139,7 @@ def _traced(step: _Step, carry: Sequence[Tensor], xs: Sequence[Tensor], unroll: 
     return intercepted(_loop, converted.close(step), carry, xs, converted.captured)
 
 
-def _checkpointed(step: _Step, carry: Sequence[Tensor], xs: Sequence[Tensor], size: int) -> Sequence[Tensor]:
+def _checkpointed(step: _Step, carry: Sequence[Tensor], xs: Sequence[Tensor], size: context.Int) -> Sequence[Tensor]:
     """A loop over chunks: the derivative of a chunk computes the carries inside of it again."""
     if is_imagined():
         return lowering.first_trip(step, carry, xs)
@@ -148,10 +150,13 @@ def _checkpointed(step: _Step, carry: Sequence[Tensor], xs: Sequence[Tensor], si
 
 
 def _chunks(
-    step: Any, carry: Sequence[Tensor], xs: Sequence[Tensor], captured: Sequence[Tensor], size: int
+    step: Any, carry: Sequence[Tensor], xs: Sequence[Tensor], captured: Sequence[Tensor], size: context.Int
 ) -> list[Tensor]:
     m, n = len(carry), xs[0].shape[0]
-    whole = n // size
+    # Where a graph has these for variables two trips or more are always left over: for sizes 0 and 1 PyTorch makes
+    # graphs of their own.
+    unknown = context.is_symbol(n) or context.is_symbol(size)
+    whole = (n - 2) // size if unknown else n // size
 
     def chunk(*args: Tensor) -> Sequence[Tensor]:
         values, rows, more = args[:m], args[m : m + len(xs)], args[m + len(xs) :]
@@ -162,7 +167,7 @@ def _chunks(
     if whole:
         out = list(_loop(chunk, carry, [x[: whole * size].unflatten(0, (whole, size)) for x in xs], captured))
         parts.append([y.flatten(0, 1) for y in out[m:]])
-    if n % size:
+    if unknown or whole * size < n:
         out = list(_loop(step, out[:m], [x[whole * size :] for x in xs], captured))
         parts.append(out[m:])
     return [*out[:m], *(torch.cat(ys) for ys in zip(*parts, strict=True))]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from control_flow.contexts import assert_same
+from control_flow.contexts import assert_same, compiled, each, nonstrict
 from torch import Tensor, nn, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -43,6 +43,21 @@ def chosen(x: Tensor) -> Tensor:
     return cf.cond(x.sum() > 0, lambda y: y.sin() * x, lambda y: y * y, x)
 
 
+def chosen_of_one_tensor_twice(x: Tensor) -> Tensor:
+    """As PyTorch's own operator refuses it."""
+    y = cf.cond(x.sum() > 0, lambda a, b: a * b, lambda a, b: a - 2 * b, x, x)
+    branches = [lambda a, b: a * b, lambda a, b: a - 2 * b, lambda a, b: a.exp() + b]
+    return y + cf.switch((x.sum() > 0).long() + 1, branches, x, x)
+
+
+def chosen_of_two_views(x: Tensor) -> Tensor:
+    y = cf.cond(x.sum() > 0, lambda a, b: a * b, lambda a, b: a - 2 * b, x[1:], x[:-1])
+    return y + cf.switch((x[0] > 0).long(), [lambda a, b: a / 2 + b, lambda a, b: a - b], x[1:], x[1:].flip(0))
+
+
+PROBLEMS = (loop_in_a_loop_and_one_after_it, summed, chosen, chosen_of_one_tensor_twice, chosen_of_two_views)
+
+
 def slope(x: Tensor) -> Tensor:
     return torch.func.grad(lambda x: summed(x.sin()).sum())(x)
 
@@ -58,12 +73,21 @@ def assert_exports(fn: Callable, module: nn.Module, example: Tensor, *others: Te
             assert_same(run(x), fn(x))
 
 
-@pytest.mark.parametrize("fn", [loop_in_a_loop_and_one_after_it, summed, chosen], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("fn", PROBLEMS, ids=lambda f: f.__name__)
 def test_for_one_world(fn: Callable) -> None:
     assert_exports(fn, Called(fn), X[0], X[1], -X[1])
 
 
-@pytest.mark.parametrize("fn", [loop_in_a_loop_and_one_after_it, summed, chosen, slope], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("fn", PROBLEMS[3:], ids=lambda f: f.__name__)
+def test_compile_of_operands_that_share_memory(fn: Callable) -> None:
+    for make in (
+        lambda fn: each(compiled(nonstrict(fn), "aot_eager")),
+        lambda fn: compiled(vmap(nonstrict(fn)), "eager"),
+    ):
+        assert_same(make(fn)(X), each(fn)(X))
+
+
+@pytest.mark.parametrize("fn", [*PROBLEMS, slope], ids=lambda f: f.__name__)
 def test_for_many_worlds(fn: Callable) -> None:
     many = vmap(fn)
     assert_exports(many, make_fx(many, tracing_mode="fake")(X), X, X.flip(0))

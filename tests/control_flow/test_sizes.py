@@ -51,7 +51,37 @@ def slope(x: Tensor) -> Tensor:
     return torch.func.grad(lambda x: summed(x)[1].sum())(x)
 
 
-PROBLEMS = (summed, backwards, mapped, counted, chosen, one_of_three, in_ranges, repeated, slope)
+def in_chunks(x: Tensor) -> Any:
+    """Sizes that leave all remainders by 3, and a chunk that depends on the size."""
+    add = lambda c, u: (c + u, c * u)  # noqa: E731
+    return cf.scan(add, x[0], x, checkpoint=3), cf.scan(add, x[0], x, checkpoint=x.shape[0] // 4)
+
+
+def unrolled_if_short(x: Tensor) -> Any:
+    """Which nobody knows: a loop."""
+    return cf.scan(lambda c, u: (c + u, c), x[0], x, unroll=x.shape[0] < 15)
+
+
+def between_sizes(x: Tensor) -> Tensor:
+    """A size as one bound, a tensor as the other."""
+    last = torch.full((), 50, dtype=torch.int64)
+    return cf.fori_loop(x.shape[0], last, lambda i, c: c * 1.01 + i, x)
+
+
+PROBLEMS = (
+    summed,
+    backwards,
+    mapped,
+    counted,
+    between_sizes,
+    in_chunks,
+    unrolled_if_short,
+    chosen,
+    one_of_three,
+    in_ranges,
+    repeated,
+    slope,
+)
 # Below and above the sizes at which `chosen` and `one_of_three` choose otherwise.
 SIZES = (12, 17, 40)
 
@@ -74,9 +104,10 @@ def test_in_worlds(problem: Callable) -> None:
     assert graphs_of(torch.vmap(nonstrict(problem)), [torch.rand(3, n) for n in SIZES], dynamic=True) == 1
 
 
-def test_the_second_size_makes_it_a_variable() -> None:
+@pytest.mark.parametrize("problem", [summed, mapped, counted, chosen], ids=lambda f: f.__name__)
+def test_the_second_size_makes_it_a_variable(problem: Callable) -> None:
     """As PyTorch does by itself, when it has seen a size change."""
-    assert graphs_of(nonstrict(summed), [torch.rand(n) for n in SIZES]) == 2
+    assert graphs_of(nonstrict(problem), [torch.rand(n) for n in SIZES]) == 2
 
 
 def test_batches_of_a_map() -> None:

@@ -238,7 +238,8 @@ def diagnose(folder: Path, begin: Fault) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mjtorch, "step", mjtorch.kinematics)  # which is soon compiled
         begin()
-        run_command("diagnose", folder / "pendulum.xml", "--batch", 2, "--html", folder / "page.html")
+        written = "--html", folder / "page.html", "--json", folder / "numbers.json"
+        run_command("diagnose", folder / "pendulum.xml", "--batch", 2, *written)
 
 
 def save_run(folder: Path, begin: Fault) -> None:

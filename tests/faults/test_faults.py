@@ -19,7 +19,7 @@ import torch
 
 from mjtorch import jit
 from mjtorch.compiler.cache import store
-from mjtorch.compiler.report import explain
+from mjtorch.compiler.report import measure
 from mjtorch.compiler.targets.cpu import native
 from mjtorch.compiler.targets.cpu.build import BuildError
 from mjtorch.compiler.targets.cuda import driver, native as cuda_native
@@ -74,6 +74,7 @@ def failed(scenario: Any, error: Any, says: str, fault: BaseException = DISK) ->
 
 
 STORE, TARGETS = "compiler/cache/store.py:", "compiler/targets/"
+MEASURE = "compiler/report/measure.py:"
 CPU, CUDA, EXPORTED = f"{TARGETS}cpu/", f"{TARGETS}cuda/", f"{TARGETS}exported/"
 DRAW, WORKER = "render/picture.py:", "render/worker.py:main:"
 NO_ROOM = OSError(28, "No space left on device")
@@ -86,8 +87,9 @@ ABORTS = "test_cli.py::test_picture_survives_an_abort"
 # Place: its row, or the test that has its fault.
 TABLE: dict[str, Row | str] = {
     # --- commands ---
-    "cli/diagnose.py:plots:figure.savefig": failed(do.diagnose, COMMAND, "cannot write the page"),
+    "cli/diagnose.py:_png:figure.savefig": failed(do.diagnose, COMMAND, "cannot write the page"),
     "cli/diagnose.py:run:args.html.write_text": failed(do.diagnose, COMMAND, "cannot write the page", NO_ROOM),
+    "cli/diagnose.py:run:args.json.write_text": failed(do.diagnose, COMMAND, "cannot write the numbers", NO_ROOM),
     "cli/main.py:main:os.dup2": LEAVES,
     "cli/main.py:main:os.open": LEAVES,
     "cli/picture.py:plot:figure.savefig": failed(do.rollout_with_plot, COMMAND, "cannot write the picture", NO_ROOM),
@@ -139,7 +141,10 @@ TABLE: dict[str, Row | str] = {
     "compiler/dump.py:dumping:folder.mkdir": failed(do.dump, OSError, "MJTORCH_DUMP must name a folder"),
     "compiler/dump.py:dumping:top.iterdir": failed(do.dump, OSError, "MJTORCH_DUMP must name a folder"),
     "compiler/dump.py:dumping:top.mkdir": failed(do.dump, OSError, "MJTORCH_DUMP must name a folder"),
-    "compiler/report/explain.py:_build:tempfile.TemporaryDirectory": failed(do.diagnose, COMMAND, "Input/output error"),
+    f"{MEASURE}build_for:tempfile.TemporaryDirectory": failed(do.diagnose, COMMAND, "Input/output error"),
+    f"{MEASURE}_resident:?.read_text": Row(do.diagnose),
+    f"{MEASURE}peak:?.write_text": Row(do.diagnose),
+    f"{MEASURE}peak:ctypes.CDLL": Row(do.diagnose),
     "compiler/targets/c/printer.py:vector_header:FUNCTIONS.read_text": own(do.compile_function),
     "compiler/targets/c/printer.py:vector_header:VECTOR.read_text": own(do.compile_function),
     f"{CPU}build.py:_end:os.killpg": "compiler/test_interrupts.py::test_a_compile_can_be_interrupted",
@@ -177,8 +182,12 @@ TABLE: dict[str, Row | str] = {
     f"{CUDA}native.py:CudaNative.run:torch.cuda.device": HIDDEN,
     f"{CUDA}native.py:CudaNative.run:torch.cuda.current_stream": HIDDEN,
     f"{CUDA}target.py:CudaTarget.load:torch.cuda.device": HIDDEN,
-    "compiler/report/explain.py:_median.finished:torch.cuda.is_initialized": HIDDEN,
-    "compiler/report/explain.py:_median.finished:torch.cuda.synchronize": HIDDEN,
+    f"{MEASURE}_finish:torch.cuda.is_initialized": HIDDEN,
+    f"{MEASURE}_finish:torch.cuda.synchronize": HIDDEN,
+    f"{MEASURE}peak:torch.cuda.max_memory_allocated": HIDDEN,
+    f"{MEASURE}peak:torch.cuda.memory_allocated": HIDDEN,
+    f"{MEASURE}peak:torch.cuda.reset_peak_memory_stats": HIDDEN,
+    f"{MEASURE}peak:torch.cuda.synchronize": HIDDEN,
     # --- learning, environments ---
     "envs/gymnasium/table.py:mj_model_of:mujoco.MjModel.from_xml_path": failed(do.make_environment, OSError, "output"),
     "learn/run.py:Run.load:torch.load": failed(do.resume, COMMAND, "checkpoint.pt: [Errno 5]"),
@@ -370,6 +379,7 @@ def test_what_torch_says_of_a_device_is_passed_on(monkeypatch: pytest.MonkeyPatc
         lambda: cuda_native.architecture(device),
         lambda: CudaTarget(device).load(None, None),
         lambda: cuda_native.CudaNative.run(gpu, SimpleNamespace(count=1)),
+        lambda: measure.peak(lambda: None, device),
     ):
         with pytest.raises(said, match=r"CUDA|NVIDIA"):
             use()
@@ -382,7 +392,7 @@ def test_what_torch_says_of_a_device_is_passed_on(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch.cuda, "synchronize", lost)
     monkeypatch.setattr(torch.cuda, "set_device", lambda _: lost())
     with pytest.raises(said, match=r"CUDA|NVIDIA"):
-        explain._median(lambda: None)
+        measure.seconds_of(lambda: None)
     with pytest.raises(RuntimeError, match="device lost"), joined("cuda"):
         pass
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
-import statistics
 import sys
-import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -36,23 +33,17 @@ from mjtorch.compiler.ir.nodes import (
 )
 from mjtorch.compiler.ir.source import OURS, Source
 from mjtorch.compiler.ir.walk import bodies, expressions
-from mjtorch.compiler.lowered import Lowered, lower_graph
 from mjtorch.compiler.mapped import Mapped
 from mjtorch.compiler.passes import run_passes
-from mjtorch.compiler.ready import Ready
-from mjtorch.compiler.targets.cpu.build import build, library_name, open_library
-from mjtorch.compiler.targets.cpu.native import FEW_WORLDS, Build, Native
+from mjtorch.compiler.report.accuracy import Accuracy, compare
+from mjtorch.compiler.report.measure import Made, make, peak, seconds_of
+from mjtorch.compiler.report.text import size, table
+from mjtorch.compiler.targets.cpu.native import FEW_WORLDS
 from mjtorch.compiler.targets.cpu.pipeline import CPU as CPU_PASSES
-from mjtorch.compiler.targets.cpu.target import CpuTarget
-from mjtorch.compiler.targets.cuda.build import compile_text
-from mjtorch.compiler.targets.cuda.native import CudaNative, architecture
-from mjtorch.compiler.targets.cuda.pipeline import CUDA, scheduled
-from mjtorch.compiler.targets.cuda.printer import print_program
+from mjtorch.compiler.targets.cuda.pipeline import CUDA
 from mjtorch.compiler.trace import op_name
 
 BYTES = {"f32": 4, "f64": 8, "i64": 8, "bool": 1}
-# Calls that are timed, and seconds after which fewer are enough.
-CALLS, PATIENCE = 15, 2.0
 
 
 @dataclasses.dataclass
@@ -81,13 +72,18 @@ class Speed:
 
 @dataclasses.dataclass
 class Memory:
-    """Bytes: read and written per world, scratch of one tile of worlds, and what eager operations write per world."""
+    """Bytes: read and written per world, scratch of one tile of worlds, and what eager operations write per world.
+
+    peak, eager_peak: measured: by how much memory grew in a call, at most, compiled and eager; None where nobody knows
+    """
 
     read: int
     written: int
     scratch: int
     lanes: int
     eager: int
+    peak: int | None
+    eager_peak: int | None
 
 
 @dataclasses.dataclass
@@ -108,6 +104,7 @@ class Explanation:
     ops: dict[str, int]
     memory: Memory
     speed: Speed
+    accuracy: Accuracy
     cached: bool
     cache_directory: str
     cache_entries: int
@@ -139,88 +136,30 @@ def explain(mapped: Mapped, args: tuple, kwargs: dict[str, Any], threads: int | 
         NotImplementedError: an operation has no rule.
         BuildError: there is no compiler.
     """
-    call = mapped.parameters.call(args, kwargs)
-    signature, leaves, worlds = call.signature, call.leaves, call.worlds
-    shared, constants, device = signature.shared, signature.constants(leaves), signature.device
-    few = worlds is None or worlds <= FEW_WORLDS
-
-    clock = _Clock()
-    on_gpu = device.type == "cuda"
-    graph, _ = clock("trace", lambda: mapped.trace(signature))
-    lowered = clock("lower", lambda: lower_graph(graph, shared, constants, on_gpu))
-    native, name = _build_on(device, clock, lowered) if on_gpu else _build(clock, lowered, few)
-
-    stages = _stages(graph, run_passes(lowered.program, CUDA if on_gpu else CPU_PASSES))
-    ready = Ready(native, leaves, signature.dims, worlds, threads=threads)
-    speed = Speed(
-        _median(lambda: ready(leaves)),
-        _median(lambda: mapped.vmapped(signature.static)(*call.args)),
-    )
+    made = make(mapped, args, kwargs)
+    call, graph, device = made.call, made.graph, made.call.signature.device
+    stages = _stages(graph, run_passes(made.lowered.program, CUDA if device.type == "cuda" else CPU_PASSES))
+    ready = made.ready(threads)
+    compiled_peak = peak(lambda: ready(call.leaves), device)
+    with torch.no_grad():
+        accuracy = compare(made.result(ready), made.eager())
+    eager_peak = peak(made.eager, device)
     entries = cache.entries()
     return Explanation(
         name=mapped.name,
-        worlds=worlds or 0,
+        worlds=call.worlds or 0,
         threads=threads or torch.get_num_threads(),
-        seconds=clock.seconds,
+        seconds=made.seconds,
         stages=stages,
         ops=dict(Counter(op_name(n.target) for n in _nodes(graph)).most_common()),
-        memory=_memory(lowered, native, graph),
-        speed=speed,
-        cached=any(e.path.name == name for e in entries),
+        memory=_memory(made, compiled_peak, eager_peak),
+        speed=Speed(seconds_of(lambda: ready(call.leaves)), seconds_of(made.eager)),
+        accuracy=accuracy,
+        cached=any(e.path.name == made.name for e in entries),
         cache_directory=str(cache.directory()),
         cache_entries=len(entries),
         cache_bytes=sum(e.size for e in entries),
     )
-
-
-class _Clock:
-    """Calls functions and writes down how long each took."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    def __call__(self, phase: str, f: Callable[[], Any]) -> Any:
-        start = time.perf_counter()
-        result = f()
-        self.seconds[phase] = time.perf_counter() - start
-        return result
-
-
-def _build(clock: _Clock, lowered: Lowered, few: bool) -> tuple[Native, str]:
-    """The program, compiled outside of the cache, and the name it has in the cache."""
-    p = clock("print", lambda: CpuTarget(few).print(CpuTarget(few).schedule(lowered)))
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        path = pathlib.Path(folder, "explained.so")
-        clock("build", lambda: build(p.parts, p.header, path, p.options))
-        code = clock("load", lambda: open_library(path))
-    reads = tuple(b.position for b in lowered.program.inputs)
-    name = library_name(p.parts, p.header, p.options)
-    return Native(Build(lowered.outputs, reads, p.lanes, name), code), name
-
-
-def _build_on(device: torch.device, clock: _Clock, lowered: Lowered) -> tuple[Native, str]:
-    """The same for a GPU."""
-    source = clock("print", lambda: print_program(scheduled(lowered.program)))
-    target = architecture(device)
-    clock("build", lambda: compile_text(source.text, target))
-    native = clock("load", lambda: CudaNative(device, lowered, source))
-    return native, native.build.name
-
-
-@torch.no_grad()
-def _median(call: Callable[[], Any]) -> float:
-    def finished() -> None:
-        call()
-        if torch.cuda.is_initialized():
-            torch.cuda.synchronize()
-
-    finished()
-    times: list[float] = []
-    while len(times) < CALLS and sum(times) < PATIENCE:
-        start = time.perf_counter()
-        finished()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
 
 
 # --- the graph --------------------------------------------------------------------------------------------------------
@@ -244,12 +183,16 @@ def _eager_bytes(graph: GraphModule) -> int:
     return total
 
 
-def _memory(lowered: Lowered, native: Native, graph: GraphModule) -> Memory:
+def _memory(made: Made, compiled: int | None, eager: int | None) -> Memory:
+    lowered, native, graph = made.lowered, made.native, made.graph
+
     def size(buffers: Sequence[Buffer]) -> int:
         return sum(b.size * BYTES[b.dtype] for b in buffers)
 
     read = [b for b in lowered.program.inputs if b.kind == "input"]
-    return Memory(size(read), size(lowered.program.outputs), native.scratch, native.lanes, _eager_bytes(graph))
+    scratch, lanes = getattr(native, "scratch", 0), getattr(native, "lanes", 1)
+    written = size(lowered.program.outputs)
+    return Memory(size(read), written, scratch, lanes, _eager_bytes(graph), compiled, eager)
 
 
 # --- stages -----------------------------------------------------------------------------------------------------------
@@ -325,15 +268,19 @@ def _report(e: Explanation) -> Iterator[str]:
     yield f"memory: a world reads {size(m.read)} and writes {size(m.written)}"
     yield f"  scratch: {size(m.scratch)} a thread, for {m.lanes} worlds side by side"
     yield f"  eager: writes {size(m.eager)} a world, loops counted once"
+    if m.peak is not None and m.eager_peak is not None:
+        yield f"  measured peak of a call: {size(m.peak)} compiled, {size(m.eager_peak)} eager"
     yield ""
-    yield from _table(
+    yield str(e.accuracy)
+    yield ""
+    yield from table(
         [("stage", "nodes", "operations", "arrays stored", "bytes"), *(_row(s) for s in [*e.stages, _total(e.stages)])]
     )
     yield ""
     top = list(e.ops.items())[:12]
     yield "nodes by operation: " + ", ".join(f"{k} {v}" for k, v in top) + (", ..." if len(e.ops) > len(top) else "")
     yield ""
-    yield from _table([("what changes", "made anew", "seconds"), *((a, b, f"{c:.1f}") for a, b, c in e.changes)])
+    yield from table([("what changes", "made anew", "seconds"), *((a, b, f"{c:.1f}") for a, b, c in e.changes)])
 
 
 def _row(s: Stage) -> tuple[str, ...]:
@@ -345,21 +292,3 @@ def _total(stages: Sequence[Stage]) -> Stage:
         return sum(getattr(s, name) for s in stages)
 
     return Stage("all", total("nodes"), total("operations"), total("arrays"), total("bytes"))
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    """Rows of text as aligned lines: the first column to the left, numbers to the right."""
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    numeric = [all(row[k].replace(".", "").isdigit() for row in rows[1:]) for k in range(len(widths))]
-    for row in rows:
-        cells = (c.rjust(w) if n else c.ljust(w) for c, w, n in zip(row, widths, numeric, strict=True))
-        yield "  ".join(cells).rstrip()
-
-
-def size(n: float) -> str:
-    """A number of bytes for people."""
-    for unit in ("B", "KiB", "MiB"):
-        if n < 1024:
-            return f"{n:.4g} {unit}"
-        n /= 1024
-    return f"{n:.4g} GiB"
