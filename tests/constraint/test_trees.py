@@ -69,7 +69,6 @@ def test_joined_as_dense(dtype: torch.dtype, tolerance: float, most: int, monkey
     d = mjtorch.forward(m, mjtorch.put_data(mj_model, state(mj_model), model=m))
     p = build(m, d)
     at = residuals(p, d.efc_J @ d.qacc_smooth - d.efc_aref)
-    assert p.forest[0].several.sum() > 5
     assert p.forest[0].more == (most == 5)
     x = torch.linspace(-1, 1, m.nv, dtype=dtype)
     H = hessian(p, at).double()
@@ -79,8 +78,10 @@ def test_joined_as_dense(dtype: torch.dtype, tolerance: float, most: int, monkey
 
 def test_compacted() -> None:
     flag = torch.tensor([[False, True, False, True], [False] * 4])
-    row, there = compacted(flag)
-    assert row[there].tolist() == [1, 3] and there.sum(1).tolist() == [2, 0]
+    row, there, past = compacted(flag, 3)
+    assert row[there].tolist() == [1, 3] and there.sum(1).tolist() == [2, 0] and not past.any()
+    row, there, past = compacted(flag, 1)
+    assert row[there].tolist() == [1] and past.nonzero().tolist() == [[0, 3]]
 
 
 def test_worlds() -> None:
@@ -99,7 +100,7 @@ def test_worlds() -> None:
     for run in (torch.vmap(acceleration, in_dims=(None, 0)), mjtorch.jit(acceleration, in_dims=(None, 0))):
         torch.testing.assert_close(run(m, worlds), torch.stack(alone), rtol=1e-7, atol=1e-7)
 
-    whole = m.replace(plan=m.plan.replace(kinematics=m.plan.kinematics.replace(trees=())))
+    whole = m.replace(plan=m.plan.replace(solver=m.plan.solver.replace(forest=())))
     for d in (tree.map(lambda x, k=k: x[k], worlds) for k in range(2)):
         grads = [
             torch.func.grad(lambda v, m=m, d=d: acceleration(m, d.replace(qvel=v)).sum())(d.qvel) for m in (m, whole)

@@ -156,9 +156,10 @@ def _index_put(
     rest = [d for d in range(len(out.shape)) if d not in where]
     front = where[0] if where == list(range(where[0], where[0] + len(where))) else 0
     shape = tuple(out.shape[d] for d in rest[:front]) + block + tuple(out.shape[d] for d in rest[front:])
+    adds = _added(low, source) if op == "add" and not low.elements else None
     source = low.stored(source) if isinstance(source, Lazy) and source.cost else source
 
-    def write(index: list[Index]) -> None:
+    def put(index: list[Index]) -> None:
         own = index[front : front + len(block)]
         entries = [broadcast(p, block, own) for p in picks]
         base, offset = dynamic_offset(low, out, where, entries, signed=True)
@@ -166,8 +167,23 @@ def _index_put(
         address = keep.address([*index[:front], *index[front + len(block) :]]) + base
         _put(low, out, address, offset, broadcast(source, shape, index), op)
 
+    def write(index: list[Index]) -> None:
+        if adds is None:
+            put(index)
+        else:
+            low.choose(broadcast(adds, shape, index), lambda: put(index), lambda: None)
+
     low.nest(shape, write)
     return out
+
+
+def _added(low: Lowering, source: Array) -> View | None:
+    """Where what is added may not be zero, if it says so: what no world adds need not be added."""
+    if not (isinstance(source, Lazy) and source.op == "where"):
+        return None
+    flag, _, rest = source.args
+    zero = isinstance(rest, Lazy) and not rest.cost and rest.at([Index()] * len(rest.shape)) == number(0, rest.dtype)
+    return low.stored(flag) if zero and flag.dtype == BOOL else None
 
 
 def _put(low: Lowering, out: View, address: Index, offset: Expr | None, value: Expr, op: str | None) -> None:
