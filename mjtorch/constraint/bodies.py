@@ -25,6 +25,7 @@ class Contacts(tree.Tree):
     place: (nc,) where each row lies in these, flattened
     there: (ncon,) bool, which are active
     body, tree: (2, ncon) the bodies of both geoms, and their kinematic trees, -1: none
+    moves: (2, ncon) bool, which of them are of active contacts, and of a tree
     arm: (2, ncon, 3) [m] from the centre of mass that the motion of each body is about to the contact
     direction: (ncon, w, 3) along which each row pushes the second body away from the first; if rows turn bodies, too,
         (ncon, w, 6), the axis first
@@ -35,6 +36,7 @@ class Contacts(tree.Tree):
     there: Tensor
     body: Tensor
     tree: Tensor
+    moves: Tensor
     arm: Tensor
     direction: Tensor
 
@@ -55,13 +57,11 @@ class Contacts(tree.Tree):
         linear = both[..., -3:]
         angular = cross(self.arm, linear)
         angular = angular if both.shape[-1] == 3 else angular + both[..., :3]
-        return self.added(torch.cat([angular, linear], dim=-1), self.there, nbody)
+        return self.added(torch.cat([angular, linear], dim=-1), self.moves, nbody)
 
     def added(self, x: Tensor, there: Tensor, nbody: int) -> Tensor:
-        """Sums (nbody, k) of what contacts, if they are `there` (ncon,), add to either body: x (2, ncon, k)."""
-        moves = (there & (self.tree >= 0)).flatten()
-        # Zero it is anyway; said so, it is not added.
-        given = torch.where(moves[:, None], x.flatten(0, 1), 0.0)
+        """Sums (nbody, k) of x (2, ncon, k), which contacts add to either body where they are `there` (2, ncon)."""
+        given = torch.where(there.flatten()[:, None], x.flatten(0, 1), 0.0)
         return x.new_zeros(nbody, x.shape[-1]).index_add(0, self.body.flatten(), given)
 
     def at(self, slot: Tensor) -> "Contacts":
@@ -70,6 +70,7 @@ class Contacts(tree.Tree):
             there=self.there[slot],
             body=self.body[:, slot],
             tree=self.tree[:, slot],
+            moves=self.moves[:, slot],
             arm=self.arm[:, slot],
             direction=self.direction[slot],
         )
@@ -155,7 +156,7 @@ def contacts(m: Model, d: Data, active: Tensor) -> Contacts:
     slots = len(p.row)
     frame, pos = d.contact.frame[:slots], d.contact.pos[:slots]
     geom = d.contact.geom[:slots].clamp(min=0).mT
-    body = p.geom_body[geom]
+    body, tree = p.geom_body[geom], forest.geom_tree[geom]
     # The first row says of all whether they are there.
     there = torch.cat([active, torch.zeros_like(active[:1])])[p.row.amin(1)]
     if p.max_dim > 3:
@@ -167,7 +168,8 @@ def contacts(m: Model, d: Data, active: Tensor) -> Contacts:
         place=p.place,
         there=there,
         body=body,
-        tree=forest.geom_tree[geom],
+        tree=tree,
+        moves=there & (tree >= 0),
         arm=pos - d.subtree_com[m.plan.kinematics.body_root[body]],
         direction=torch.where(there[:, None, None], direction, 0.0),
     )

@@ -6,9 +6,10 @@ import pytest
 import torch
 from constraint.test_trees import JOINED, scene, state
 from reference import assert_fields_close, converged, load
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import mjtorch
-from mjtorch.constraint import bodies
+from mjtorch.constraint import bodies, reference_constraint, solve
 from mjtorch.model.plan.forest import moved_bodies
 
 # Arms that touch themselves and each other, tied by tendons and equalities; contacts of every dim.
@@ -68,3 +69,30 @@ def test_moved_bodies() -> None:
     first, last = moved_bodies(mj_model).T
     body = np.arange(mj_model.nbody)[:, None]
     np.testing.assert_array_equal(m.plan.kinematics.body_dof != 0, (body >= first) & (body < last))
+
+
+class Shapes(TorchDispatchMode):
+    """Notes the shapes of all that is computed; not of views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[tuple[int, ...]] = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if not func.is_view:
+            self.found |= {x.shape for x in torch.utils._pytree.tree_leaves(result) if isinstance(x, torch.Tensor)}
+        return result
+
+
+def test_nothing_is_dense() -> None:
+    """Neither the rows' velocity nor the solvers make a matrix of all rows, or of all dofs."""
+    mj_model = scene(JOINED)
+    m = mjtorch.put_model(mj_model, dtype=torch.float64)
+    d = mjtorch.put_data(mj_model, state(mj_model), model=m)
+    with Shapes() as shapes:
+        solve(m, reference_constraint(m, d))
+    nefc, nv = d.efc_J.shape
+    assert (nefc,) in shapes.found
+    dense = {(rows, nv) for rows in (nefc, m.plan.constraint.nc, nv)} | {(nv, nefc), (nv, m.plan.constraint.nc)}
+    assert not shapes.found & dense

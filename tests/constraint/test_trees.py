@@ -8,9 +8,10 @@ from reference import assert_fields_close, converged, load
 
 import mjtorch
 from mjtorch import tree
-from mjtorch.constraint.solver.curvature import hessian, hessian_solve
+from mjtorch.constraint.bodies import BodyRows
+from mjtorch.constraint.solver.curvature import curvature, hessian, hessian_solve
 from mjtorch.constraint.solver.problem import build, residuals
-from mjtorch.constraint.solver.trees import MOST, compacted
+from mjtorch.constraint.solver.trees import MOST, compacted, whitened_solve
 
 LEG = """<body pos="{at} 0 0"><joint axis="0 1 0" damping=".1" {limits}/>
 <geom type="capsule" size=".04" fromto="0 0 0 {foot} 0 -.15"/></body>"""
@@ -62,7 +63,10 @@ def test_as_c(distance: float, integrator: str, cone: str) -> None:
 @pytest.mark.parametrize("most", [MOST, 5])
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-2), (torch.float64, 1e-6)])
 def test_joined_as_dense(dtype: torch.dtype, tolerance: float, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Systems of equations with the second derivative, where contacts join trees by few rows or by more than `MOST`."""
+    """Systems of equations with the second derivative, where contacts join trees by few rows or by more than `MOST`.
+
+    And in the coordinates where M is the identity; there, too, M is what is left where nothing has a factor.
+    """
     monkeypatch.setattr("mjtorch.constraint.solver.trees.MOST", most)
     mj_model = scene(JOINED)
     m = mjtorch.put_model(mj_model, dtype=dtype)
@@ -72,8 +76,17 @@ def test_joined_as_dense(dtype: torch.dtype, tolerance: float, most: int, monkey
     assert p.forest[0].more == (most == 5)
     x = torch.linspace(-1, 1, m.nv, dtype=dtype)
     H = hessian(p, at).double()
-    error = hessian_solve(p, at, x).double() - torch.linalg.solve(H, x.double())
-    assert error @ H @ error < tolerance**2 * (x.double() @ torch.linalg.solve(H, x.double()))
+    wanted = torch.linalg.solve(H, x.double())
+    rows, weight = p.rows, curvature(p, at)
+    assert isinstance(rows, BodyRows)
+    found = [hessian_solve(p, at, x)]
+    if most == MOST:
+        found.append(whitened_solve(p.forest[0], rows, weight, x))
+        unstable = whitened_solve(p.forest[0], rows, -1e6 * weight, x)
+        torch.testing.assert_close(unstable, mjtorch.solve_m(m, d, x), rtol=1e-4, atol=1e-4)
+    for y in found:
+        error = y.double() - wanted
+        assert error @ H @ error < tolerance**2 * (x.double() @ wanted)
 
 
 def test_compacted() -> None:

@@ -63,7 +63,9 @@ class Forest(tree.Tree):
     source: (nv, nv) where each element of a dense matrix lies in [blocks, 0]
     dof_body: (nv,), subtree: (nbody, nbody) as in the plan
     slot: (k,) the contacts of two trees, or the first of them, there: (k,) bool, up to which there are some
-    stiff: (ncon,) bool, the contacts that stiffness counts: all but these and those of `Trees.slot`
+    stiff: (2, ncon) bool, the bodies that contacts make stiff: all but those of these and of `Trees.slot`
+    wrench: (2, ncon, w, 6) what the rows of contacts do to these bodies, zero to others
+    M: (npair + 1,) the inertia at the pairs of dofs of the plan, and zero
     more: () bool, whether there are more contacts, or other rows, of two trees, or of a tree with itself
     """
 
@@ -77,6 +79,8 @@ class Forest(tree.Tree):
     slot: Tensor
     there: Tensor
     stiff: Tensor
+    wrench: Tensor
+    M: Tensor
     more: Tensor
 
 
@@ -125,13 +129,13 @@ def build(m: Model, d: Data, rows: BodyRows) -> Forest:
     k, (plan,) = m.plan.kinematics, m.plan.solver.forest
     stored = torch.cat([d.M, d.M.new_zeros(1)])
     nothing = torch.zeros_like(k.dof_body[:0])
-    slot, there, stiff = nothing, nothing > 0, nothing > 0
+    slot, there, stiff, wrench = nothing, nothing > 0, nothing > 0, d.M.new_zeros(0)
     more = (rows.fixed[plan.shared[MOST:]] != 0).any()
     for c in rows.contacts:
         first, second = c.tree
         joins = c.there & (first >= 0) & (second >= 0) & (first != second)
         slot, there, past = compacted(joins, max(1, MOST // c.row.shape[1]))
-        stiff = c.there & (~joins | past)
+        stiff = c.moves & (~joins | past)
         more = more | past.any()
     groups = []
     for t, g in zip(k.trees, plan.groups, strict=True):
@@ -156,6 +160,8 @@ def build(m: Model, d: Data, rows: BodyRows) -> Forest:
                 source=g.source,
             )
         )
+    for c in rows.contacts:
+        wrench = torch.where(stiff[..., None, None], c.wrench(), 0.0)
     return Forest(
         plan=plan,
         groups=tuple(groups),
@@ -167,6 +173,8 @@ def build(m: Model, d: Data, rows: BodyRows) -> Forest:
         slot=slot,
         there=there,
         stiff=stiff,
+        wrench=wrench,
+        M=torch.cat([stored[plan.M], d.M.new_zeros(1)]),
         more=more,
     )
 
@@ -205,16 +213,17 @@ def shared_rows(rows: BodyRows, plan: ForestPlan, t: TreesPlan, g: GroupPlan, sl
     parts = [rows.fixed[plan.shared[:MOST]][:, t.dof].movedim(0, 1)]
     for c in rows.contacts:
         c = c.at(slot)
-        one, two = (moves(g, body[None]) for body in c.body)
-        wrench = torch.where(there[:, None, None], c.wrench(), 0.0)
-        motion = rows.cdof[t.dof].mT
-        first, second = ((x.flatten(0, 1) @ motion).unflatten(1, x.shape[:2]) for x in wrench)
-        parts.append((torch.where(two, second, 0.0) - torch.where(one, first, 0.0)).flatten(1, 2))
+        # No more than one of the bodies is of a tree, and the rows push the first one back.
+        one, two = (there & (tree == g.number[:, None]) for tree in c.tree)
+        first, second = c.wrench()
+        wrench = torch.where(two[..., None, None], second, torch.where(one[..., None, None], -first, 0.0))
+        J = (wrench.flatten(1, 2) @ rows.cdof[t.dof].mT).unflatten(1, wrench.shape[1:3])
+        parts.append(torch.where(moves(g, torch.where(two, c.body[1], c.body[0])), J, 0.0).flatten(1, 2))
     return torch.cat(parts, dim=1)
 
 
 def stiffness(f: Forest, rows: BodyRows, weight: Tensor) -> Tensor:
-    """What contacts of bodies with the world add to the blocks (npair + 1,), at pairs of dofs; zero at last.
+    """What contacts of bodies with the world add to the blocks (npair,), at pairs of dofs.
 
     The rows of a contact, as wrenches P (w, 6), are a stiffness `P' diag(weight) P` of the body; the body of the dof
     further down carries those of all that it carries, and a dof moves with `cdof`: as in `crb`.
@@ -222,46 +231,46 @@ def stiffness(f: Forest, rows: BodyRows, weight: Tensor) -> Tensor:
     p = f.plan
     value = rows.cdof.new_zeros(len(p.row))
     for c in rows.contacts:
-        P = c.wrench()
         w = torch.cat([weight, weight.new_zeros(1)])[c.row][..., None]
-        spring = torch.where(f.stiff[:, None], (w * P[..., p.upper_row] * P[..., p.upper_col]).sum(2), 0.0)
+        spring = (w * f.wrench[..., p.upper_row] * f.wrench[..., p.upper_col]).sum(2)
+        spring = torch.where(f.stiff[..., None], spring, 0.0)
         carried = f.subtree @ c.added(spring, f.stiff, len(f.subtree))
         matrix = carried[f.dof_body][:, p.symmetric].unflatten(1, (6, 6))
         push = (matrix * rows.cdof[:, None]).sum(-1)
         value = (push[p.row] * rows.cdof[p.col]).sum(-1)
-    return torch.cat([value, value.new_zeros(1)])
+    return value
 
 
-def terms(f: Forest, rows: BodyRows, weight: Tensor) -> tuple[Tensor, list[Terms]]:
-    """The weight (k,) of U, and what makes up the blocks beside M, given the curvature of the rows' cost (nefc,)."""
+def terms(f: Forest, rows: BodyRows, weight: Tensor, base: Tensor) -> tuple[Tensor, list[Terms]]:
+    """The weight (k,) of U, and what makes up the blocks, given `base` (npair + 1,) and the curvatures (nefc,)."""
     single, fixed, touching = rows.split(weight)
-    diagonal = ((rows.single * rows.single * single) @ rows.plan.column)[f.dof]
     shared = f.plan.shared[:MOST]
     shared_weight, of_slots = fixed[shared], []
     for c in rows.contacts:
         of_slots.append(torch.cat([touching, touching.new_zeros(1)])[c.row])
         of_pairs = torch.where(f.there[:, None], of_slots[0][f.slot], 0.0)
         shared_weight = torch.cat([shared_weight, of_pairs.flatten()])
-    stiff = stiffness(f, rows, touching)
+    diagonal = (rows.single * rows.single * single) @ rows.plan.column
+    value = stiffness(f, rows, touching).index_add(0, f.plan.diagonal, diagonal)
+    value = base + torch.cat([value, value.new_zeros(1)])
     kept = fixed.index_copy(0, shared, torch.zeros_like(fixed[shared])) if len(shared) else fixed
     found = []
-    for t, d in zip(f.groups, split(f, diagonal), strict=True):
+    for t in f.groups:
         J, mine = t.fixed, kept.expand(len(t.dof), -1)
         for w in of_slots:
-            J = torch.cat([J, t.J], dim=1)
-            mine = torch.cat([mine, torch.where(t.there[..., None], w[t.slot], 0.0).flatten(1)], dim=1)
-        found.append(Terms(torch.diag_embed(d) + stiff[t.source], J, mine, t.U))
+            own = torch.where(t.there[..., None], w[t.slot], 0.0).flatten(1)
+            J, mine = (torch.cat([J, t.J], 1), torch.cat([mine, own], 1)) if len(kept) else (t.J, own)
+        found.append(Terms(value[t.source], J, mine, t.U))
     return shared_weight, found
 
 
 def blocks(f: Forest, rows: BodyRows, weight: Tensor) -> Blocks:
     """The second derivative, given that of the cost of the rows (nefc,)."""
-    shared, found = terms(f, rows, weight)
-    return factored(shared, [x._replace(added=t.M + x.added) for t, x in zip(f.groups, found, strict=True)])
+    return factored(*terms(f, rows, weight, f.M))
 
 
 def factored(weight: Tensor, found: Sequence[Terms]) -> Blocks:
-    """The factors of the sums of all terms, M among them; weight: (k,) of U."""
+    """The factors of the sums of all terms; weight: (k,) of U."""
     root = weight.sqrt()[:, None]
 
     def one(_: Tensor, x: Terms) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -289,7 +298,7 @@ def whitened_solve(f: Forest, rows: BodyRows, weight: Tensor, x: Tensor) -> Tens
     There M is the identity, and what is left are the stiffnesses of the constraints, which are all alike. What has no
     factor even so is taken for M. Rows past the first k are left to their blocks.
     """
-    shared, found = terms(f, rows, weight)
+    shared, found = terms(f, rows, weight, torch.zeros_like(f.M))
     halves = []
     for t, given in zip(f.groups, found, strict=True):
         one = torch.eye(t.M.shape[-1], dtype=x.dtype, device=x.device)

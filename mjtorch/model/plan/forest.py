@@ -34,6 +34,7 @@ class ForestPlan(tree.Tree):
 
     groups: the trees, by size
     row, col: (npair,) pairs of dofs of which the second moves what the first moves, or is the first
+    M: (npair,) where each pair lies in [M, 0]; diagonal: (nv,) which pair is each dof with itself
     geom_tree: (ngeom,) the tree of each geom, -1: none
     upper_row, upper_col: (21,) the upper half of a symmetric matrix (6, 6)
     symmetric: (36,) where the elements of the whole matrix lie in that
@@ -43,6 +44,8 @@ class ForestPlan(tree.Tree):
     groups: tuple[GroupPlan, ...]
     row: Tensor
     col: Tensor
+    M: Tensor
+    diagonal: Tensor
     geom_tree: Tensor
     upper_row: Tensor
     upper_col: Tensor
@@ -65,6 +68,8 @@ def build(
     row, col = np.array(pairs).T
     place = np.full((m.nv, m.nv), len(pairs))
     place[row, col] = place[col, row] = np.arange(len(pairs))
+    stored = np.full((m.nv, m.nv), m.nC)
+    stored[np.repeat(np.arange(m.nv), m.M_rownnz), m.M_colind[: m.nC]] = np.arange(m.nC)
     groups = [t.dof.cpu().numpy() for t in trees]
     touched = [t for t, alone in zip(trees_of_rows(m, constraint), single, strict=False) if not alone]
     upper = np.array(list(itertools.combinations_with_replacement(range(6), 2)))
@@ -83,6 +88,8 @@ def build(
             ),
             row=make.ints(row),
             col=make.ints(col),
+            M=make.ints(stored[row, col]),
+            diagonal=make.ints(place.diagonal()),
             geom_tree=make.ints(m.body_treeid[m.geom_bodyid]),
             upper_row=make.ints(upper[:, 0]),
             upper_col=make.ints(upper[:, 1]),
