@@ -25,7 +25,8 @@ from mjtorch.model import Data, Model
 from mjtorch.model.plan.forest import ForestPlan, GroupPlan
 from mjtorch.model.plan.kinematics import TreesPlan
 
-# Rows that touch several trees and are taken out of the solution of blocks: each costs a column for each tree.
+# Rows that touch several trees and are taken out of the solution of blocks: each costs a column for each tree. Where
+# there are many trees more rows join them, and up to twice as many are: conjugate gradients would cost more.
 MOST = 32
 # Contacts of a tree with itself that its block has the rows of.
 MOST_OWN = 4
@@ -134,7 +135,7 @@ def build(m: Model, d: Data, rows: BodyRows) -> Forest:
     for c in rows.contacts:
         first, second = c.tree
         joins = c.there & (first >= 0) & (second >= 0) & (first != second)
-        slot, there, past = compacted(joins, max(1, MOST // c.row.shape[1]))
+        slot, there, past = compacted(joins, max(1, most_rows(m.ntree) // c.row.shape[1]))
         stiff = c.moves & (~joins | past)
         more = more | past.any()
     groups = []
@@ -177,6 +178,11 @@ def build(m: Model, d: Data, rows: BodyRows) -> Forest:
         M=torch.cat([stored[plan.M], d.M.new_zeros(1)]),
         more=more,
     )
+
+
+def most_rows(ntree: int) -> int:
+    """How many rows of contacts of two trees are taken out of the solution of so many trees."""
+    return min(2 * MOST, max(MOST, 4 * ntree))
 
 
 def compacted(flag: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
