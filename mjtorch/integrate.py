@@ -15,7 +15,7 @@ from mjtorch.model.arguments import check_numbers
 from mjtorch.model.sleeping import awake
 from mjtorch.sensor import remembered
 from mjtorch.smooth.actuation import disabled_actuators, next_activation
-from mjtorch.smooth.derivative import damping_derivative, deriv_smooth_vel, free_bias_vel
+from mjtorch.smooth.derivative import damping_derivative, deriv_smooth_vel, free_bias_vel, smooth_vel_terms
 from mjtorch.smooth.inertia import factored_solve, factorised, full_m, solve_m
 from mjtorch.smooth.plastic import yielded
 from mjtorch.smooth.servo import anchored, wrapped
@@ -142,7 +142,13 @@ def is_explicit(m: Model) -> bool:
 
 def euler_mhat(m: Model, d: Data) -> Tensor:
     """`M + h B` (nv, nv), `B` the derivative of the damping force."""
-    return full_m(m, d) + torch.diag(m.opt.timestep * damping_derivative(m, d.qvel))
+    damping = m.opt.timestep * damping_derivative(m, d.qvel)
+    return stored_sum(m, d, damping) if m.plan.kinematics.trees else full_m(m, d) + torch.diag(damping)
+
+
+def stored_sum(m: Model, d: Data, diagonal: Tensor) -> Tensor:
+    """`M + diag(diagonal)` (nv, nv), added where M is stored: of trees, nobody reads what lies between the blocks."""
+    return full_m(m, d.replace(M=d.M.index_add(0, m.plan.kinematics.M_dense.diagonal(), diagonal)))
 
 
 def implicit(m: Model, d: Data) -> Data:
@@ -156,10 +162,10 @@ def implicit(m: Model, d: Data) -> Data:
         return advance(m, d, linalg.solve(implicit_mhat(m, d, include_bias=True), qfrc))
 
     p, h = m.plan.integration, m.opt.timestep
-    inertia, derivative = full_m(m, d), h * deriv_smooth_vel(m, d, include_bias=False)
     if not p.free_body.shape[0]:
-        d, factor = factorised(m, d, inertia - derivative)
+        d, factor = factorised(m, d, implicit_mhat(m, d, include_bias=False))
         return advance(m, d, factored_solve(m, factor, qfrc))
+    inertia, derivative = full_m(m, d), h * deriv_smooth_vel(m, d, include_bias=False)
     # Their own derivative need not be symmetric: the common factor sees the plain inertia of such bodies.
     d, factor = factorised(m, d, inertia - p.bound * derivative)
     floating = linalg.solve(floating_mhat(m, d, inertia - derivative), qfrc[p.free_dof])
@@ -168,7 +174,10 @@ def implicit(m: Model, d: Data) -> Data:
 
 def implicit_mhat(m: Model, d: Data, include_bias: bool) -> Tensor:
     """`M - h D` (nv, nv), `D` from `deriv_smooth_vel`."""
-    return full_m(m, d) - m.opt.timestep * deriv_smooth_vel(m, d, include_bias)
+    diagonal, others = smooth_vel_terms(m, d, include_bias)
+    if m.plan.kinematics.trees and not others:
+        return stored_sum(m, d, -m.opt.timestep * diagonal)
+    return full_m(m, d) - m.opt.timestep * sum(others, torch.diag(diagonal))
 
 
 def floating_mhat(m: Model, d: Data, mhat: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mjtorch.constraint import element
+from mjtorch.constraint import bodies, element
 from mjtorch.constraint.contact import contact, regularizer_scale
 from mjtorch.constraint.element import Elements
 from mjtorch.constraint.equality import equality, jac_dot_v
@@ -154,7 +154,8 @@ def reference_constraint(m: Model, d: Data) -> Data:
     if p.nefc == 0:
         return d
     # Zero it is anyway where no row is; said so, it is not computed.
-    vel = torch.where(d.efc_D != 0, d.efc_J @ d.qvel, 0.0)
+    vel = bodies.build(m, d).times(d.qvel) if m.plan.solver.forest else d.efc_J @ d.qvel
+    vel = torch.where(d.efc_D != 0, vel, 0.0)
     if p.nc and m.plan.collision.moving:
         sliding = torch.where(d.efc_D[-p.nc :] > 0, surface_velocity(m, d), 0.0)
         vel = torch.cat([vel[: -p.nc], vel[-p.nc :] + sliding])

@@ -19,6 +19,12 @@ def deriv_smooth_vel(m: Model, d: Data, include_bias: bool = False) -> Tensor:
 
     As in C, the derivative has no terms of springs, of constraints, and of actuators that are clamped.
     """
+    diagonal, others = smooth_vel_terms(m, d, include_bias)
+    return sum(others, torch.diag(diagonal))
+
+
+def smooth_vel_terms(m: Model, d: Data, include_bias: bool) -> tuple[Tensor, list[Tensor]]:
+    """What `deriv_smooth_vel` is the sum of: a diagonal (nv,), and matrices (nv, nv), if any."""
     passive = not (m.opt.disabled(DisableBit.SPRING) and m.opt.disabled(DisableBit.DAMPER))
     dampers = not m.opt.disabled(DisableBit.DAMPER)
     diagonal = -damping_derivative(m, d.qvel) if dampers else torch.zeros_like(d.qvel)
@@ -32,12 +38,10 @@ def deriv_smooth_vel(m: Model, d: Data, include_bias: bool = False) -> Tensor:
             slopes, moments = [slope], [moment]
     if dampers and m.plan.tendon.dampers:
         slopes, moments = [*slopes, -tendon_damping_derivative(m, d)], [*moments, d.ten_J]
-    total = torch.diag(diagonal)
-    if moments:
-        total = total + coupled(m, torch.cat(slopes), torch.cat(moments))
+    others = [coupled(m, torch.cat(slopes), torch.cat(moments))] if moments else []
     if include_bias or (passive and m.opt.fluid):
-        total = total + body_vel(m, d, include_bias, passive and m.opt.fluid)
-    return total
+        others.append(body_vel(m, d, include_bias, passive and m.opt.fluid))
+    return diagonal, others
 
 
 def damping_derivative(m: Model, qvel: Tensor) -> Tensor:

@@ -8,6 +8,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from mjtorch import jit
+from mjtorch.compiler.analysis.dependence import accesses
+from mjtorch.compiler.ir.nodes import SCRATCH
 from mjtorch.compiler.ir.text import as_text
 from mjtorch.compiler.lowered import Lowered
 from mjtorch.compiler.passes import run_passes
@@ -81,6 +83,37 @@ def test_choices_that_no_world_makes_are_skipped() -> None:
     assert text.count("if ") == text.count("else:") == 1
     chosen, other = text.split("if ")[1].split("else:")
     assert "exp(" in chosen and "exp(" not in other
+
+
+def forces(table: Tensor, i: Tensor, x: Tensor) -> Tensor:
+    """Sums at places of each world's own, to which not all add."""
+    given = torch.where((x > 0.5)[:, None], x[:, None] + table[:5], 0.0)
+    return torch.zeros_like(table[:4]).index_add(0, i % 4, given)
+
+
+@pytest.mark.parametrize("worlds", WORLDS)
+def test_what_no_world_adds_is_not_added(worlds: int) -> None:
+    table, i, x = arguments(worlds)
+    for y in (x, 0.4 * x):
+        found = jit(forces, in_dims=(None, 0, 0), strict=True)(table, i, y)
+        torch.testing.assert_close(found, torch.vmap(forces, in_dims=(None, 0, 0))(table, i, y))
+    text = jit(forces, in_dims=(None, 0, 0)).lower(table, i, x).as_text()
+    assert text.count("if ") == 1, "a look at each row, not at each number"
+
+
+def blocks(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Blocks of a matrix that is made of a list of its elements, picked by a table."""
+    dense = torch.cat([x, torch.zeros(1, dtype=x.dtype)])[torch.arange(64).reshape(8, 8).clamp(max=40)]
+    dofs = torch.tensor([[0, 1, 2], [5, 6, 7]])
+    return dense[dofs[:, :, None], dofs[:, None, :]] + 1, dense[:, dofs[0]].flip(0)
+
+
+def test_picks_of_picks() -> None:
+    """What lies between the blocks is not even written."""
+    x = torch.rand(3, 40, dtype=torch.float64)
+    torch.testing.assert_close(jit(blocks, in_dims=0, strict=True)(x), torch.vmap(blocks)(x))
+    used = {a.buffer for a in accesses(jit(blocks, in_dims=0).lower(x).program.body, {})}
+    assert max(b.size for b in used if b.kind == SCRATCH) < 64
 
 
 def planes(x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from reference import oracle, poison
 
 from mjtorch.constraint import make_constraint, reference_constraint
 from mjtorch.model import Data, Model, put_model
-from mjtorch.model.plan import constraint as constraint_plan
+from mjtorch.model.plan import constraint as constraint_plan, solver as solver_plan
 from mjtorch.model.plan.tensors import Tensors
 from mjtorch.model.put_data import put_data
 
@@ -136,8 +136,10 @@ def put(mj_model: mujoco.MjModel, states: list[mujoco.MjData], dtype: torch.dtyp
     dims = [s.contact.dim.tolist() for s in states]
     most = {k: max(d.count(k) for d in dims) for k in sorted({k for d in dims for k in d})}
     slots = m.plan.collision.replace(contact_dim=tuple(k for k, n in most.items() for _ in range(n + 1)))
-    rows = constraint_plan.build(mj_model, Tensors(CPU, dtype), slots)
-    return m.replace(plan=m.plan.replace(collision=slots, constraint=rows))
+    make = Tensors(CPU, dtype)
+    rows = constraint_plan.build(mj_model, make, slots)
+    solver = solver_plan.build(mj_model, make, rows, slots, m.plan.kinematics.trees)
+    return m.replace(plan=m.plan.replace(collision=slots, constraint=rows, solver=solver))
 
 
 def run(m: Model, d: Data) -> Data:

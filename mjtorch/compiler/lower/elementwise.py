@@ -328,7 +328,8 @@ def choose(low: Lowering, condition: Value, x: Value, y: Value, dtype: str | Non
         chosen = (cast(broadcast(v, shape, index), kind) for v in (a, b))
         return Call("where", (cast(broadcast(c, shape, index), BOOL), *chosen), kind)
 
-    return Lazy(shape, kind, at, 1 + sum(v.cost for v in arrays if isinstance(v, Lazy)))
+    cost = 1 + sum(v.cost for v in arrays if isinstance(v, Lazy))
+    return Lazy(shape, kind, at, cost, op="where", args=tuple(arrays))
 
 
 @rule("where")

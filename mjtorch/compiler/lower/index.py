@@ -23,8 +23,12 @@ def _is_constant(indices: Sequence[Value | None]) -> bool:
 
 def _constant_offsets(x: View, indices: Sequence[torch.Tensor | None]) -> np.ndarray:
     """Addresses of `x[indices]`: numpy's own indexing of the array of all addresses."""
-    key = tuple(slice(None) if i is None else i.cpu().numpy() for i in indices)
-    return x.offsets()[key]
+    return x.offsets()[_key(indices)]
+
+
+def _key(indices: Sequence[torch.Tensor | None]) -> tuple:
+    """Constant indices as numpy takes them."""
+    return tuple(slice(None) if i is None else i.cpu().numpy() for i in indices)
 
 
 def _step(axis: tuple[int, ...]) -> int | None:
@@ -72,6 +76,11 @@ def _index(low: Lowering, node: Node, x: Value, indices: Sequence[Value | None])
 
 def _indexed(low: Lowering, x: Value, indices: Sequence[Value | None], *, signed: bool) -> Array:
     if _is_constant(indices):
+        if isinstance(x, Lazy) and x.offsets is not None:
+            # Elements of elements: where these lie is known as well.
+            (source,) = x.args
+            assert isinstance(source, View)
+            return low.gathered(source, x.offsets[_key(indices)])
         v = low.stored(x) if not _gathers_one_axis(x, indices) else low.array(x)
         if isinstance(v, Lazy):
             d = next(k for k, i in enumerate(indices) if i is not None)
@@ -156,9 +165,10 @@ def _index_put(
     rest = [d for d in range(len(out.shape)) if d not in where]
     front = where[0] if where == list(range(where[0], where[0] + len(where))) else 0
     shape = tuple(out.shape[d] for d in rest[:front]) + block + tuple(out.shape[d] for d in rest[front:])
+    adds = _added(low, source) if op == "add" and not low.elements else None
     source = low.stored(source) if isinstance(source, Lazy) and source.cost else source
 
-    def write(index: list[Index]) -> None:
+    def put(index: list[Index]) -> None:
         own = index[front : front + len(block)]
         entries = [broadcast(p, block, own) for p in picks]
         base, offset = dynamic_offset(low, out, where, entries, signed=True)
@@ -166,8 +176,26 @@ def _index_put(
         address = keep.address([*index[:front], *index[front + len(block) :]]) + base
         _put(low, out, address, offset, broadcast(source, shape, index), op)
 
-    low.nest(shape, write)
+    def put_if_any(index: list[Index]) -> None:
+        assert adds is not None
+        flag = broadcast(adds, shape, [*index, *[Index()] * (len(shape) - len(index))])
+        low.choose(flag, lambda: low.nest(shape[len(index) :], lambda inner: put([*index, *inner])), lambda: None)
+
+    if adds is None:
+        low.nest(shape, put)
+    else:
+        sizes = (1,) * (len(shape) - len(adds.shape)) + adds.shape
+        low.nest(shape[: max((d + 1 for d, n in enumerate(sizes) if n > 1), default=0)], put_if_any)
     return out
+
+
+def _added(low: Lowering, source: Array) -> View | None:
+    """Where what is added may not be zero, if it says so: what no world adds need not be added."""
+    if not (isinstance(source, Lazy) and source.op == "where"):
+        return None
+    flag, _, rest = source.args
+    zero = isinstance(rest, Lazy) and not rest.cost and rest.at([Index()] * len(rest.shape)) == number(0, rest.dtype)
+    return low.stored(flag) if zero and flag.dtype == BOOL else None
 
 
 def _put(low: Lowering, out: View, address: Index, offset: Expr | None, value: Expr, op: str | None) -> None:

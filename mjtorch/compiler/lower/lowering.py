@@ -103,6 +103,8 @@ class Lowering:
         self.is_uniform = self.is_packed = False
         self.origin: Origin | None = None
         self.values: dict[Node, Any] = {}
+        # Values of the graph that is being lowered.
+        self.environment: dict[Node, Any] = {}
         self.constants: dict[bytes, Buffer] = {}
         # Nodes that write into an array of a loop's state, and the flag of the worlds that still run.
         self.in_place: dict[Node, tuple[View, View]] = {}
@@ -256,7 +258,11 @@ class Lowering:
         if (rebuilt == offsets).all():
             return View(x.buffer, x.base + first, tuple(axes))
         table = offsets.reshape(-1)
-        return Lazy(shape, x.dtype, lambda i: Load(x.buffer, x.base + lookup(table, flat(shape, i))), 1)
+
+        def at(i: Sequence[Index]) -> Expr:
+            return Load(x.buffer, x.base + lookup(table, flat(shape, i)))
+
+        return Lazy(shape, x.dtype, at, 1, args=(x,), offsets=offsets)
 
     # --- graphs ---
 
@@ -264,6 +270,7 @@ class Lowering:
         """Lower a graph in the current block; the values of its outputs."""
         placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
         env: dict[Node, Any] = dict(zip(placeholders, inputs, strict=True))
+        outer, self.environment = self.environment, env
 
         def get(a: Any) -> Any:
             return pytree.tree_map(
@@ -274,6 +281,7 @@ class Lowering:
             if node.op == "get_attr":
                 env[node] = on_cpu(getattr(module, node.target))
             elif node.op == "output":
+                self.environment = outer
                 return pytree.tree_leaves(get(node.args[0]), is_leaf=lambda x: isinstance(x, (View, Lazy)))
             elif node.op == "call_function":
                 if node in self.in_place:
@@ -329,10 +337,25 @@ class Lowering:
         self.block, self.is_uniform = outer, False
         return result
 
+    def picks(self, node: Node) -> bool:
+        """Whether a node picks elements by indices that are the same whenever the program runs."""
+        name = getattr(getattr(node.target, "overloadpacket", None), "__name__", "")
+        return name == "index" and all(self.is_fixed(i) for i in node.args[1] if i is not None)
+
+    def is_fixed(self, node: Node) -> bool:
+        """Whether what a node gives is known before the program runs."""
+        if node.op == "placeholder":
+            return isinstance(self.environment.get(node), torch.Tensor)
+        return node.op == "get_attr" or (
+            node.op == "call_function"
+            and not isinstance(node.target, torch._ops.HigherOrderOperator)
+            and all(self.is_fixed(n) for n in node.all_input_nodes)
+        )
+
     def keep(self, node: Node, x: Lazy) -> Value:
         """Leave `x` lazy where that does not repeat work, else store it."""
         readers = list(node.users)
-        if x.cost == 0:
+        if x.cost == 0 or (x.offsets is not None and all(self.picks(reader) for reader in readers)):
             return x
         if not self.inline or len(readers) != 1 or x.cost > MAX_INLINE:
             return self.store(x)

@@ -90,7 +90,8 @@ class View:
 class Lazy:
     """An element's expression as a function of its index; `cost` counts the operations in it.
 
-    `op` and `args`, where known, say that it is that function of those arrays.
+    `op` and `args`, where known, say that it is that function of those arrays; `offsets`, of the shape, where each
+    element lies in the buffer of the one array in `args`, counted from its base, if that is all there is to it.
     """
 
     shape: tuple[int, ...]
@@ -99,6 +100,7 @@ class Lazy:
     cost: int
     op: str = ""
     args: tuple[Array, ...] = ()
+    offsets: np.ndarray | None = None
 
 
 Array = View | Lazy

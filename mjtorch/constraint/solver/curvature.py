@@ -5,8 +5,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from mjtorch.constraint.bodies import BodyRows
 from mjtorch.constraint.solver import trees
 from mjtorch.constraint.solver.problem import Problem, Residuals, inertia, inertia_times, merge
+from mjtorch.constraint.solver.rows import Rows
+from mjtorch.constraint.solver.trees import Forest
 from mjtorch.control_flow import if_any
 from mjtorch.math import linalg
 
@@ -21,7 +24,9 @@ def curvature(p: Problem, at: Residuals) -> Tensor:
 
 def hessian(p: Problem, at: Residuals) -> Tensor:
     """Second derivative (nv, nv) of the problem's cost."""
-    return dense_hessian(p, at) if p.cones else p.rows.add_gram(inertia(p), curvature(p, at))
+    if p.cones or not isinstance(p.rows, Rows):
+        return dense_hessian(p, at)
+    return p.rows.add_gram(inertia(p), curvature(p, at))
 
 
 def dense_hessian(p: Problem, at: Residuals) -> Tensor:
@@ -30,7 +35,8 @@ def dense_hessian(p: Problem, at: Residuals) -> Tensor:
     A cone adds dyads of the slopes of r and q where these are negative, and the bending of T, which is `1 - t t'` with
     t the tangential direction.
     """
-    return torch.addmm(inertia(p), p.J.mT, weighted(p, at, p.J, [c.J for c in p.cones]))
+    J = p.J
+    return torch.addmm(inertia(p), J.mT, weighted(p, at, J, [c.J for c in p.cones]))
 
 
 def weighted(p: Problem, at: Residuals, Y: Tensor, of_cones: Sequence[Tensor]) -> Tensor:
@@ -56,10 +62,15 @@ def hessian_times(p: Problem, at: Residuals, x: Tensor) -> Tensor:
 
 def hessian_solve(p: Problem, at: Residuals, x: Tensor) -> Tensor:
     """`H^-1 x (nv,)`, `H` the second derivative at `at`; never without a solution, where M has a factor."""
-    for forest in p.forest:
-        b = trees.blocks(forest, p.rows, curvature(p, at))
-        return if_any(b.lost, lambda: dense_solve(p, at, x), trees.solve(forest, b, p.rows, x))
-    return dense_solve(p, at, x)
+    return trees_solve(p, at, x, p.forest[0], p.rows) if isinstance(p.rows, BodyRows) else dense_solve(p, at, x)
+
+
+def trees_solve(p: Problem, at: Residuals, x: Tensor, forest: Forest, rows: BodyRows) -> Tensor:
+    """`hessian_solve`, tree by tree."""
+    weight = curvature(p, at)
+    b = trees.blocks(forest, rows, weight)
+    found = trees.solve(forest, b, x, lambda y: hessian_times(p, at, y))
+    return if_any(b.lost, lambda: trees.whitened_solve(forest, rows, weight, x), found)
 
 
 def dense_solve(p: Problem, at: Residuals, x: Tensor) -> Tensor:
@@ -94,7 +105,7 @@ def whitened_solve(p: Problem, at: Residuals, x: Tensor) -> Tensor:
     half = linalg.ltl_half_solve(p.qLD, torch.cat([p.J, x[None]]).mT).mT
     W, y = half[:-1], half[-1]
     identity = torch.eye(len(x), dtype=x.dtype, device=x.device)
-    q = p.replace(M=(identity,), J=W, cones=tuple(c.replace(J=W[c.rows]) for c in p.cones))
+    q = p.replace(M=(identity,), jacobian=(W,), cones=tuple(c.replace(J=W[c.rows]) for c in p.cones))
     factor, info = torch.linalg.cholesky_ex(dense_hessian(q, at))
     z = torch.where(info == 0, linalg.cholesky_solve(factor, y), y)
     return linalg.triangular_solve(p.qLD, z[:, None])[:, 0]

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.constraint import bodies
+from mjtorch.constraint.bodies import BodyRows
 from mjtorch.constraint.solver import rows, trees
 from mjtorch.constraint.solver.rows import Rows
 from mjtorch.constraint.solver.trees import Forest
@@ -66,7 +68,8 @@ class Problem(tree.Tree):
 
     M: one (nv, nv), none if there is a forest, which has it; qLD: (nv, nv) lower, `M = qLD^T qLD`
     qfrc_smooth, qacc_smooth: (nv,)
-    J: (nefc, nv), rows: the same; aref, R: (nefc,)
+    jacobian: one J (nefc, nv), none if there is a forest; rows: the same as the solvers multiply by it
+    aref, R: (nefc,)
     active: (nefc,) bool
     D: (nterm,) stiffness; zero in rows that are not active, and in those of cones
     low, high: (nterm,) the interval where a term is quadratic
@@ -82,8 +85,8 @@ class Problem(tree.Tree):
     qLD: Tensor
     qfrc_smooth: Tensor
     qacc_smooth: Tensor
-    J: Tensor
-    rows: Rows
+    jacobian: tuple[Tensor, ...]
+    rows: Rows | BodyRows
     aref: Tensor
     R: Tensor
     active: Tensor
@@ -101,7 +104,15 @@ class Problem(tree.Tree):
     @property
     def nefc(self) -> int:
         """Number of rows."""
-        return self.J.shape[0]
+        return self.aref.shape[0]
+
+    @property
+    def J(self) -> Tensor:
+        """(nefc, nv), made if there is a forest."""
+        if self.jacobian:
+            return self.jacobian[0]
+        assert isinstance(self.rows, BodyRows)
+        return self.rows.dense()
 
 
 @tree.dataclass(kw_only=True)
@@ -138,18 +149,21 @@ def build(m: Model, d: Data) -> Problem:
         zero = torch.zeros_like(c.Dm)
         D = torch.cat([D, c.Dm, c.Dm])
         low, high = torch.cat([low, zero - torch.inf, zero - torch.inf]), torch.cat([high, zero, zero])
-    k, by_dof = m.plan.kinematics, rows.build(p.rows, d.efc_J, active)
-    apart = bool(k.trees) and not cones and by_dof.rest.shape[0] > 0
-    forest = (trees.build(k, d.M, d.qLD, by_dof),) if apart else ()
-    M: tuple[Tensor, ...] = () if apart else (full_m(m, d),)
-    trace = (d.M * k.M_diagonal).sum() if apart else M[0].diagonal().sum()
+    k = m.plan.kinematics
+    if p.forest:
+        by_body = bodies.build(m, d)
+        forest = (trees.build(m, d, by_body),)
+        trace = (d.M * k.M_diagonal).sum()
+    else:
+        by_dof, full = rows.build(p.rows, d.efc_J, active), full_m(m, d)
+        trace = full.diagonal().sum()
     return Problem(
-        M=M,
+        M=() if p.forest else (full,),
         qLD=d.qLD,
         qfrc_smooth=d.qfrc_smooth,
         qacc_smooth=d.qacc_smooth,
-        J=d.efc_J,
-        rows=by_dof,
+        jacobian=() if p.forest else (d.efc_J,),
+        rows=by_body if p.forest else by_dof,
         aref=d.efc_aref,
         R=R,
         active=active,
@@ -158,7 +172,7 @@ def build(m: Model, d: Data) -> Problem:
         high=high,
         row_source=p.row_source,
         cones=cones,
-        forest=forest,
+        forest=forest if p.forest else (),
         leaves_first=2 * len(k.M_row) < BRANCHED * m.nv**2,
         scale=1 / trace,
         # Single precision does not get closer.
@@ -189,7 +203,7 @@ def _cones(m: Model, d: Data) -> Cones:
 def inertia_times(p: Problem, x: Tensor) -> Tensor:
     """`M x` (nv,)."""
     for forest in p.forest:
-        return trees.blocks_times(forest, [t.M for t in forest.groups], x[forest.dof])[forest.place]
+        return trees.inertia_times(forest, x)
     return inertia(p) @ x
 
 

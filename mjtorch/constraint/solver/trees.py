@@ -6,21 +6,30 @@ out of the solution of blocks by the formula of Sherman, Morrison and Woodbury: 
 and `G = 1 + Y' Y` the inverse is `L^-T (1 - Y G^-1 Y') L^-1`. Where there are more, conjugate gradients are
 preconditioned by that, with blocks that the other rows add their part to. Cost and memory follow the sum of the trees,
 not the square.
+
+What contacts of one body with the world add to a block needs no rows: they are a stiffness (6, 6) of the body, and
+those of all bodies that two dofs both move make up, as inertias do, what couples these dofs (`stiffness`).
 """
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.constraint.solver.rows import Rows
+from mjtorch.constraint.bodies import BodyRows, Contacts
 from mjtorch.control_flow import if_any, scan, while_loop
 from mjtorch.math import linalg
-from mjtorch.model.plan.kinematics import KinematicsPlan
+from mjtorch.model import Data, Model
+from mjtorch.model.plan.forest import ForestPlan, GroupPlan
+from mjtorch.model.plan.kinematics import TreesPlan
 
-# Rows that touch several trees and are taken out of the solution of blocks: each costs a column for each tree.
+# Rows that touch several trees and are taken out of the solution of blocks: each costs a column for each tree. Where
+# there are many trees more rows join them, and up to twice as many are: conjugate gradients would cost more.
 MOST = 32
+# Contacts of a tree with itself that its block has the rows of.
+MOST_OWN = 4
 
 
 @tree.dataclass(kw_only=True)
@@ -28,53 +37,76 @@ class Trees(tree.Tree):
     """The kinematic trees of n dofs each, with the rows that touch no other.
 
     dof: (ntree, n), M: (ntree, n, n), qLD: (ntree, n, n) lower, `M = qLD^T qLD`
-    row: (ntree, nrest) these rows of `Rows.rest`, there: (ntree, nrest) bool, up to which there are some
-    J: (ntree, nrest, n)
+    fixed: (ntree, nfixed, n) rows that are no contact's
+    slot: (ntree, k) contacts of a tree with itself, there: (ntree, k) bool, up to which there are some
+    J: (ntree, k * w, n) their rows
+    U: (ntree, kU, n) the rows that touch several trees
+    source: (ntree, n, n) where each element of the blocks lies in those of `stiffness`
     """
 
     dof: Tensor
     M: Tensor
     qLD: Tensor
-    row: Tensor
+    fixed: Tensor
+    slot: Tensor
     there: Tensor
     J: Tensor
+    U: Tensor
+    source: Tensor
 
 
 @tree.dataclass(kw_only=True)
 class Forest(tree.Tree):
     """All kinematic trees, by size, their dofs one after another.
 
+    plan: how rows touch them
     dof: (nv,) of the model, place: (nv,) where each dof of the model lies
     source: (nv, nv) where each element of a dense matrix lies in [blocks, 0]
-    several: (nrest,) bool, the rows that touch several trees
-    row: (k,) the first k of these, k no more than `MOST`, there: (k,) bool, up to which there are some
-    U: (k, nv), more: () bool, whether there are more than k
+    dof_body: (nv,), subtree: (nbody, nbody) as in the plan
+    slot: (k,) the contacts of two trees, or the first of them, there: (k,) bool, up to which there are some
+    stiff: (2, ncon) bool, the bodies that contacts make stiff: all but those of these and of `Trees.slot`
+    wrench: (2, ncon, w, 6) what the rows of contacts do to these bodies, zero to others
+    M: (npair + 1,) the inertia at the pairs of dofs of the plan, and zero
+    more: () bool, whether there are more contacts, or other rows, of two trees, or of a tree with itself
     """
 
+    plan: ForestPlan
     groups: tuple[Trees, ...]
     dof: Tensor
     place: Tensor
     source: Tensor
-    several: Tensor
-    row: Tensor
+    dof_body: Tensor
+    subtree: Tensor
+    slot: Tensor
     there: Tensor
-    U: Tensor
+    stiff: Tensor
+    wrench: Tensor
+    M: Tensor
     more: Tensor
+
+
+class Terms(NamedTuple):
+    """What makes up the blocks of trees of n dofs: `added + J' diag(weight) J`, and the rows U that join them.
+
+    added: (ntree, n, n), J: (ntree, k, n), weight: (ntree, k), U: (ntree, kU, n)
+    """
+
+    added: Tensor
+    J: Tensor
+    weight: Tensor
+    U: Tensor
 
 
 @tree.dataclass(kw_only=True)
 class Blocks(tree.Tree):
-    """The second derivative at a point: `A + J' diag(weight) J`, J those of the forest.
+    """The second derivative at a point: `A + U' diag(weight) U`, U those of the forest.
 
-    A, factor: (ntree, n, n) by size of trees; lower factors of A and what rows past the first k add to it
-    weight: (nrest,) of the rows that touch several trees, zero for others
+    factor: (ntree, n, n) by size of trees; lower factors of A, and of what rows past the first k add to it
     Y: (nv, k), G: (k, k) a lower factor, joined: () bool, whether Y is not zero
     weak, lost: () bool, whether rounding has left little, or nothing, of some block or of G
     """
 
-    A: tuple[Tensor, ...]
     factor: tuple[Tensor, ...]
-    weight: Tensor
     Y: Tensor
     G: Tensor
     joined: Tensor
@@ -93,103 +125,211 @@ class Conjugate(tree.Tree):
     step: Tensor
 
 
-def build(k: KinematicsPlan, M: Tensor, qLD: Tensor, rows: Rows) -> Forest:
-    """The trees of the inertia M (nC,), with its factor (nv, nv), and the rows."""
-    active = rows.active[:, None, None]
-    touches = [torch.where(active, rows.rest[:, t.dof] != 0, False).any(-1).mT for t in k.trees]
-    several = torch.cat(touches).sum(0) > 1
-    stored = torch.cat([M, M.new_zeros(1)])
+def build(m: Model, d: Data, rows: BodyRows) -> Forest:
+    """The trees of the model, and the rows."""
+    k, (plan,) = m.plan.kinematics, m.plan.solver.forest
+    stored = torch.cat([d.M, d.M.new_zeros(1)])
+    nothing = torch.zeros_like(k.dof_body[:0])
+    slot, there, stiff, wrench = nothing, nothing > 0, nothing > 0, d.M.new_zeros(0)
+    more = (rows.fixed[plan.shared[MOST:]] != 0).any()
+    for c in rows.contacts:
+        first, second = c.tree
+        joins = c.there & (first >= 0) & (second >= 0) & (first != second)
+        slot, there, past = compacted(joins, max(1, most_rows(m.ntree) // c.row.shape[1]))
+        stiff = c.moves & (~joins | past)
+        more = more | past.any()
     groups = []
-    for t, mine in zip(k.trees, touches, strict=True):
-        row, there = compacted(mine & ~several)
-        ntree = t.dof.shape[0]
-        part = rows.rest[:, t.dof.flatten()].unflatten(1, t.dof.shape).flatten(0, 1)
-        J = torch.where(there[..., None], part[ntree * row + torch.arange(ntree, device=row.device)[:, None]], 0.0)
-        factor = qLD[t.dof[:, :, None], t.dof[:, None, :]]
-        groups.append(Trees(dof=t.dof, M=stored[t.M], qLD=factor, row=row, there=there, J=J))
-    dof = torch.cat([t.dof.flatten() for t in k.trees])
-    row, there = (x[:MOST] for x in compacted(several))
+    for t, g in zip(k.trees, plan.groups, strict=True):
+        own, own_there, J = nothing.expand(len(t.dof), 0), nothing.expand(len(t.dof), 0) > 0, d.M.new_zeros(0)
+        for c in rows.contacts:
+            first, second = c.tree
+            mine = c.there & (first == second) & (first == g.number[:, None])
+            own, own_there, past = compacted(mine, min(MOST_OWN, c.row.shape[0]))
+            stiff = stiff & ~(mine & ~past).any(0)
+            more = more | past.any()
+            J = own_rows(c, d.cdof[t.dof], g, own, own_there)
+        groups.append(
+            Trees(
+                dof=t.dof,
+                M=stored[t.M],
+                qLD=d.qLD[t.dof[:, :, None], t.dof[:, None, :]],
+                fixed=rows.fixed[:, t.dof].movedim(0, 1),
+                slot=own,
+                there=own_there,
+                J=J,
+                U=shared_rows(rows, plan, t, g, slot, there),
+                source=g.source,
+            )
+        )
+    for c in rows.contacts:
+        wrench = torch.where(stiff[..., None, None], c.wrench(), 0.0)
     return Forest(
+        plan=plan,
         groups=tuple(groups),
-        dof=dof,
+        dof=torch.cat([t.dof.flatten() for t in k.trees]),
         place=k.tree_dof,
         source=k.tree_source,
-        several=several,
-        row=row,
+        dof_body=k.dof_body,
+        subtree=k.subtree,
+        slot=slot,
         there=there,
-        U=torch.where(there[:, None], rows.rest[row], 0.0)[:, dof],
-        more=several.sum() > len(row),
+        stiff=stiff,
+        wrench=wrench,
+        M=torch.cat([stored[plan.M], d.M.new_zeros(1)]),
+        more=more,
     )
 
 
-def compacted(flag: Tensor) -> tuple[Tensor, Tensor]:
-    """The places (..., n) where `flag` is true, one after another, and up to which there are some (..., n)."""
+def most_rows(ntree: int) -> int:
+    """How many rows of contacts of two trees are taken out of the solution of so many trees."""
+    return min(2 * MOST, max(MOST, 4 * ntree))
+
+
+def compacted(flag: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The first `most` places (..., most) where `flag` (..., n) is true, and up to which there are some (..., most).
+
+    And which of those that are true come after them (..., n).
+    """
     number = torch.arange(flag.shape[-1], device=flag.device).expand(flag.shape)
     count = flag.cumsum(-1)
-    target = torch.where(flag, count - 1, flag.shape[-1])
-    row = torch.zeros_like(number[..., :1]).expand(*flag.shape[:-1], flag.shape[-1] + 1).scatter(-1, target, number)
-    return row[..., :-1], number < count[..., -1:]
+    past = flag & (count > most)
+    # What is not to be found goes to a place that is cut off.
+    target = torch.where(flag & ~past, count - 1, most)
+    place = torch.zeros_like(number[..., :1]).expand(*flag.shape[:-1], most + 1).scatter(-1, target, number)[..., :-1]
+    return place, torch.arange(most, device=flag.device) < count[..., -1:], past
 
 
-def blocks(f: Forest, rows: Rows, weight: Tensor) -> Blocks:
+def moves(g: GroupPlan, body: Tensor) -> Tensor:
+    """Whether (ntree, k, 1, n) each dof moves the bodies (ntree or 1, k), 1 or 0."""
+    body = body[..., None, None]
+    return (body >= g.first[:, None, None]) & (body < g.last[:, None, None])
+
+
+def own_rows(c: Contacts, motion: Tensor, g: GroupPlan, slot: Tensor, there: Tensor) -> Tensor:
+    """The rows (ntree, k * w, n) of contacts of trees with themselves; motion: (ntree, n, 6) of the dofs."""
+    c = c.at(slot)
+    one, two = (moves(g, body) for body in c.body)
+    wrench = torch.where(there[..., None, None], c.wrench()[1], 0.0)
+    J = (wrench.flatten(1, 2) @ motion.mT).unflatten(1, slot.shape[1:] + wrench.shape[2:3])
+    return torch.where(one == two, 0.0, torch.where(two, J, -J)).flatten(1, 2)
+
+
+def shared_rows(rows: BodyRows, plan: ForestPlan, t: TreesPlan, g: GroupPlan, slot: Tensor, there: Tensor) -> Tensor:
+    """The rows (ntree, k, n) that touch several trees: those that are no contacts', then those of contacts."""
+    parts = [rows.fixed[plan.shared[:MOST]][:, t.dof].movedim(0, 1)]
+    for c in rows.contacts:
+        c = c.at(slot)
+        # No more than one of the bodies is of a tree, and the rows push the first one back.
+        one, two = (there & (tree == g.number[:, None]) for tree in c.tree)
+        first, second = c.wrench()
+        wrench = torch.where(two[..., None, None], second, torch.where(one[..., None, None], -first, 0.0))
+        J = (wrench.flatten(1, 2) @ rows.cdof[t.dof].mT).unflatten(1, wrench.shape[1:3])
+        parts.append(torch.where(moves(g, torch.where(two, c.body[1], c.body[0])), J, 0.0).flatten(1, 2))
+    return torch.cat(parts, dim=1)
+
+
+def stiffness(f: Forest, rows: BodyRows, weight: Tensor) -> Tensor:
+    """What contacts of bodies with the world add to the blocks (npair,), at pairs of dofs.
+
+    The rows of a contact, as wrenches P (w, 6), are a stiffness `P' diag(weight) P` of the body; the body of the dof
+    further down carries those of all that it carries, and a dof moves with `cdof`: as in `crb`.
+    """
+    p = f.plan
+    value = rows.cdof.new_zeros(len(p.row))
+    for c in rows.contacts:
+        w = torch.cat([weight, weight.new_zeros(1)])[c.row][..., None]
+        spring = (w * f.wrench[..., p.upper_row] * f.wrench[..., p.upper_col]).sum(2)
+        spring = torch.where(f.stiff[..., None], spring, 0.0)
+        carried = f.subtree @ c.added(spring, f.stiff, len(f.subtree))
+        matrix = carried[f.dof_body][:, p.symmetric].unflatten(1, (6, 6))
+        push = (matrix * rows.cdof[:, None]).sum(-1)
+        value = (push[p.row] * rows.cdof[p.col]).sum(-1)
+    return value
+
+
+def terms(f: Forest, rows: BodyRows, weight: Tensor, base: Tensor) -> tuple[Tensor, list[Terms]]:
+    """The weight (k,) of U, and what makes up the blocks, given `base` (npair + 1,) and the curvatures (nefc,)."""
+    single, fixed, touching = rows.split(weight)
+    shared = f.plan.shared[:MOST]
+    shared_weight, of_slots = fixed[shared], []
+    for c in rows.contacts:
+        of_slots.append(torch.cat([touching, touching.new_zeros(1)])[c.row])
+        of_pairs = torch.where(f.there[:, None], of_slots[0][f.slot], 0.0)
+        shared_weight = torch.cat([shared_weight, of_pairs.flatten()])
+    diagonal = (rows.single * rows.single * single) @ rows.plan.column
+    value = stiffness(f, rows, touching).index_add(0, f.plan.diagonal, diagonal)
+    value = base + torch.cat([value, value.new_zeros(1)])
+    kept = fixed.index_copy(0, shared, torch.zeros_like(fixed[shared])) if len(shared) else fixed
+    found = []
+    for t in f.groups:
+        J, mine = t.fixed, kept.expand(len(t.dof), -1)
+        for w in of_slots:
+            own = torch.where(t.there[..., None], w[t.slot], 0.0).flatten(1)
+            J, mine = (torch.cat([J, t.J], 1), torch.cat([mine, own], 1)) if len(kept) else (t.J, own)
+        found.append(Terms(value[t.source], J, mine, t.U))
+    return shared_weight, found
+
+
+def blocks(f: Forest, rows: BodyRows, weight: Tensor) -> Blocks:
     """The second derivative, given that of the cost of the rows (nefc,)."""
-    single, rest = rows.split(weight)
-    diagonal = ((rows.single * rows.single * single) @ rows.plan.column)[f.dof]
-    shared = torch.where(f.several, rest, 0.0)
-    scale = torch.where(f.there, rest[f.row].sqrt(), 0.0)[:, None]
-    U = torch.where(f.there[:, None], scale * f.U, 0.0)
-    nothing = tuple(torch.zeros_like(t.M) for t in f.groups)
-    past = if_any(f.more, lambda: added_past(f, rows, shared), nothing) if len(f.row) < len(rest) else nothing
-    parts: list[tuple[Tensor, ...]] = []
+    return factored(*terms(f, rows, weight, f.M))
 
-    def one(_: Tensor, part: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        M, diagonal, J, weight, past, U = part
-        A = M + torch.diag_embed(diagonal) + J.mT @ (weight[:, None] * J)
-        factor, weak, lost = linalg.checked_cholesky(A + past)
-        return _, (A, factor, weak, lost, linalg.triangular_solve(factor, U))
 
-    for t, d, more, u in zip(f.groups, split(f, diagonal), past, split(f, U.mT), strict=True):
-        mine = torch.where(t.there, rest[t.row], 0.0)
-        parts.append(scan(one, torch.zeros_like(diagonal[0]), (t.M, d, t.J, mine, more, u), unroll=False)[1])
-    A, factor, weak, lost, half = zip(*parts, strict=True)
+def factored(weight: Tensor, found: Sequence[Terms]) -> Blocks:
+    """The factors of the sums of all terms; weight: (k,) of U."""
+    root = weight.sqrt()[:, None]
+
+    def one(_: Tensor, x: Terms) -> tuple[Tensor, tuple[Tensor, ...]]:
+        factor, weak, lost = linalg.checked_cholesky(x.added + x.J.mT @ (x.weight[:, None] * x.J))
+        return _, (factor, weak, lost, linalg.triangular_solve(factor, (root * x.U).mT))
+
+    parts = [scan(one, torch.zeros_like(x.added[0, 0, 0]), x, unroll=False)[1] for x in found]
+    factor, weak, lost, half = zip(*parts, strict=True)
     Y = torch.cat([y.flatten(0, 1) for y in half])
-    identity = torch.eye(len(f.row), dtype=Y.dtype, device=Y.device)
+    identity = torch.eye(Y.shape[1], dtype=Y.dtype, device=Y.device)
     G, *flags = linalg.checked_cholesky(torch.addmm(identity, Y.mT, torch.ones_like(Y[:, :1]) * Y))
     return Blocks(
-        A=A,
         factor=factor,
-        weight=shared,
         Y=Y,
         G=G,
-        joined=(shared != 0).any(),
+        joined=(weight != 0).any(),
         weak=torch.cat(weak).any() | flags[0],
         lost=torch.cat(lost).any() | flags[1],
     )
 
 
-def added_past(f: Forest, rows: Rows, shared: Tensor) -> tuple[Tensor, ...]:
-    """What rows past the first k, of those with a weight `shared (nrest,)`, add to the blocks (ntree, n, n)."""
-    weight = torch.where(f.several.cumsum(0) > len(f.row), shared, 0.0)[:, None]
-    parts = [rows.rest[:, t.dof.flatten()].unflatten(1, t.dof.shape).movedim(1, 0) for t in f.groups]
-    return tuple(part.mT @ (weight * part) for part in parts)
+def whitened_solve(f: Forest, rows: BodyRows, weight: Tensor, x: Tensor) -> Tensor:
+    """`H^-1 x` (nv,) by way of `z = L a`, `M = L^T L`, for where single precision factors no block of H.
+
+    There M is the identity, and what is left are the stiffnesses of the constraints, which are all alike. What has no
+    factor even so is taken for M. Rows past the first k are left to their blocks.
+    """
+    shared, found = terms(f, rows, weight, torch.zeros_like(f.M))
+    halves = []
+    for t, given in zip(f.groups, found, strict=True):
+        one = torch.eye(t.M.shape[-1], dtype=x.dtype, device=x.device)
+        added, J, U = (linalg.ltl_half_solve(t.qLD, y.mT).mT for y in (given.added, given.J, given.U))
+        halves.append(Terms(one + linalg.ltl_half_solve(t.qLD, added), J, given.weight, U))
+    b, L = factored(shared, halves), [t.qLD for t in f.groups]
+    z = triangles(f, L, x[f.dof], linalg.ltl_half_solve)
+    return triangles(f, L, torch.where(b.lost, z, solved(f, b, z)), linalg.triangular_solve)[f.place]
 
 
-def solve(f: Forest, b: Blocks, rows: Rows, x: Tensor) -> Tensor:
-    """`H^-1 x (nv,)`, unless the blocks are lost."""
-    x = x[f.dof]
+def solve(f: Forest, b: Blocks, x: Tensor, product: Callable[[Tensor], Tensor]) -> Tensor:
+    """`H^-1 x` (nv,), unless the blocks are lost; product: `H y` of y (nv,)."""
     near = precondition(f, b, x)
-    return if_any(f.more | b.weak, lambda: conjugate_gradients(f, b, rows, x, near), near)[f.place]
+    return if_any(f.more | b.weak, lambda: conjugate_gradients(f, b, x, near, product), near)
 
 
-def conjugate_gradients(f: Forest, b: Blocks, rows: Rows, x: Tensor, near: Tensor) -> Tensor:
-    """`H^-1 x (nv,)`, up to the root of the rounding, from what `precondition` gives for x."""
+def conjugate_gradients(f: Forest, b: Blocks, x: Tensor, near: Tensor, product: Callable[[Tensor], Tensor]) -> Tensor:
+    """`H^-1 x` (nv,), up to the root of the rounding, from what `precondition` gives for x."""
     tolerance = torch.finfo(x.dtype).eps * (x @ near)
 
     def go_on(s: Conjugate) -> Tensor:
         return (s.size > tolerance) & (s.step < len(x))
 
     def body(s: Conjugate) -> Conjugate:
-        image = product(f, b, rows, s.towards)
+        image = product(s.towards)
         length = s.size / (s.towards @ image)
         left = s.left - length * image
         nearer = precondition(f, b, left)
@@ -198,31 +338,29 @@ def conjugate_gradients(f: Forest, b: Blocks, rows: Rows, x: Tensor, near: Tenso
         return Conjugate(found=s.found + length * s.towards, left=left, towards=towards, size=size, step=s.step + 1)
 
     step = torch.zeros_like(tolerance, dtype=torch.int64)
-    left = x - product(f, b, rows, near)
-    towards = precondition(f, b, left)
-    start = Conjugate(found=near, left=left, towards=towards, size=left @ towards, step=step)
+    start = Conjugate(found=torch.zeros_like(x), left=x, towards=near, size=x @ near, step=step)
     return while_loop(go_on, body, start).found
-
-
-def product(f: Forest, b: Blocks, rows: Rows, x: Tensor) -> Tensor:
-    """`H x` (nv,)."""
-    joint = b.weight * torch.where(f.several, rows.rest @ x[f.place], 0.0)
-    return blocks_times(f, b.A, x) + (joint @ rows.rest)[f.dof]
-
-
-def blocks_times(f: Forest, A: Sequence[Tensor], x: Tensor) -> Tensor:
-    """`A x` (nv,), of blocks (ntree, n, n) by size."""
-    return torch.cat([(block @ y[..., None]).flatten() for block, y in zip(A, split(f, x), strict=True)])
 
 
 def precondition(f: Forest, b: Blocks, x: Tensor) -> Tensor:
     """`H^-1 x` (nv,) if there are no more than k rows that touch several trees, else near to it."""
+    return solved(f, b, x[f.dof])[f.place]
+
+
+def solved(f: Forest, b: Blocks, x: Tensor) -> Tensor:
+    """What the blocks make of x (nv,), in the order of the forest."""
     half = triangles(f, b.factor, x, linalg.triangular_solve)
 
     def joint() -> Tensor:
         return half - b.Y @ linalg.cholesky_solve(b.G, half @ b.Y)
 
     return triangles(f, [L.mT for L in b.factor], if_any(b.joined, joint, half), linalg.upper_solve)
+
+
+def inertia_times(f: Forest, x: Tensor) -> Tensor:
+    """`M x` (nv,), of the model's dofs."""
+    parts = [(t.M @ y[..., None]).flatten() for t, y in zip(f.groups, split(f, x[f.dof]), strict=True)]
+    return torch.cat(parts)[f.place]
 
 
 def inertia_solve(f: Forest, x: Tensor) -> Tensor:

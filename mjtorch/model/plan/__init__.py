@@ -98,7 +98,7 @@ def build(
         constraint=constraints,
         island=island.build(mj_model, make, constraints),
         sleep=sleep.build(mj_model, make, constraints),
-        solver=solver.build(mj_model, make, constraints, collisions),
+        solver=solver.build(mj_model, make, constraints, collisions, masks.trees),
         noslip=noslip.build(mj_model, make, constraints),
         sensor=sensor.build(mj_model, make, collisions, constraints),
         ray=ray.build(mj_model, make),

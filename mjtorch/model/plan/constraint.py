@@ -131,6 +131,7 @@ class ContactPlan(tree.Tree):
     first: (nrow,) the first row of the row's contact, counted from the first contact row
     slot_rows: (ncon, w) the rows of each slot, counted likewise; `nrow` stands for none. Pyramidal: the column of a
         frictionless normal, then a pair of edges for each direction of friction; elliptic: force, then torque
+    row: (ncon, w) the same, without columns that no slot has; place: (nrow,) where each row lies in it, flattened
     normal_share: (nrow,) how much of a contact's normal a row is: 1 or 0, of pyramids an equal part
     frictional: (nfriction,) elliptic: slots with dim > 1; has_edges: (ncon,) pyramidal: 1 for slots with dim > 1
     geom_body: (ngeom,), geom_dof: (ngeom, nv) 0/1, the dofs that move each geom
@@ -148,6 +149,8 @@ class ContactPlan(tree.Tree):
     scale: Tensor
     first: Tensor
     slot_rows: Tensor
+    row: Tensor
+    place: Tensor
     normal_share: Tensor
     frictional: Tensor
     has_edges: Tensor
@@ -435,6 +438,7 @@ def _contact(b: _Builder, dims: tuple[int, ...]) -> tuple[ContactPlan, list[int]
     slot_rows = np.full((n, 11 if pyramidal else 6), len(rows))
     for row, (s, start) in enumerate(zip(slot, first, strict=True)):
         slot_rows[s, row - start + (pyramidal and dims[s] > 1)] = row
+    packed = slot_rows[:, (slot_rows < len(rows)).any(0)]
     edges = np.array([2 * (dims[s] - 1) if pyramidal and dims[s] > 1 else 1 for s in slot])
     is_normal = pyramidal | (np.arange(len(rows)) == np.array(first, dtype=int))
     geom_dof = b.body_dof[m.geom_bodyid]
@@ -450,6 +454,8 @@ def _contact(b: _Builder, dims: tuple[int, ...]) -> tuple[ContactPlan, list[int]
         scale=b.make.ints(scale),
         first=b.make.ints(first),
         slot_rows=b.make.ints(slot_rows),
+        row=b.make.ints(packed),
+        place=b.make.ints(np.argsort(packed, axis=None)[: len(rows)]),
         normal_share=b.make.floats(is_normal / edges, len(rows)),
         frictional=b.make.ints(frictional),
         has_edges=b.make.floats([pyramidal and dim > 1 for dim in dims], n),

@@ -5,8 +5,11 @@ import numpy as np
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.model.plan import forest
 from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.constraint import ConstraintPlan
+from mjtorch.model.plan.forest import ForestPlan
+from mjtorch.model.plan.kinematics import TreesPlan
 from mjtorch.model.plan.tensors import Tensors
 
 CONSTRAINT = mujoco.mjtConstraint
@@ -54,6 +57,7 @@ class SolverPlan(tree.Tree):
     block_slot: (nblock,) the contact slot of a block; -1 where it has none
     draws: (iterations * (nblock - 1),) random numbers that shuffle the blocks; only one if the solver is not PGS
     rows: which of them have one dof
+    forest: how they touch kinematic trees, if these are solved one by one; else none
     """
 
     low: Tensor
@@ -73,6 +77,7 @@ class SolverPlan(tree.Tree):
     block_slot: Tensor
     draws: Tensor
     rows: RowsPlan
+    forest: tuple[ForestPlan, ...]
 
     @property
     def ncone(self) -> int:
@@ -85,16 +90,20 @@ def build(
     make: Tensors,
     constraint: ConstraintPlan,
     collision: CollisionPlan,
+    trees: tuple[TreesPlan, ...],
 ) -> SolverPlan:
-    """The plan for `mj_model`, whose rows are those of `constraint`."""
+    """The plan for `mj_model`, whose rows are those of `constraint`; trees: those that may be solved one by one."""
     pgs = mj_model.opt.solver == mujoco.mjtSolver.mjSOL_PGS
+    by_dof = from_types(mj_model, constraint.efc_type, constraint.efc_id, make)
+    single = np.isin(np.arange(constraint.nefc), by_dof.order[: by_dof.nsingle].cpu().numpy())
     return from_rows(
         constraint.efc_type,
         constraint.efc_id,
         collision.contact_dim,
         make=make,
         iterations=int(mj_model.opt.iterations) if pgs else 0,
-        by_dof=from_types(mj_model, constraint.efc_type, constraint.efc_id, make),
+        by_dof=by_dof,
+        by_tree=forest.build(mj_model, make, constraint, trees, single),
     )
 
 
@@ -106,6 +115,7 @@ def from_rows(
     make: Tensors,
     iterations: int,
     by_dof: RowsPlan,
+    by_tree: tuple[ForestPlan, ...] = (),
 ) -> SolverPlan:
     """The plan for rows of the given types; `efc_id` of a contact row is its slot in `contact_dim`."""
     kind = np.array(efc_type, dtype=np.int64)
@@ -139,6 +149,7 @@ def from_rows(
         block_slot=make.ints([efc_id[rows[0]] if is_contact[rows[0]] else -1 for rows in blocks]),
         draws=make.ints(_pcg32(max(1, iterations * (len(blocks) - 1)))),
         rows=by_dof,
+        forest=by_tree,
     )
 
 

@@ -1,0 +1,199 @@
+"""Constraint rows of scenes of several kinematic trees: no Jacobian is stored of contacts.
+
+A row of a contact asks how fast two bodies move relative to each other where they touch. So `J x` is the velocities of
+bodies under x, seen from there, and `J' f` what forces on bodies do to dofs: both cost what the bodies and the contacts
+that there are cost, not what all rows times all dofs would.
+"""
+
+import torch
+from torch import Tensor
+
+from mjtorch import tree
+from mjtorch.constraint.contact import along_rows
+from mjtorch.constraint.equality import equality
+from mjtorch.constraint.limit import ball_limits, nearer, tendon_limit
+from mjtorch.math.vector import cross
+from mjtorch.model import Data, Model
+from mjtorch.model.plan.solver import RowsPlan
+
+
+@tree.dataclass(kw_only=True)
+class Contacts(tree.Tree):
+    """The rows of contacts, w for each slot.
+
+    row: (ncon, w) their numbers among the rows of contacts; as many as there are rows: none
+    place: (nc,) where each row lies in these, flattened
+    there: (ncon,) bool, which are active
+    body, tree: (2, ncon) the bodies of both geoms, and their kinematic trees, -1: none
+    moves: (2, ncon) bool, which of them are of active contacts, and of a tree
+    arm: (2, ncon, 3) [m] from the centre of mass that the motion of each body is about to the contact
+    direction: (ncon, w, 3) along which each row pushes the second body away from the first; if rows turn bodies, too,
+        (ncon, w, 6), the axis first
+    """
+
+    row: Tensor
+    place: Tensor
+    there: Tensor
+    body: Tensor
+    tree: Tensor
+    moves: Tensor
+    arm: Tensor
+    direction: Tensor
+
+    def velocity(self, motion: Tensor) -> Tensor:
+        """How fast (nc,) contacts move along the rows, if bodies move by `motion` (nbody, 6)."""
+        angular, linear = motion[self.body].split(3, dim=-1)
+        linear = linear + cross(angular, self.arm)
+        moves = linear if self.direction.shape[-1] == 3 else torch.cat([angular, linear], dim=-1)
+        relative = torch.where(self.there[:, None], moves[1] - moves[0], 0.0)
+        along = torch.where(self.there[:, None], (self.direction * relative[:, None]).sum(-1), 0.0)
+        return along.flatten()[self.place]
+
+    def force(self, x: Tensor, nbody: int) -> Tensor:
+        """Spatial forces (nbody, 6) on bodies of forces x (nc,) along the rows."""
+        share = torch.cat([x, x.new_zeros(1)])[self.row][..., None] * self.direction
+        total = torch.where(self.there[:, None], share.sum(1), 0.0)
+        both = torch.stack([-total, total])
+        linear = both[..., -3:]
+        angular = cross(self.arm, linear)
+        angular = angular if both.shape[-1] == 3 else angular + both[..., :3]
+        return self.added(torch.cat([angular, linear], dim=-1), self.moves, nbody)
+
+    def added(self, x: Tensor, there: Tensor, nbody: int) -> Tensor:
+        """Sums (nbody, k) of x (2, ncon, k), which contacts add to either body where they are `there` (2, ncon)."""
+        given = torch.where(there.flatten()[:, None], x.flatten(0, 1), 0.0)
+        return x.new_zeros(nbody, x.shape[-1]).index_add(0, self.body.flatten(), given)
+
+    def at(self, slot: Tensor) -> "Contacts":
+        """Those in the slots `slot` (...): fields have its axes for that of the contacts."""
+        return self.replace(
+            there=self.there[slot],
+            body=self.body[:, slot],
+            tree=self.tree[:, slot],
+            moves=self.moves[:, slot],
+            arm=self.arm[:, slot],
+            direction=self.direction[slot],
+        )
+
+    def wrench(self) -> Tensor:
+        """(2, ncon, w, 6) what each row does to either body, about the point that its motion is about; signs apart."""
+        linear = self.direction[..., -3:].expand(2, *self.direction.shape[:-1], 3)
+        angular = cross(self.arm[..., None, :], linear)
+        angular = angular if self.direction.shape[-1] == 3 else angular + self.direction[..., :3]
+        return torch.cat([angular, linear], dim=-1)
+
+
+@tree.dataclass(kw_only=True)
+class BodyRows(tree.Tree):
+    """J (nefc, nv), of which those rows that have several dofs and are no contact's are stored.
+
+    plan: which rows have one dof
+    single: (nsingle,) these, fixed: (nfixed, nv) others that are no contact's; zero where they are not active
+    contacts: one `Contacts`, if there are rows of contacts
+    cdof: (nv, 6), body_dof: (nbody, nv), as in `Data` and in the plan
+    """
+
+    plan: RowsPlan
+    single: Tensor
+    fixed: Tensor
+    contacts: tuple[Contacts, ...]
+    cdof: Tensor
+    body_dof: Tensor
+
+    def times(self, x: Tensor) -> Tensor:
+        """`J x` (nefc,), of x (nv,)."""
+        parts = [self.fixed @ x] if self.fixed.shape[0] else []
+        parts += [c.velocity(self.body_dof @ (self.cdof * x[:, None])) for c in self.contacts]
+        return torch.cat([*parts, self.single * x[self.plan.dof]])[self.plan.source]
+
+    def transpose_times(self, x: Tensor) -> Tensor:
+        """`J' x` (nv,), of x (nefc,)."""
+        single, fixed, touching = self.split(x)
+        total = (self.single * single) @ self.plan.column
+        if self.fixed.shape[0]:
+            total = total + fixed @ self.fixed
+        for c in self.contacts:
+            total = total + (self.cdof * (self.body_dof.mT @ c.force(touching, len(self.body_dof)))).sum(-1)
+        return total
+
+    def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Those of x (nefc,) that belong to `single`, to `fixed` and to contacts."""
+        ordered = x if self.plan.in_order else x[self.plan.order]
+        start, stop = self.plan.nsingle, self.plan.nsingle + self.fixed.shape[0]
+        return ordered[:start], ordered[start:stop], ordered[stop:]
+
+    def dense(self) -> Tensor:
+        """J (nefc, nv)."""
+        parts = [self.fixed]
+        for c in self.contacts:
+            first, second = (c.wrench() @ self.cdof.mT) * self.body_dof[c.body][:, :, None]
+            parts.append(torch.where(c.there[:, None, None], second - first, 0.0).flatten(0, 1)[c.place])
+        return torch.cat([*parts, self.single[:, None] * self.plan.column])[self.plan.source]
+
+
+def build(m: Model, d: Data) -> BodyRows:
+    """The rows at the positions and contacts of `d`, of a model that has a plan for them: `m.plan.solver.forest`."""
+    active = d.efc_D != 0
+    rows = BodyRows(
+        plan=m.plan.solver.rows,
+        single=single_rows(m, d),
+        fixed=fixed_rows(m, d),
+        contacts=(),
+        cdof=d.cdof,
+        body_dof=m.plan.kinematics.body_dof,
+    )
+    single, fixed, touching = rows.split(active)
+    return rows.replace(
+        single=torch.where(single, rows.single, 0.0),
+        fixed=torch.where(fixed[:, None], rows.fixed, 0.0),
+        contacts=(contacts(m, d, touching),) if m.plan.constraint.nc else (),
+    )
+
+
+def contacts(m: Model, d: Data, active: Tensor) -> Contacts:
+    """The contacts of which rows are active (nc,)."""
+    p, (forest,) = m.plan.constraint.contact, m.plan.solver.forest
+    slots = len(p.row)
+    frame, pos = d.contact.frame[:slots], d.contact.pos[:slots]
+    geom = d.contact.geom[:slots].clamp(min=0).mT
+    body, tree = p.geom_body[geom], forest.geom_tree[geom]
+    # The first row says of all whether they are there.
+    there = torch.cat([active, torch.zeros_like(active[:1])])[p.row.amin(1)]
+    if p.max_dim > 3:
+        frame = torch.cat([torch.nn.functional.pad(frame, (3, 0)), torch.nn.functional.pad(frame, (0, 3))], dim=1)
+    along = along_rows(m, d, frame.flatten(0, 1))
+    direction = torch.cat([along, torch.zeros_like(along[:1])])[p.row]
+    return Contacts(
+        row=p.row,
+        place=p.place,
+        there=there,
+        body=body,
+        tree=tree,
+        moves=there & (tree >= 0),
+        arm=pos - d.subtree_com[m.plan.kinematics.body_root[body]],
+        direction=torch.where(there[:, None, None], direction, 0.0),
+    )
+
+
+def single_rows(m: Model, d: Data) -> Tensor:
+    """The rows of one dof (nsingle,): 1 for friction, the side of limits."""
+    p, limit = m.plan.constraint, m.plan.constraint.limit
+    rubs = torch.ones_like(d.qvel[p.friction_dof])
+    if not limit.nscalar:
+        return rubs
+    return torch.cat([rubs, nearer(limit, d.qpos[limit.qpos], m.jnt_range[limit.scalar_joint])[1]])
+
+
+def fixed_rows(m: Model, d: Data) -> Tensor:
+    """The rows (n, nv) of several dofs that are no contact's: equalities, tendons, limits of balls."""
+    p = m.plan.constraint
+    parts = [d.qvel.new_zeros(0, m.nv)]
+    if p.ne:
+        parts.append(equality(m, d)[1])
+    if p.tendon.friction.shape[0]:
+        parts.append(d.ten_J[p.tendon.friction])
+    if p.limit.nball:
+        parts.append(ball_limits(m, d)[1])
+    if p.tendon.limit.shape[0]:
+        parts.append(tendon_limit(m, d)[1])
+    return torch.cat(parts)
