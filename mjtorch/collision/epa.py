@@ -16,11 +16,14 @@ from torch import Tensor
 from mjtorch.collision.gjk import Support, difference
 from mjtorch.collision.support import is_at
 from mjtorch.control_flow.fori_loop import fori_loop
+from mjtorch.control_flow.if_any import if_any
 from mjtorch.control_flow.while_loop import while_loop
 from mjtorch.math.vector import MIN_VALUE, basis, cross, dot, norm, normalize
 
 # How many times a face away from it the nearest point may be, in the plane.
 FAR = 8.0
+# Most polytopes end with so many corners, or fewer. As each trip looks at all the room there is, others get more later.
+FEW = 16
 # Corners of the faces of the first tetrahedron, counterclockwise from outside if its volume is positive.
 TETRAHEDRON = ((0, 2, 1), (0, 1, 3), (1, 2, 3), (0, 3, 2))
 
@@ -78,21 +81,42 @@ def epa(
     start: (n, 3) a direction that the first tetrahedron extends in; active: (n,) bool, pairs that are of interest
     reach: (n, 4) what is known of them, as in `Polytope`; columns: c of `Support`
     """
-    polytope = tetrahedron(support, start, reach, 4 + iterations, columns)
+    most = 4 + iterations
+    polytope = tetrahedron(support, start, reach, min(FEW, most), columns)
     polytope = polytope._replace(done=~active)
     scale = norm(difference(polytope.point1[:, :4], polytope.point2[:, :4])).amax(-1)
     rounding = 64 * torch.finfo(scale.dtype).eps * scale
     enough = torch.maximum(2 * rounding, relative * scale).clamp(min=tolerance)
-    count = torch.full((), 4, dtype=torch.long, device=start.device)
 
-    def unfinished(carry: tuple[Polytope, Tensor]) -> Tensor:
-        return ~carry[0].done.all() & (carry[1] < 4 + iterations)
+    def grown(p: Polytope, corners: int) -> Polytope:
+        """Polytopes with `corners`, or done before, grown as far as there is room."""
+        size, count = p.point1.shape[1], torch.full((), corners, dtype=torch.long, device=start.device)
 
-    def body(carry: tuple[Polytope, Tensor]) -> tuple[Polytope, Tensor]:
-        p, corner = carry
-        return expanded(support, p, corner, rounding, enough), corner + 1
+        def unfinished(carry: tuple[Polytope, Tensor]) -> Tensor:
+            return ~carry[0].done.all() & (carry[1] < size)
 
-    return nearest_face(while_loop(unfinished, body, (polytope, count))[0], enough)
+        def body(carry: tuple[Polytope, Tensor]) -> tuple[Polytope, Tensor]:
+            return expanded(support, carry[0], carry[1], rounding, enough), carry[1] + 1
+
+        return while_loop(unfinished, body, (p, count))[0]
+
+    few = grown(polytope, 4)
+    found = nearest_face(few, enough)
+    if most <= FEW:
+        return found
+    return if_any(~few.done, lambda: nearest_face(grown(with_room(few, most), FEW), enough), found)
+
+
+def with_room(p: Polytope, corners: int) -> Polytope:
+    """The same polytopes with room for so many corners."""
+    more, pad = corners - p.point1.shape[1], torch.nn.functional.pad
+    return p._replace(
+        point1=pad(p.point1, (0, 0, 0, more)),
+        point2=pad(p.point2, (0, 0, 0, more)),
+        face=pad(p.face, (0, 0, 0, 2 * more)),
+        plane=pad(p.plane, (0, 0, 0, 2 * more)),
+        alive=pad(p.alive, (0, 2 * more)),
+    )
 
 
 def no_depth(like: Tensor, columns: int) -> Depth:
@@ -126,16 +150,16 @@ def tetrahedron(support: Support, start: Tensor, reach: Tensor, corners: int, co
     faces = torch.tensor(TETRAHEDRON, device=device).expand(n, 4, 3)
     faces = torch.where((volume > 0)[:, None, None], faces, faces.flip(-1))
     corner = _difference(point).gather(1, faces.flatten(1)[..., None].expand(n, 12, 3)).unflatten(1, (4, 3))
-    spare = 2 * corners - 8
-    return Polytope(
-        point1=torch.nn.functional.pad(one, (0, 0, 0, corners - 4)),
-        point2=torch.nn.functional.pad(two, (0, 0, 0, corners - 4)),
-        face=torch.nn.functional.pad(faces, (0, 0, 0, spare)),
-        plane=torch.nn.functional.pad(plane_of(*corner.unbind(2)), (0, 0, 0, spare)),
-        alive=(torch.arange(4 + spare, device=device) < 4).expand(n, 4 + spare).clone(),
+    first_four = Polytope(
+        point1=one,
+        point2=two,
+        face=faces,
+        plane=plane_of(*corner.unbind(2)),
+        alive=torch.ones_like(faces[..., 0], dtype=torch.bool),
         reach=torch.where((extent < reach[:, 3])[:, None], torch.cat([first, extent[:, None]], dim=-1), reach),
         done=torch.zeros_like(volume, dtype=torch.bool),
     )
+    return with_room(first_four, corners)
 
 
 def _difference(points: Tensor) -> Tensor:

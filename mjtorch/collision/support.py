@@ -14,13 +14,11 @@ from mjtorch import tree
 from mjtorch.control_flow.while_loop import while_loop
 from mjtorch.math.shape import TYPES, Shape, parts
 from mjtorch.math.vector import MIN_VALUE, norm
-from mjtorch.model.plan.mesh import Hulls
+from mjtorch.model.plan.mesh import ROW, Hulls
 
 # mjGEOM_HFIELD, which is what the prisms are called that a height field is made of, and mjGEOM_MESH.
 PRISM, MESH = 1, 7
 HULLS = (PRISM, MESH)
-# Each axis and those that follow it.
-CYCLE = ((0, 1, 2), (1, 2, 0), (2, 0, 1))
 # Types with a box in them, types with an ellipsoid, and those without a corner.
 BOXED, CURVED, SMOOTH = (
     (Shape.CAPSULE, Shape.CYLINDER, Shape.BOX),
@@ -166,54 +164,52 @@ def primitive_support(shape: Core, direction: Tensor) -> Tensor:
     return sum(found[1:], found[0]) if found else torch.zeros_like(direction)
 
 
-class Climb(NamedTuple):
-    """Where the climbs on n hulls are: (n,) each, but for `trip`.
+class Furthest(NamedTuple):
+    """How far the search on n hulls has come: (n,) each.
 
-    row: of the neighbours that are looked at next, -1 at the top; vertex: the furthest that was met
-    rise: [m] how much further it is than the one whose neighbours are looked at
-    trip: () how many rows were looked at
+    row: of the vertices that are looked at next, -1: all are
+    entry: the one that is furthest of those before, in the list of all rows; height: [m] how far out it is
     """
 
     row: Tensor
-    vertex: Tensor
-    rise: Tensor
-    trip: Tensor
+    entry: Tensor
+    height: Tensor
 
 
 def hull_support(hulls: Hulls, hull: Tensor, direction: Tensor) -> Tensor:
     """The vertices (n,) of some of the `hulls`, `hull (n,)`, that are furthest along `direction (n, 3)`.
 
-    It is climbed along edges from a vertex that is far out in about that direction. A neighbour that is further out by
-    no more than rounding is not: else the climb might go around in a circle, which ends at the latest when it has been
-    everywhere.
+    Of the cell of directions that it is in, it is known which few may be.
     """
-    first = hulls.start[hull, cell(direction, hulls.side)]
+    side, first = hulls.cube[hull].unbind(-1)
+    row = hulls.cell.index_select(0, first + cell(direction, side))
 
-    def body(now: Climb) -> Climb:
+    def body(now: Furthest) -> Furthest:
         row = now.row.clamp(min=0)
-        top, place = (hulls.edge[row] @ direction[..., None])[..., 0].max(-1)
-        further = (now.row >= 0) & (top > now.rise) & (top > hulls.slack[row, place])
-        vertex = torch.where(further, hulls.neighbour[row, place], now.vertex)
-        rise = torch.where(further, top, now.rise)
-        follow = hulls.follow[row]
-        moves = (follow < 0) & (rise > 0)
-        return Climb(
-            torch.where(now.row < 0, -1, torch.where(moves, hulls.ring[vertex], follow)),
-            vertex,
-            torch.where(moves, 0.0, rise),
-            now.trip + 1,
+        height, place = (hulls.way.index_select(0, row) @ direction[..., None])[..., 0].max(-1)
+        further = (now.row >= 0) & (height > now.height)
+        return Furthest(
+            torch.where(now.row < 0, -1, hulls.follow.index_select(0, row)),
+            torch.where(further, row * ROW + place, now.entry),
+            torch.where(further, height, now.height),
         )
 
-    start = Climb(hulls.ring[first], first, torch.zeros_like(direction[:, 0]), first.new_zeros(()))
-    rows = hulls.follow.shape[0]
-    return while_loop(lambda now: (now.row >= 0).any() & (now.trip < rows), body, start).vertex
+    start = Furthest(row, row * ROW, torch.full_like(direction[:, 0], -torch.inf))
+    found = while_loop(lambda now: (now.row >= 0).any(), body, start)
+    return hulls.vertex.flatten().index_select(0, found.entry)
 
 
-def cell(direction: Tensor, side: int) -> Tensor:
-    """The cells (n,) of a cube with `side` cells along its edges that directions (n, 3) point at; as in `cells`."""
-    axis = direction.abs().argmax(-1, keepdim=True)
-    cycle = torch.tensor(CYCLE, device=axis.device)
-    along = direction.gather(1, cycle[axis[:, 0]])
-    across = along[:, 1:] / along[:, :1].abs()
-    row, col = ((across + 1) * (0.5 * side)).long().clamp(0, side - 1).unbind(-1)
-    return ((2 * axis[:, 0] + (along[:, 0] < 0)) * side + row) * side + col
+def cell(direction: Tensor, side: Tensor) -> Tensor:
+    """The cells (n,) of cubes with `side (n,)` cells along their edges that directions (n, 3) point at."""
+    x, y, z = direction.unbind(-1)
+    size_x, size_y, size_z = direction.abs().unbind(-1)
+    is_x, is_y = (size_x >= size_y) & (size_x >= size_z), size_y >= size_z
+
+    def chosen(of_x: Tensor, of_y: Tensor, of_z: Tensor) -> Tensor:
+        return torch.where(is_x, of_x, torch.where(is_y, of_y, of_z))
+
+    along, half = chosen(x, y, z), 0.5 * side
+    across = torch.stack([chosen(y, z, x), chosen(z, x, y)]) / along.abs()
+    row, col = torch.minimum(((across + 1) * half).long().clamp(min=0), side - 1)
+    face = torch.where(is_x, 0, torch.where(is_y, 2, 4)) + (along < 0)
+    return (face * side + row) * side + col

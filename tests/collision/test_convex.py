@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 import mjtorch
 from mjtorch import tree
+from mjtorch.collision import epa
 from mjtorch.collision.convex import closest, convex, nearest as nearest_cores
 from mjtorch.collision.support import MESH, core, from_first
 from mjtorch.math.shape import Shape
@@ -116,6 +117,19 @@ def test_distance_where_faces_edges_and_axes_are_parallel(first, second, turns):
     poses = posed(two_geoms(first, second), aligned_poses(POSES // 2, 0.0, turns=turns))
     dist, _ = geom_distances(poses)
     assert_distances(nearest_points(poses).dist, dist, "ellipsoid" in (first, second))
+
+
+@pytest.mark.parametrize(("first", "second"), [("brick", "wedge"), ("ellipsoid", "box")])
+def test_polytopes_that_need_more_room_get_it(first, second, monkeypatch):
+    """Those with few corners and those with many come to the same depths as with room for all of them at once."""
+    poses = posed(two_geoms(first, second), random_poses(POSES // 4, 0.2))
+    monkeypatch.setattr(epa, "FEW", 100)
+    expected = nearest_points(poses)
+    assert (expected.dist < 0).sum() > 0.1 * len(expected.dist)
+    for few in (6, 9):
+        monkeypatch.setattr(epa, "FEW", few)
+        for ours, theirs in zip(nearest_points(poses), expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize(
