@@ -51,7 +51,7 @@ def factorised(m: Model, d: Data, inertia: Tensor) -> tuple[Data, Tensor]:
         d = d.replace(warning=d.warning + F.pad(clamped[None], (INERTIA, len(d.warning) - INERTIA - 1)))
     if not p.trees:
         return d, factors[0][0]
-    return d, torch.cat([*(x.flatten() for x in factors), inertia.new_zeros(1)])[p.tree_source]
+    return d, torch.cat([*(x.flatten() for x in factors), d.M.new_zeros(1)])[p.tree_source]
 
 
 def tree_blocks(m: Model, matrix: Tensor) -> list[Tensor]:
