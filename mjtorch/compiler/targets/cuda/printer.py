@@ -19,6 +19,7 @@ from mjtorch.compiler.ir.nodes import (
     OUTPUT,
     SHARED,
     UNIFORM,
+    Atom,
     Barrier,
     Body,
     Buffer,
@@ -213,17 +214,17 @@ class WarpPrinter(Printer):
             return f"{{int {v}={start};for(;{v}<={self.index(s.stop + -most)};{v}+={most}){turn}{rest}}}\n"
         count = s.stop.base - s.start.base
         size = -(-count // -(-count // most))
-        whole, rest = count // size, count % size
+        whole, left = count // size, count % size
         head = f"for(;{v}<{s.start.base + whole * size};{v}+={size})" if whole > 1 else ""
         text = f"{{int {v}={start};{head}{self.turn(s.body, v, size)}"
-        if rest:
-            text += f"{'' if head else f'{v}+={size};'}{self.turn(s.body, v, rest)}"
+        if left:
+            text += f"{'' if head else f'{v}+={size};'}{self.turn(s.body, v, left)}"
         return text + "}\n"
 
     def turn(self, body: Body, v: str, size: int) -> str:
         """Some iterations, from a variable on."""
         places = "".join(f"int {v}_{k}={v}+{k};" for k in range(1, size))
-        renamed = [{Variable(v): Variable(f"{v}_{k}")} if k else {} for k in range(size)]
+        renamed: list[dict[Atom, Atom]] = [{Variable(v): Variable(f"{v}_{k}")} if k else {} for k in range(size)]
         ahead, bodies = self.copies([ReplaceAtoms(x).body(body) for x in renamed])
         return f"{{{places}{ahead}{''.join(bodies)}}}\n"
 

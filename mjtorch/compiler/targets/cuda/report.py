@@ -10,10 +10,11 @@ from typing import Any
 from mjtorch.compiler.ir.nodes import Program
 from mjtorch.compiler.lowered import Lowered, lower_graph
 from mjtorch.compiler.mapped import Mapped
+from mjtorch.compiler.passes.warp_memory import WARP_SIZE
 from mjtorch.compiler.signature import Call
 from mjtorch.compiler.targets.cuda.build import Resources, resources
 from mjtorch.compiler.targets.cuda.native import Shape, shape_of
-from mjtorch.compiler.targets.cuda.pipeline import WARP_SIZE, scheduled
+from mjtorch.compiler.targets.cuda.pipeline import scheduled
 from mjtorch.compiler.targets.cuda.printer import Source, print_program
 from mjtorch.compiler.targets.cuda.simulated.machine import MACHINES
 from mjtorch.compiler.targets.cuda.simulated.predict import Prediction, predict

@@ -10,10 +10,11 @@ from torch import Tensor
 from mjtorch.compiler.ir.nodes import Program
 from mjtorch.compiler.lowered import Lowered
 from mjtorch.compiler.passes import Pass
+from mjtorch.compiler.passes.warp_memory import WARP_SIZE
 from mjtorch.compiler.ready import Ready, Runnable, readable_world_by_world
 from mjtorch.compiler.targets.cpu.build import library
 from mjtorch.compiler.targets.cpu.native import Build, Native
-from mjtorch.compiler.targets.cuda.pipeline import WARP_SIZE, cuda
+from mjtorch.compiler.targets.cuda.pipeline import cuda
 from mjtorch.compiler.targets.cuda.printer import Source, print_program
 from mjtorch.compiler.targets.target import Target
 

@@ -211,8 +211,8 @@ def _shares(
     lines: dict[str, Share] = defaultdict(Share)
     loops: dict[str, Share] = defaultdict(Share)
     for site, i in enumerate(found.warp.instructions):
-        k = origins[i.line] if i.line < len(origins) else None
-        origin = None if k is None else source.origins[k]
+        number = origins[i.line] if i.line < len(origins) else None
+        origin = None if number is None else source.origins[number]
         line = "(none)" if origin is None or origin.source is None else str(origin.source)
         loop = "(none)" if origin is None else str(origin)
         for share in (lines[line], loops[loop]):
