@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from reference import assert_fields_close, converged, load
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import mjtorch
 from mjtorch import tree
@@ -124,3 +125,18 @@ def test_worlds() -> None:
 def test_one_tree_is_dense() -> None:
     m = mjtorch.put_model(load("gym/humanoid"))
     assert not m.plan.kinematics.trees
+
+
+def test_graph_stays_small() -> None:
+    """Trees of a size are computed side by side, and so are all contacts."""
+    mj_model = scene(JOINED)
+    m = mjtorch.put_model(mj_model, dtype=torch.float64)
+    leaves, spec = torch.utils._pytree.tree_flatten((m, mjtorch.put_data(mj_model, state(mj_model), model=m)))
+
+    def run(*leaves: torch.Tensor) -> torch.Tensor:
+        return mjtorch.forward(*torch.utils._pytree.tree_unflatten(list(leaves), spec)).qacc
+
+    graph = make_fx(run, tracing_mode="fake")(*leaves)
+    graph.graph.eliminate_dead_code()
+    nodes = [n for part in graph.modules() if hasattr(part, "graph") for n in part.graph.nodes]
+    assert sum(n.op == "call_function" for n in nodes) < 4200
