@@ -121,18 +121,19 @@ def run(args: argparse.Namespace) -> int:
     text = "\n\n".join([f"{title}\n{found['step']}", *(str(x) for k, x in found.items() if k != "step")])
     print(text)
     if args.html is not None:
-        try:
-            args.html.write_text(page(title, text, found), encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"cannot write the page: {error}") from error
-        print(f"\npage: {args.html}")
+        _written(args.html, lambda: page(title, text, found), "page")
     if args.json is not None:
-        try:
-            args.json.write_text(json.dumps({"title": title, **numbers(found)}, indent=1), encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"cannot write the numbers: {error}") from error
-        print(f"\nnumbers: {args.json}")
+        _written(args.json, lambda: json.dumps({"title": title, **numbers(found)}, indent=1), "numbers")
     return 0
+
+
+def _written(path: Path, make: Callable[[], str], what: str) -> None:
+    """Make a text and write it, and say so."""
+    try:
+        path.write_text(make(), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write the {what}: {error}") from error
+    print(f"\n{what}: {path}")
 
 
 def stages(m: mjtorch.Model) -> tuple[Callable[..., mjtorch.Data], ...]:

