@@ -19,6 +19,7 @@ TABLES: dict[str, Callable[[], str]] = {
 # Files that are pages here, too; links to them lead to these.
 PAGES = {
     "benchmarks/README.md": "benchmarks.md",
+    "benchmarks/gpu.md": "gpu.md",
     "ARCHITECTURE.md": "architecture.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
