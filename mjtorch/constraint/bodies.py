@@ -155,7 +155,8 @@ def contacts(m: Model, d: Data, active: Tensor) -> Contacts:
     p, (forest,) = m.plan.constraint.contact, m.plan.solver.forest
     slots = len(p.row)
     frame, pos = d.contact.frame[:slots], d.contact.pos[:slots]
-    geom = d.contact.geom[:slots].clamp(min=0).mT
+    # PyTorch's fake tensors forget which axis of what is picked is the innermost.
+    geom = d.contact.geom[:slots].clamp(min=0).mT.contiguous()
     body, tree = p.geom_body[geom], forest.geom_tree[geom]
     # The first row says of all whether they are there.
     there = torch.cat([active, torch.zeros_like(active[:1])])[p.row.amin(1)]
