@@ -6,10 +6,13 @@ import pytest
 import torch
 from constraint.test_trees import JOINED, scene, state
 from reference import assert_fields_close, converged, load
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mjtorch
+from mjtorch.compiler import stage
 from mjtorch.constraint import bodies, reference_constraint, solve
+from mjtorch.model import Data, Model
 from mjtorch.model.plan.forest import moved_bodies
 
 # Arms that touch themselves and each other, tied by tendons and equalities; contacts of every dim.
@@ -69,6 +72,24 @@ def test_moved_bodies() -> None:
     first, last = moved_bodies(mj_model).T
     body = np.arange(mj_model.nbody)[:, None]
     np.testing.assert_array_equal(m.plan.kinematics.body_dof != 0, (body >= first) & (body < last))
+
+
+def there_and_back(m: Model, d: Data) -> Tensor:
+    """J' J v (nv,)."""
+    rows = bodies.build(m, d)
+    return rows.transpose_times(rows.times(d.qvel))
+
+
+def test_compiled_for_many_worlds() -> None:
+    """As views that fake and real tensors must agree on."""
+    mj_model = scene(JOINED)
+    m = mjtorch.put_model(mj_model, dtype=torch.float64)
+    d = mjtorch.batch(mjtorch.put_data(mj_model, state(mj_model), model=m), 3)
+    d = d.replace(qvel=d.qvel * torch.tensor([[1.0], [-2.0], [0.5]]))
+
+    batched = torch.vmap(stage(there_and_back), in_dims=(None, 0))
+    compiled = torch.compile(batched, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(m, d), batched(m, d))
 
 
 class Shapes(TorchDispatchMode):

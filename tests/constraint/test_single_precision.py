@@ -74,6 +74,8 @@ def welded() -> str:
     return FLOOR.format(body).replace("</mujoco>", f"{weld}{exact}</mujoco>")
 
 
+# What is at rest at the minimum: in double precision nothing is left to do, in single precision one iteration may be.
+STARTED_AT_THE_END = ("welded",)
 # With the relative errors of acceleration, in the norm of the inertia, that are allowed: typical, and worst.
 MODELS = {
     "chain of 8": (chain(8), 1e-4, 0.1),
@@ -130,7 +132,8 @@ def test_forward(name: str) -> None:
     m, wanted = mjtorch.put_model(mj_model, dtype=torch.float64), torch.tensor(qacc)
     error = by_inertia(m, double, single.qacc - wanted) / by_inertia(m, double, wanted)
     assert error.median() < typical and error.max() < worst
-    assert single.solver_niter.double().mean() < double.solver_niter.double().mean() + 1
+    more = 1.0 if name in STARTED_AT_THE_END else 0.5
+    assert single.solver_niter.double().mean() < double.solver_niter.double().mean() + more
     assert not single.warning.any()
 
 

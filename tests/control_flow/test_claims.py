@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from control_flow.contexts import assert_same, each
+from control_flow.test_export import Called
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
@@ -50,17 +51,6 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "by_size": lambda x: cf.by_size(x.shape[0], {(0, 2): torch.sin, (3, None): lambda y: y * y}, x),
     "if_any": lambda x: cf.if_any(x > 1, lambda: x * 2, x),
 }
-
-
-class Called(nn.Module):
-    """A function as the module that `torch.export` wants."""
-
-    def __init__(self, fn: Callable) -> None:
-        super().__init__()
-        self.fn = fn
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fn(x)
 
 
 def compiled(fn: Callable, **options: Any) -> Callable:

@@ -413,7 +413,8 @@ def single_against_double(
         if abs(depth[0] - depth[1]) > DEPTH32:
             types = "-".join(sorted(named_type(mj_model, geom) for geom in pair))
             return Verdict(f"float32:contacts:{types}", f"geoms {pair}: {depth[0]:.6f} instead of {depth[1]:.6f}")
-    if (asked.before.efc_D > RIGID).any():
+    exact = mj_model.opt.enableflags & mujoco.mjtEnableBit.mjENBL_DIAGEXACT
+    if not exact and (asked.before.efc_D > RIGID).any():
         return Verdict("(rigid rows: float32)")  # C balances 1e16 N there, and friction follows from that
     allowed = asked.allowed("step", "qvel")
     if allowed is None or not np.array_equal(*(np.array([len(x) for x in y.values()]) for y in (mine, theirs))):

@@ -150,20 +150,24 @@ def build(m: Model, d: Data) -> Problem:
         D = torch.cat([D, c.Dm, c.Dm])
         low, high = torch.cat([low, zero - torch.inf, zero - torch.inf]), torch.cat([high, zero, zero])
     k = m.plan.kinematics
+    M: tuple[Tensor, ...] = ()
+    jacobian: tuple[Tensor, ...] = ()
+    forest: tuple[Forest, ...] = ()
+    lines: Rows | BodyRows
     if p.forest:
-        by_body = bodies.build(m, d)
-        forest = (trees.build(m, d, by_body),)
+        lines = bodies.build(m, d)
+        forest = (trees.build(m, d, lines),)
         trace = (d.M * k.M_diagonal).sum()
     else:
-        by_dof, full = rows.build(p.rows, d.efc_J, active), full_m(m, d)
-        trace = full.diagonal().sum()
+        lines, jacobian, M = rows.build(p.rows, d.efc_J, active), (d.efc_J,), (full_m(m, d),)
+        trace = M[0].diagonal().sum()
     return Problem(
-        M=() if p.forest else (full,),
+        M=M,
         qLD=d.qLD,
         qfrc_smooth=d.qfrc_smooth,
         qacc_smooth=d.qacc_smooth,
-        jacobian=() if p.forest else (d.efc_J,),
-        rows=by_body if p.forest else by_dof,
+        jacobian=jacobian,
+        rows=lines,
         aref=d.efc_aref,
         R=R,
         active=active,
@@ -172,7 +176,7 @@ def build(m: Model, d: Data) -> Problem:
         high=high,
         row_source=p.row_source,
         cones=cones,
-        forest=forest if p.forest else (),
+        forest=forest,
         leaves_first=2 * len(k.M_row) < BRANCHED * m.nv**2,
         scale=1 / trace,
         # Single precision does not get closer.
