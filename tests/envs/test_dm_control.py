@@ -15,6 +15,7 @@ from mjtorch.envs.dm_control.table import TASKS, load
 
 theirs = pytest.importorskip("dm_control.suite", reason="noxfile.py says how to install dm_control on Python 3.13")
 sizes = pytest.importorskip("dm_control.mujoco.wrapper.mjbindings").sizes
+engine = pytest.importorskip("dm_control.mujoco.engine")
 
 DOUBLE = torch.float64
 STEPS, SEEDS = 100, (0, 1, 2)
@@ -39,6 +40,12 @@ def only_fields_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     for struct, owner in owners.items():
         known = {name: x for name, x in sizes.array_sizes[struct].items() if hasattr(owner, name)}
         monkeypatch.setitem(sizes.array_sizes, struct, known)
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The quadruped's terrain is uploaded to a window when an episode begins, and there may be no screen."""
+    monkeypatch.setattr(engine.Physics, "contexts", None)
 
 
 def begun(name: str, seed: int) -> tuple[Any, Any]:

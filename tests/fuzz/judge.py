@@ -459,6 +459,7 @@ def gradient(m: mjtorch.Model, d: mjtorch.Data) -> Verdict:
         return SAME
     ahead = torch.func.jvp(moved, (d.qvel,), (way,))[1]
     one, two = (back @ way).item(), (ahead @ weight).item()
-    if abs(one - two) > 1e-7 * max(1.0, back.abs().max().item()):
+    # Where many rows join trees, H^-1 is found by conjugate gradients, up to the root of the rounding.
+    if abs(one - two) > 1e-6 * max(1.0, back.abs().max().item()):
         return Verdict("gradient:reverse and forward mode", f"{one:.9g} and {two:.9g}")
     return SAME
