@@ -8,6 +8,7 @@ from reference import MODELS, assert_fields_close, case, poison
 
 from mjtorch.collision import collision
 from mjtorch.constraint import make_constraint, reference_constraint, rne_postconstraint, solve
+from mjtorch.flex import flex, flex_velocity
 from mjtorch.forward import fwd_acceleration, fwd_position, fwd_velocity
 from mjtorch.model import Data, Model
 from mjtorch.sensor import sensor_acc, sensor_pos, sensor_vel
@@ -48,6 +49,8 @@ STAGES = (
     Stage(cameras_and_lights, "cam_xpos cam_xmat light_xpos light_xdir"),
     Stage(com_pos, "subtree_com cdof cinert"),
     Stage(tendon, "ten_length ten_J"),
+    Stage(flex, "flexvert_xpos flexedge_length flexedge_J"),
+    Stage(flex_velocity, "flexedge_velocity"),
     Stage(crb, "crb M"),
     Stage(factor_m, "qLD"),
     Stage(transmission, "actuator_length actuator_moment"),

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.plan.constraint import ConstraintPlan
+from mjtorch.model.plan.flex import edge_trees, equality_edges
 from mjtorch.model.plan.tensors import Tensors
 
 
@@ -55,7 +56,13 @@ def trees_of_rows(m: mujoco.MjModel, constraint: ConstraintPlan) -> list[list[in
     """The kinematic trees of each row that is no contact's, at least one each."""
     rows = zip(constraint.efc_type, constraint.efc_id, strict=True)
     count = constraint.nefc - constraint.nc
-    return [sorted(set(_trees(m, kind, number)) - {-1}) for kind, number in list(rows)[:count]]
+    edges = {k: iter(equality_edges(m, k)) for k in np.flatnonzero(m.eq_type == mjtEq.mjEQ_FLEX).tolist()}
+    found = []
+    for kind, number in list(rows)[:count]:
+        of_flex = kind == mjtConstraint.mjCNSTR_EQUALITY and number in edges
+        trees = edge_trees(m, next(edges[number])) if of_flex else _trees(m, kind, number)
+        found.append(sorted(set(trees) - {-1}))
+    return found
 
 
 def tendon_trees(m: mujoco.MjModel, tendon: int) -> list[int]:
