@@ -1,4 +1,4 @@
-"""Equality constraints: connect, weld, joint, tendon and edges of flexes (mj_instantiateEquality, mj_Jdotv)."""
+"""Equality constraints: connect, weld, joint, tendon, edges and cells of flexes (mj_instantiateEquality, mj_Jdotv)."""
 
 from typing import NamedTuple
 
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mjtorch.constraint.element import Elements
 from mjtorch.constraint.wrench import along
+from mjtorch.flex import strain_rows
 from mjtorch.math import quaternion
 from mjtorch.math.vector import cross, dot, norm
 from mjtorch.model import Data, Model
@@ -154,6 +155,9 @@ def equality(m: Model, d: Data) -> tuple[Elements, Tensor, Tensor]:
         edge_pos, edge_J = edge_rows(m, d)
         pos, J, length = [*pos, edge_pos], [*J, edge_J], [*length, edge_pos]
         diag = [*diag, m.flexedge_invweight0[p.edge]]
+    for flexes in m.plan.flex if p.nmode else ():
+        mode_pos, mode_J, mode_weight = strain_rows(m, d, flexes)
+        pos, J, length, diag = [*pos, mode_pos], [*J, mode_J], [*length, mode_pos], [*diag, mode_weight]
     row_pos, row_J, element_pos = torch.cat(pos), torch.cat(J), torch.cat(length)
     if not p.in_order:
         row_pos, row_J = row_pos[p.order], row_J[p.order]
@@ -169,7 +173,7 @@ def equality(m: Model, d: Data) -> tuple[Elements, Tensor, Tensor]:
 
 
 def jac_dot_v(m: Model, d: Data) -> Tensor:
-    """Acceleration of the error of each equality row (ne,) at zero qacc; zero for joints, tendons and edges (mj_Jdotv).
+    """Acceleration of the error of each equality row (ne,) at zero qacc; zero but for connects and welds (mj_Jdotv).
 
     A point carried by a body accelerates by `a + alpha x r + omega x v`, with the body's acceleration from the turning
     of the dof axes. For a weld, the derivative of `left * omega * right` is taken term by term.
@@ -190,5 +194,5 @@ def jac_dot_v(m: Model, d: Data) -> Tensor:
         relative = one - two
         rate = torch.cat([-0.5 * dot(relative, relative, keepdim=True), turn_bias[:, n:].sum(0) + cross(one, two)], -1)
         rows.append(0.5 * weld_scale(m) * between(pair, rate))
-    result = F.pad(torch.cat(rows).flatten(), (0, p.njoint + p.ntendon + p.nedge))
+    result = F.pad(torch.cat(rows).flatten(), (0, p.njoint + p.ntendon + p.nedge + p.nmode))
     return result if p.in_order else result[p.order]

@@ -107,6 +107,9 @@ def components(m: Model, d: Data) -> Tensor:
     p, number = m.plan.island, _count(m.ntree, nowhere)
     active = d.efc_D[p.row] != 0
     ends = torch.cat([p.trees.mT, _contact_trees(m, d)], dim=1)
+    if p.flex_trees.shape[0]:
+        ends = torch.cat([ends, p.flex_trees.mT], dim=1)
+        active = torch.cat([active, (d.nefc > 0).expand(p.flex_trees.shape[0])])
     # An end without a tree is where the other end is; slots that are empty have none at all.
     ends = torch.where(ends < 0, ends.flip(0), ends).clamp(min=0)
     both = ends.flatten()

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from mjtorch.math.polar import nearest_rotation
-from mjtorch.math.vector import cross
+from mjtorch.math.vector import basis, cross, normalize
 from mjtorch.model import Model
-from mjtorch.model.plan.flex import CellPlan, ElementPlan, HingePlan
+from mjtorch.model.plan.flex import ElementPlan, HingePlan
+from mjtorch.model.plan.flex_grid import CellPlan, ElasticCellPlan
 
 
 def element_tension(m: Model, p: ElementPlan, length: Tensor, rest: Tensor, velocity: Tensor) -> Tensor:
@@ -47,24 +48,41 @@ def hinge_force(m: Model, p: HingePlan, pos: Tensor, velocity: Tensor | None) ->
     return torch.stack([spring, -m.flex_damping[p.flex][..., None] * (stiffness @ velocity[p.point])])
 
 
-def cell_force(m: Model, p: CellPlan, pos: Tensor, velocity: Tensor | None) -> Tensor:
+def cell_force(m: Model, p: ElasticCellPlan, pos: Tensor, velocity: Tensor | None) -> Tensor:
     """What cells do to their nodes (2, ncell, n, 3) [N]: linear elasticity in a frame that turns with the cell.
 
-    The frame is the rotation in the deformation at the centre of the cell (computation of corotated elements).
     pos: (npoint, 3) [m]; velocity: (npoint, 3) [m/s], if any of them has damping
     """
-    x, rest = pos[p.point], m.flex_node0[p.node]
-    n = x.shape[1]
+    n = p.cells.point.shape[1]
     size = 9 * n * n
     stiffness = torch.cat([m.flex_stiffness[start : start + count * size] for start, count in p.start])
-    deformed, straight = x.mT @ p.gradient, rest.mT @ p.gradient
-    frame = nearest_rotation(deformed @ inverse(straight))
-    displaced = (x @ frame - rest)[None]
+    frame, displacement = corotated(m, p.cells, pos)
+    displaced = displacement[None]
     if velocity is not None and p.damped:
-        displaced = torch.cat([displaced, m.flex_damping[p.flex][None, ..., None] * (velocity[p.point] @ frame)[None]])
+        moved = m.flex_damping[p.flex][..., None] * (velocity[p.cells.point] @ frame)
+        displaced = torch.cat([displaced, moved[None]])
     force = stiffness.reshape(-1, 3 * n, 3 * n) @ displaced.flatten(2)[..., None]
     force = force.reshape(displaced.shape) @ frame.mT
     return force if force.shape[0] == 2 else torch.cat([force, torch.zeros_like(force)])
+
+
+def corotated(m: Model, p: CellPlan, pos: Tensor) -> tuple[Tensor, Tensor]:
+    """Frames (ncell, 3, 3) that turn with cells, and how far in these the nodes are from where they rest (ncell, n, 3).
+
+    The frame is the rotation in the deformation at the centre of the cell. pos: (npoint, 3) [m]
+    """
+    x, rest = pos[p.point], m.flex_node0[p.node]
+    frame = nearest_rotation(directions(p, x) @ inverse(directions(p, rest)))
+    return frame, x @ frame - rest
+
+
+def directions(p: CellPlan, x: Tensor) -> Tensor:
+    """How centres of cells with nodes at `x` (ncell, n, 3) move along their axes (ncell, 3, 3); of faces the normal."""
+    found = x.mT @ p.gradient
+    if p.gradient.shape[1] == 3:
+        return found
+    normal = normalize(cross(*found.unbind(-1)), basis(found, 0, 0, 1))[0]
+    return torch.cat([found, normal[..., None]], dim=-1)
 
 
 def inverse(a: Tensor) -> Tensor:

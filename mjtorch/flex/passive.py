@@ -36,7 +36,7 @@ def point_force(m: Model, d: Data, p: FlexPlan, pos: Tensor, velocity: Tensor | 
     for hinges in p.hinges:
         add(hinges.point, hinge_force(m, hinges, pos, velocity))
     for cells in p.cells:
-        add(cells.point, cell_force(m, cells, pos, velocity))
+        add(cells.cells.point, cell_force(m, cells, pos, velocity))
     return pos.new_zeros(2, *pos.shape).index_add(1, torch.cat(at), torch.cat(force, dim=1))
 
 

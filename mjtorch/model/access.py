@@ -59,6 +59,7 @@ FIELDS = {
     "tendon": "ten_length ten_velocity ten_J",
     "vert": "mesh_vert mesh_normal",
     "flexvert": "flex_vert flexvert_xpos",
+    "number": "flex_node flex_node0 flex_stiffness flex_bending flexedge_J flexedge_J_colind",
     "flexedge": "flexedge_length flexedge_velocity flexedge_length0 flexedge_invweight0",
     "ctrl": "ctrl actuator_ctrlrange actuator_ctrllimited",
     "act": "act act_dot",
@@ -325,6 +326,7 @@ class Objects:
     light = Access("light")
     mesh = Access("mesh")
     hfield = Access("hfield")
+    flex = Access("flex")
     pair = Access("pair")
     exclude = Access("exclude")
     equality = eq = Access("equality")

@@ -6,16 +6,12 @@ import mujoco
 import numpy as np
 
 from mjtorch.model.option import DisableBit, EnableBit, Integrator
+from mjtorch.model.plan.flex_points import elastic
 
 # By mjModel, a test of each flex.
 Test = Callable[[mujoco.MjModel], np.ndarray]
 # How many numbers of `flex_stiffness` an element of three dimensions has: those after the metric are of another law.
 METRIC, SOLID_SIZE = 21, 24
-
-
-def elastic(m: mujoco.MjModel) -> np.ndarray:
-    """(nflex,) bool: membranes, shells and solids that resist stretching or bending, as a continuum."""
-    return ~m.flex_rigid.astype(bool) & (m.flex_dim > 1) & ((m.flex_stiffnessadr >= 0) | (m.flex_bendingadr >= 0))
 
 
 def touching(m: mujoco.MjModel) -> np.ndarray:
@@ -35,9 +31,9 @@ def rods(m: mujoco.MjModel) -> np.ndarray:
     return (m.flex_dim == 1) & (m.flex_bendingadr >= 0)
 
 
-def shells_of_grids(m: mujoco.MjModel) -> np.ndarray:
-    """(nflex,) bool: flexes of which only the faces of the grid are elastic, or of an order beyond two."""
-    return (m.flex_interp < 0) | (m.flex_interp > 2)
+def bending_grids(m: mujoco.MjModel) -> np.ndarray:
+    """(nflex,) bool: shells of grids that resist bending, or grids of an order beyond two."""
+    return ((m.flex_interp < 0) & (m.flex_bendingadr >= 0)) | (np.abs(m.flex_interp) > 2)
 
 
 def plastic(m: mujoco.MjModel) -> np.ndarray:
@@ -72,7 +68,7 @@ def early(m: mujoco.MjModel) -> np.ndarray:
 # What it is called, which flexes are refused for it, and what to do.
 REFUSED: tuple[tuple[str, Test, str], ...] = (
     ("elastic rods", rods, 'remove young, or use edge equality="true"'),
-    ("shells of grids", shells_of_grids, 'use elastic2d="none", or dof="full"'),
+    ("shells of grids that bend", bending_grids, 'use elastic2d="stretch", or dof="full"'),
     ("plastic flexes", plastic, "remove yield"),
     ("Neo-Hookean solids", neo_hookean, "set elastic3d to 0"),
     ("elastic flexes with implicit or implicitfast", implicit, 'use integrator="Euler" or "RK4"'),

@@ -23,6 +23,10 @@ _FLEXES = (
     "springs and dampers of edges",
     "elastic membranes, shells and solids",
     "contacts of flexes",
+    "shells of grids that bend",
+    "elastic rods",
+    "plastic flexes",
+    "Neo-Hookean solids",
 )
 _POLY = "that are polynomials"
 
@@ -97,7 +101,11 @@ WARP = Relative(
         "integrator": _all("discrete"),
         "sensors": _all("plugin", "enclosed objects", rangefinder="rangefinder of cameras"),
         "inverse dynamics": _all("comparison with forward dynamics (fwdinv)"),
-        "deformables": {},
+        "deformables": _all(
+            *("elastic rods", "plastic flexes", "Neo-Hookean solids"),
+            contacts_of_flexes="contacts of flexes with height and signed distance fields",
+        )
+        | {"vertices on grids (trilinear, quadratic)": "quadratic grids"},
         "extensions": _all("plugin touch_grid", other_plugins="other plugins, but of signed distance fields"),
         "derivatives": _all("gradients through contact"),
     },

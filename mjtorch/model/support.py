@@ -14,6 +14,7 @@ from mjtorch.model.callbacks import NAMES as CALLBACK_NAMES, Callbacks, let_coll
 from mjtorch.model.option import Cone, DisableBit, EnableBit, Integrator, Solver
 from mjtorch.model.plan import plugins
 from mjtorch.model.plan.distance import unmeasured_geoms
+from mjtorch.model.plan.flex_points import elastic
 from mjtorch.model.plan.geom_pairs import CONVEX, FIELDS, SUPPORTED as COLLIDED, pairs_of, unsupported_pairs
 from mjtorch.model.plan.option import late_sensors
 from mjtorch.model.plan.ray import unmet_geoms
@@ -327,7 +328,7 @@ def _members(enumeration: type) -> list:
     return list(enumeration.__members__.values())  # type: ignore[attr-defined]
 
 
-EQUALITY = {"connect", "weld", "joint", "tendon", "flex"}
+EQUALITY = {"connect", "weld", "joint", "tendon", "flex", "flexstrain"}
 TRANSMISSIONS = {"joint", "jointinparent", "slidercrank", "tendon", "site", "body", "so3"}
 DYNAMICS = {"none", "integrator", "filter", "filterexact", "muscle", "dcmotor", "pid", "user"}
 GAINS = {"fixed", "affine", "muscle", "dcmotor", "so3", "pid", "user"}
@@ -420,7 +421,7 @@ TABLE: tuple[Feature, ...] = (
     Feature("contacts", "adhesion across a gap", NO, _sticking_gaps, "set gap to zero"),
     Feature("contacts", "speculative", NO, _enabled(EnableBit.SPECULATIVE, "speculative"), "disable the flag"),
     Feature("contacts", "ipc", NO, _enabled(EnableBit.IPC, "ipc"), "disable the flag"),
-    *_rows("equality", "", "eq_type", _members(mjtEq), EQUALITY, "use connect, weld, joint, tendon or flex"),
+    *_rows("equality", "", "eq_type", _members(mjtEq), EQUALITY, "use another equality"),
     Feature("solver", "Newton", YES, _choice("solver", Solver.NEWTON)),
     Feature("solver", "CG", YES, _choice("solver", Solver.CG)),
     Feature("solver", "PGS", YES, _choice("solver", Solver.PGS)),
@@ -476,7 +477,7 @@ TABLE: tuple[Feature, ...] = (
     Feature("deformables", "vertices on bodies (full, radial, 2d)", YES, _is("flex_interp", 0)),
     Feature("deformables", "vertices on grids (trilinear, quadratic)", YES, _set("flex_interp")),
     Feature("deformables", "springs and dampers of edges", YES, _set("flex_edgestiffness", "flex_edgedamping")),
-    Feature("deformables", "elastic membranes, shells and solids", YES, _where("flex", flexes.elastic)),
+    Feature("deformables", "elastic membranes, shells and solids", YES, _where("flex", elastic)),
     Feature(
         "deformables",
         "contacts of flexes",

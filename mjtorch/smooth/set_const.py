@@ -87,7 +87,7 @@ def set_const(m: Model) -> Model:
     if m.ntendon:
         new |= {"tendon_length0": d.ten_length, "tendon_invweight0": ten}
     for flexes in m.plan.flex:
-        new |= {"flexedge_length0": d.flexedge_length, "flexedge_invweight0": edge_weights(m, d, flexes)}
+        new |= {"flexedge_length0": edge_lengths(m, d, flexes), "flexedge_invweight0": edge_weights(m, d, flexes)}
     if m.nu:
         new["actuator_length0"] = d.actuator_length
         new["actuator_acc0"] = (
@@ -123,6 +123,12 @@ def inverse_weights(m: Model, d: Data) -> tuple[Tensor, Tensor, Tensor]:
     body = torch.where(slides > 0, torch.cat([lightness, torch.zeros_like(lightness)], dim=1), body)
     dof = torch.where(slides[p.dof_body, 0] > 0, lightness[p.dof_body, 0], dof[p.dof_peers].mean(-1))
     return body, dof, ten
+
+
+def edge_lengths(m: Model, d: Data, p: FlexPlan) -> Tensor:
+    """Lengths (nflexedge,) [m] of the edges of flexes, also of rigid ones, of which `Data` has none."""
+    first, second = m.flex_vert[p.rigid_vertex]
+    return d.flexedge_length.index_copy(0, p.rigid_edge, norm(second - first))
 
 
 def edge_weights(m: Model, d: Data, p: FlexPlan) -> Tensor:

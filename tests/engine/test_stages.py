@@ -68,6 +68,8 @@ STAGES = (
     Stage(rne_postconstraint, "cacc cfrc_int cfrc_ext"),
 )
 SENSORS = (sensor_pos, sensor_vel, sensor_acc)
+# C turns the frames of cells until they turn by less than 1e-9.
+LOOSER = {"feature/grids": 1e-8}
 NOT_OURS = ("efc_type", "efc_id")  # static here, but compared
 
 
@@ -78,7 +80,8 @@ def test_stage_matches_c(stage: Stage, model: str, device: str) -> None:
     fields = stage.fields.split()
     for seed, (mj_data, d) in enumerate(zip(this.mj_datas, this.datas, strict=True)):
         d = stage.run(this.m, poison(d, [name for name in fields if name not in NOT_OURS]))
-        assert_fields_close(d, mj_data, fields, stage.rtol, m=this.m, context=f"seed {seed}")
+        rtol = max(stage.rtol, LOOSER.get(model, 0.0))
+        assert_fields_close(d, mj_data, fields, rtol, m=this.m, context=f"seed {seed}")
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -13,6 +13,7 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.flex import equality_edges
+from mjtorch.model.plan.flex_grid import strain_rows
 from mjtorch.model.plan.geom_pairs import GeomPairs, tested_pairs, tried_pairs
 from mjtorch.model.plan.tendon import moving_tendons
 from mjtorch.model.plan.tensors import Tensors
@@ -29,13 +30,13 @@ class EqualityPlan(tree.Tree):
     """Equality rows, computed family by family: body pairs (nconnect connects, then nweld welds), then scalar pairs.
 
     A scalar pair is two joints or two tendons, or one of them alone: njoint pairs of joints, then ntendon of tendons.
-    Last come nedge edges of flexes.
+    Last come nedge edges of flexes, then nmode ways in which cells of flexes must not deform.
 
-    nconnect, nweld, njoint, ntendon, nedge: static counts
+    nconnect, nweld, njoint, ntendon, nedge, nmode: static counts
     has_site: static, whether a body pair is given by sites
-    id: (nelement,) equality of each element: body pairs, rotations of welds, scalar pairs, edges
+    id: (nelement,) equality of each element: body pairs, rotations of welds, scalar pairs, edges, modes
     row_id: (ne,) equality of each row
-    order: (ne,) where each row lies in [translations, rotations, scalar pairs, edges]; in_order: static, 0, 1, 2...
+    order: (ne,) where each row lies in [translations, rotations, scalar pairs, edges, modes]; in_order: static, 0, 1...
     row: (ne,) the row of each of these
     body: (2, nconnect + nweld) bodies of each body pair
     by_site: (nconnect + nweld, 1) bool, site: (2, nconnect + nweld) its sites, 0 if it has none
@@ -54,6 +55,7 @@ class EqualityPlan(tree.Tree):
     njoint: int = tree.field(static=True)
     ntendon: int = tree.field(static=True)
     nedge: int = tree.field(static=True)
+    nmode: int = tree.field(static=True)
     has_site: bool = tree.field(static=True)
     in_order: bool = tree.field(static=True)
     id: Tensor
@@ -332,6 +334,8 @@ def _equality(b: _Builder) -> tuple[EqualityPlan, list[int], list[int]]:
     rows += [(i, 3 + c, kp + e) for e, i in enumerate(weld) for c in range(3)]
     rows += [(i, 0, kp + kw + e) for e, i in enumerate(joint + tendon)]
     rows += [(i, e, kp + kw + kj + kt + k) for k, (i, e) in enumerate(held)]
+    modes = strain_rows(m) if b.enabled(mjtDisableBit.mjDSBL_EQUALITY) else []
+    rows += [(i, k, kp + kw + kj + kt + len(held) + e) for e, (i, k) in enumerate(modes)]
     order = sorted(range(len(rows)), key=lambda r: rows[r][:2])
 
     first = np.array([m.eq_obj1id[i] for i in joint + tendon], dtype=int)
@@ -350,9 +354,10 @@ def _equality(b: _Builder) -> tuple[EqualityPlan, list[int], list[int]]:
         njoint=kj,
         ntendon=kt,
         nedge=len(held),
+        nmode=len(modes),
         has_site=bool(by_site[pairs].any()),
         in_order=order == list(range(len(rows))),
-        id=b.make.ints(pairs + weld + joint + tendon + [i for i, _ in held]),
+        id=b.make.ints(pairs + weld + joint + tendon + [i for i, _ in held + modes]),
         row_id=b.make.ints([rows[r][0] for r in order]),
         order=b.make.ints(order),
         row=b.make.ints(np.argsort(order)),

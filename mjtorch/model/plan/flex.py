@@ -4,13 +4,13 @@ A *point* is what a flex has on a body: a vertex, or a node of a grid, between w
 are numbered: first the vertices that are points, in their order, then the nodes.
 """
 
-import itertools
-
 import mujoco
 import numpy as np
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.model.plan.flex_grid import ElasticCellPlan, StrainPlan, between, constrained_cells, elastic_cells
+from mjtorch.model.plan.flex_points import Builder, elastic, filled, is_stiff, stiffness_size
 from mjtorch.model.plan.tensors import Tensors
 
 # The edges of an element of 2 and of 3 dimensions, by its vertices, in the order of `flex_elemedge`.
@@ -52,24 +52,6 @@ class HingePlan(tree.Tree):
 
 
 @tree.dataclass(kw_only=True)
-class CellPlan(tree.Tree):
-    """The cells with n nodes of grids, between which vertices are interpolated: elements of finite size.
-
-    point: (ncell, n) their nodes; node: (ncell, n) the same, in `flex_node0`
-    gradient: (n, 3) of the shape functions at the centre, in a cell that is the unit cube
-    start: static, where the stiffness of those of each flex begins in `flex_stiffness`, and how many cells it has
-    flex: (ncell, 1) their flexes; damped: static, whether any of these has damping
-    """
-
-    damped: bool = tree.field(static=True)
-    start: tuple[tuple[int, int], ...] = tree.field(static=True)
-    point: Tensor
-    node: Tensor
-    gradient: Tensor
-    flex: Tensor
-
-
-@tree.dataclass(kw_only=True)
 class FlexPlan(tree.Tree):
     """What flexes are made of.
 
@@ -92,12 +74,14 @@ class FlexPlan(tree.Tree):
         entry_dof: (nentry,) the dof; nentry, padding: static, how many numbers there are, and how many come after
         entry_place: (nentry,) where they lie in the dense matrix (nflexedge, nv), flattened
         row_entry: (nflexedge, w) the entries of each row of `flexedge_J`; `nentry` stands for none
+        rigid_edge: (nrigid,) edges of rigid flexes; rigid_vertex: (2, nrigid) the vertices at their ends
     Forces
         springs, dampers: static, whether any flex has edges with stiffness, with damping
         edge_flex: (nedge,) the flex of each edge; yielding: (nedge,) 0 for edges whose ends lie on one body
         edge_body: (2, nflexedge) the bodies of both ends; simple: (nflexedge,) bool, whether both can do nothing but
             slide
         elements: by their dimension; hinges: one or none; cells: by their number of nodes
+        strains: by the number of nodes of their cells; rows of equalities, not forces
         moving: static, whether hinges or cells need the velocities of points
         passive: static, whether there are any passive forces
     """
@@ -130,57 +114,26 @@ class FlexPlan(tree.Tree):
     entry_dof: Tensor
     entry_place: Tensor
     row_entry: Tensor
+    rigid_edge: Tensor
+    rigid_vertex: Tensor
     edge_flex: Tensor
     yielding: Tensor
     edge_body: Tensor
     simple: Tensor
     elements: tuple[ElementPlan, ...]
     hinges: tuple[HingePlan, ...]
-    cells: tuple[CellPlan, ...]
-
-
-class _Builder:
-    """Structure of the flexes of one model in numpy, and what makes tensors of it."""
-
-    def __init__(self, mj_model: mujoco.MjModel, make: Tensors) -> None:
-        self.m, self.make = mj_model, make
-        m = mj_model
-        self.interpolated = np.flatnonzero(m.flex_interp)
-        # The flexes that have edges here.
-        self.edged = [f for f in range(m.nflex) if not m.flex_interp[f] and not m.flex_rigid[f]]
-        of_vertex = np.repeat(np.arange(m.nflex), m.flex_vertnum)
-        is_point = m.flex_interp[of_vertex] == 0
-        nodes = np.arange(m.nflexnode)
-        self.point_of_vertex = np.where(is_point, np.cumsum(is_point) - 1, -1)
-        self.npoint = int(is_point.sum()) + m.nflexnode
-        self.first_node = self.npoint - m.nflexnode
-        self.body = np.concatenate([m.flex_vertbodyid[is_point], m.flex_nodebodyid])
-        self.local = np.concatenate([np.flatnonzero(is_point), m.nflexvert + nodes])
-        of_node = np.repeat(np.arange(m.nflex), m.flex_nodenum)
-        rigid = m.flex_rigid[np.concatenate([of_vertex[is_point], of_node])].astype(bool)
-        moved = [[] if stiff else _dofs(m, int(b)) for b, stiff in zip(self.body, rigid, strict=True)]
-        self.pairs = [(p, dof) for p, dofs in enumerate(moved) for dof in dofs]
-        self.number = {pair: k for k, pair in enumerate(self.pairs)}
-        starts = np.concatenate([[0], np.cumsum([len(dofs) for dofs in moved])]).astype(int)
-        self.point_pair = _filled([range(*x) for x in itertools.pairwise(starts)], len(self.pairs))
-        # Edges: those of the model that are here, and their points.
-        ids = [range(m.flex_edgeadr[f], m.flex_edgeadr[f] + m.flex_edgenum[f]) for f in self.edged]
-        self.edge_id = np.array([e for some in ids for e in some], dtype=int)
-        flex = np.repeat(np.arange(m.nflex), m.flex_edgenum)
-        self.edge_flex = flex[self.edge_id]
-        self.ends = self.point_of_vertex[m.flex_edge[self.edge_id].T + m.flex_vertadr[self.edge_flex]].reshape(2, -1)
-        self.place = np.full(m.nflexedge, len(self.edge_id))
-        self.place[self.edge_id] = np.arange(len(self.edge_id))
+    cells: tuple[ElasticCellPlan, ...]
+    strains: tuple[StrainPlan, ...]
 
 
 def build(mj_model: mujoco.MjModel, make: Tensors) -> tuple[FlexPlan, ...]:
     """The plan for `mj_model`, if it has flexes."""
     if not mj_model.nflex:
         return ()
-    b, m = _Builder(mj_model, make), mj_model
+    b, m = Builder(mj_model, make), mj_model
     entries = _entries(b)
-    node, weight = _between(b)
-    elements, hinges, cells = _elements(b), _hinges(b), _cells(b)
+    node, weight = between(b)
+    elements, hinges, cells = _elements(b), _hinges(b), elastic_cells(b)
     vertex = np.where(b.point_of_vertex < 0, 0, b.point_of_vertex)
     vertex[b.point_of_vertex < 0] = b.npoint + np.arange(len(node))
     offsets = np.concatenate([m.flex_vert, m.flex_node])[b.local]
@@ -189,6 +142,8 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> tuple[FlexPlan, ...]:
     entry_edge, entry_dof, entry_first, entry_second = np.array(entries, dtype=int).reshape(-1, 4).T
     starts = np.minimum(m.flexedge_J_rowadr, nentry)
     rows = [range(start, start + count) for start, count in zip(starts, m.flexedge_J_rownnz, strict=True)]
+    flex_of_edge = np.repeat(np.arange(m.nflex), m.flex_edgenum)
+    rigid = np.flatnonzero(m.flex_rigid.astype(bool)[flex_of_edge] & (m.flex_interp[flex_of_edge] == 0))
     some = np.array(b.edged, dtype=int)
     ends, simple = np.zeros((2, m.nflexedge), dtype=int), np.zeros(m.nflexedge, dtype=bool)
     ends[:, b.edge_id] = b.body[b.ends]
@@ -223,7 +178,9 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> tuple[FlexPlan, ...]:
             entry_second=make.ints(entry_second),
             entry_dof=make.ints(entry_dof),
             entry_place=make.ints(b.edge_id[entry_edge] * m.nv + entry_dof),
-            row_entry=make.ints(_filled(rows, nentry)),
+            row_entry=make.ints(filled(rows, nentry)),
+            rigid_edge=make.ints(rigid),
+            rigid_vertex=make.ints(m.flex_edge[rigid].T + m.flex_vertadr[flex_of_edge[rigid]], 2, len(rigid)),
             edge_flex=make.ints(b.edge_flex),
             yielding=make.floats(~m.flexedge_rigid[b.edge_id].astype(bool)),
             edge_body=make.ints(ends),
@@ -231,6 +188,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> tuple[FlexPlan, ...]:
             elements=elements,
             hinges=hinges,
             cells=cells,
+            strains=constrained_cells(b),
         ),
     )
 
@@ -240,6 +198,18 @@ def equality_edges(m: mujoco.MjModel, number: int) -> np.ndarray:
     flex = int(m.eq_obj1id[number])
     edges = np.arange(m.flex_edgeadr[flex], m.flex_edgeadr[flex] + m.flex_edgenum[flex])
     return edges[~m.flexedge_rigid[edges].astype(bool) & (m.flexedge_J_rownnz[edges] > 0)]
+
+
+def coupled_trees(m: mujoco.MjModel) -> list[list[int]]:
+    """The kinematic trees of each membrane, shell and solid that resists deformation."""
+    found = []
+    for f in np.flatnonzero(elastic(m)).tolist():
+        first, count, body = m.flex_vertadr[f], m.flex_vertnum[f], m.flex_vertbodyid
+        if m.flex_interp[f]:
+            first, count, body = m.flex_nodeadr[f], m.flex_nodenum[f], m.flex_nodebodyid
+        trees = sorted({*m.body_treeid[body[first : first + count]].tolist()} - {-1})
+        found.append(trees)
+    return [trees for trees in found if trees]
 
 
 def edge_trees(m: mujoco.MjModel, edge: int) -> list[int]:
@@ -253,7 +223,7 @@ def slack_elements(m: mujoco.MjModel) -> np.ndarray:
     found = np.zeros(m.nflexstiffness, dtype=bool)
     for flex in np.flatnonzero(m.flex_stiffnessadr >= 0).tolist():
         start = m.flex_stiffnessadr[flex]
-        found[start : start + _stiffness_size(m, flex)] = not _stiff(m, flex)
+        found[start : start + stiffness_size(m, flex)] = not is_stiff(m, flex)
     return found
 
 
@@ -266,24 +236,7 @@ def flat_hinges(m: mujoco.MjModel) -> np.ndarray:
     return found & ~m.flex_bending[found].any()
 
 
-def _dofs(m: mujoco.MjModel, body: int) -> list[int]:
-    """The dofs that move a body."""
-    found: list[int] = []
-    while body:
-        found += range(m.body_dofadr[body], m.body_dofadr[body] + m.body_dofnum[body])
-        body = int(m.body_parentid[body])
-    return sorted(found)
-
-
-def _filled(rows: list[range], nothing: int) -> np.ndarray:
-    """(k, w) the numbers in each row, filled up with `nothing`."""
-    table = np.full((len(rows), max([0, *map(len, rows)])), nothing)
-    for line, row in zip(table, rows, strict=True):
-        line[: len(row)] = row
-    return table
-
-
-def _entries(b: _Builder) -> list[tuple[int, int, int, int]]:
+def _entries(b: Builder) -> list[tuple[int, int, int, int]]:
     """(edge, dof, pair of the first end, pair of the second end) of each number in `flexedge_J`, in C's order."""
     m, none = b.m, len(b.pairs)
     found = []
@@ -295,19 +248,19 @@ def _entries(b: _Builder) -> list[tuple[int, int, int, int]]:
     return found
 
 
-def _elements(b: _Builder) -> tuple[ElementPlan, ...]:
+def _elements(b: Builder) -> tuple[ElementPlan, ...]:
     """The elements of triangles, then those of tetrahedra."""
     m, found = b.m, []
     for dim, edges in ELEMENT_EDGES.items():
         k, upper = len(edges), np.triu_indices(len(edges))
         place = np.zeros((k, k), dtype=int)
         place[upper] = place[upper[::-1]] = np.arange(len(upper[0]))
-        flexes = [f for f in b.edged if m.flex_dim[f] == dim and _stiff(m, f)]
+        flexes = [f for f in b.edged if m.flex_dim[f] == dim and is_stiff(m, f)]
         edge, stiffness = [], []
         for f in flexes:
             n, start, adr = m.flex_elemnum[f], m.flex_stiffnessadr[f], m.flex_elemedgeadr[f]
             edge.append(b.place[m.flex_edgeadr[f] + m.flex_elemedge[adr : adr + k * n].reshape(n, k)])
-            stride = _stiffness_size(m, f) // n
+            stride = stiffness_size(m, f) // n
             stiffness.append(start + stride * np.arange(n)[:, None, None] + place)
         if flexes:
             flex = np.repeat(flexes, m.flex_elemnum[flexes])
@@ -322,20 +275,7 @@ def _elements(b: _Builder) -> tuple[ElementPlan, ...]:
     return tuple(found)
 
 
-def _stiff(m: mujoco.MjModel, flex: int) -> bool:
-    """Whether a flex resists stretching."""
-    start = m.flex_stiffnessadr[flex]
-    return bool(start >= 0 and m.flex_stiffness[start : start + _stiffness_size(m, flex)].any())
-
-
-def _stiffness_size(m: mujoco.MjModel, flex: int) -> int:
-    """How many numbers of `flex_stiffness` a flex has."""
-    starts = sorted({*m.flex_stiffnessadr[m.flex_stiffnessadr >= 0].tolist(), int(m.nflexstiffness)})
-    start = int(m.flex_stiffnessadr[flex])
-    return starts[starts.index(start) + 1] - start
-
-
-def _hinges(b: _Builder) -> tuple[HingePlan, ...]:
+def _hinges(b: Builder) -> tuple[HingePlan, ...]:
     m = b.m
     point, start, flex = [], [], []
     for f in b.edged:
@@ -361,67 +301,3 @@ def _hinges(b: _Builder) -> tuple[HingePlan, ...]:
             flex=b.make.ints(flex, -1, 1),
         ),
     )
-
-
-def _cells(b: _Builder) -> tuple[CellPlan, ...]:
-    """Those of linear, then those of quadratic shape functions."""
-    m, found = b.m, []
-    for order in (1, 2):
-        flexes = [int(f) for f in b.interpolated if m.flex_interp[f] == order and _stiff(m, int(f))]
-        nodes = [m.flex_nodeadr[f] + _grid_cells(m.flex_cellnum[f], order) for f in flexes]
-        if not flexes:
-            continue
-        count = [len(x) for x in nodes]
-        shape, slope = (x[0] for x in _shape(np.array([0.5]), order))
-        gradient = [
-            (slope[i] * shape[j] * shape[k], shape[i] * slope[j] * shape[k], shape[i] * shape[j] * slope[k])
-            for i, j, k in itertools.product(range(order + 1), repeat=3)
-        ]
-        node = np.concatenate(nodes)
-        found.append(
-            CellPlan(
-                damped=bool(m.flex_damping[flexes].any()),
-                start=tuple((int(m.flex_stiffnessadr[f]), n) for f, n in zip(flexes, count, strict=True)),
-                point=b.make.ints(b.first_node + node),
-                node=b.make.ints(node),
-                gradient=b.make.floats(gradient),
-                flex=b.make.ints(np.repeat(flexes, count)[:, None]),
-            )
-        )
-    return tuple(found)
-
-
-def _grid_cells(cellnum: np.ndarray, order: int) -> np.ndarray:
-    """(ncell, (order + 1)^3) the nodes of each cell of a grid, counted from its first node."""
-    _, ny, nz = cellnum * order + 1
-    corner = np.array(list(itertools.product(*(range(n) for n in cellnum)))) * order
-    step = np.array(list(itertools.product(range(order + 1), repeat=3)))
-    return (corner[:, None] + step) @ np.array([ny * nz, nz, 1])
-
-
-def _shape(x: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray]:
-    """Shape functions (n, order + 1) of a line at x (n,) in [0, 1], and their slopes: Lagrange's polynomials."""
-    if order == 1:
-        return np.stack([1 - x, x], -1), np.stack([-np.ones_like(x), np.ones_like(x)], -1)
-    return (
-        np.stack([(1 - x) * (1 - 2 * x), 4 * x * (1 - x), x * (2 * x - 1)], -1),
-        np.stack([4 * x - 3, 4 - 8 * x, 4 * x - 1], -1),
-    )
-
-
-def _between(b: _Builder) -> tuple[np.ndarray, np.ndarray]:
-    """(n, w) the nodes between which each interpolated vertex lies, as points, and their weights, 0 where filled up."""
-    m = b.m
-    width = int(max([0, *(np.abs(m.flex_interp[b.interpolated]) + 1) ** 3]))
-    points, weights = [np.zeros((0, width), dtype=int)], [np.zeros((0, width))]
-    for f in b.interpolated:
-        order, count = int(m.flex_interp[f]), m.flex_cellnum[f]
-        at = m.flex_vert0[m.flex_vertadr[f] : m.flex_vertadr[f] + m.flex_vertnum[f]] * count
-        cell = np.clip(np.floor(at).astype(int), 0, count - 1)
-        x, y, z = (_shape(s, order)[0] for s in np.clip(at - cell, 0, 1).T)
-        weight = (x[:, :, None, None] * y[:, None, :, None] * z[:, None, None, :]).reshape(len(at), -1)
-        node = _grid_cells(count, order)[cell @ np.array([count[1] * count[2], count[2], 1])]
-        filling = [(0, 0), (0, width - node.shape[1])]
-        points.append(np.pad(b.first_node + m.flex_nodeadr[f] + node, filling))
-        weights.append(np.pad(weight, filling))
-    return np.concatenate(points), np.concatenate(weights)

@@ -61,7 +61,7 @@ def build(
     single: (nefc,) bool, the rows of one dof
     """
     elliptic = int(mujoco.mjtConstraint.mjCNSTR_CONTACT_ELLIPTIC) in constraint.efc_type
-    if not trees or elliptic or single.all() or constraint.equality.nedge:
+    if not trees or elliptic or single.all() or constraint.equality.nedge or constraint.equality.nmode:
         return ()
     moved = moved_bodies(m)
     pairs = [(i, j) for i in range(m.nv) for j in ancestors(m, i)]
