@@ -67,6 +67,7 @@ def early(m: mujoco.MjModel) -> np.ndarray:
 
 # What it is called, which flexes are refused for it, and what to do.
 REFUSED: tuple[tuple[str, Test, str], ...] = (
+    ("contacts of flexes", touching, 'set contype="0" conaffinity="0" selfcollide="none" in its contact'),
     ("elastic rods", rods, 'remove young, or use edge equality="true"'),
     ("shells of grids that bend", bending_grids, 'use elastic2d="stretch", or dof="full"'),
     ("plastic flexes", plastic, "remove yield"),

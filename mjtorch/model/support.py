@@ -478,13 +478,6 @@ TABLE: tuple[Feature, ...] = (
     Feature("deformables", "vertices on grids (trilinear, quadratic)", YES, _set("flex_interp")),
     Feature("deformables", "springs and dampers of edges", YES, _set("flex_edgestiffness", "flex_edgedamping")),
     Feature("deformables", "elastic membranes, shells and solids", YES, _where("flex", elastic)),
-    Feature(
-        "deformables",
-        "contacts of flexes",
-        NO,
-        _where("flex", flexes.touching),
-        'set contype="0" conaffinity="0" selfcollide="none" in its contact',
-    ),
     *(Feature("deformables", name, NO, _where("flex", test), advice) for name, test, advice in flexes.REFUSED),
     Feature("deformables", "skins", UNNEEDED, lambda m: ["skin"] * m.nskin, "for rendering only"),
     Feature("extensions", "plugin touch_grid", YES, _plugins(lambda name: name in plugins.SUPPORTED)),

@@ -77,7 +77,5 @@ def stiffness_size(m: mujoco.MjModel, flex: int) -> int:
 
 def elastic(m: mujoco.MjModel) -> np.ndarray:
     """(nflex,) bool: membranes, shells and solids that resist stretching or bending, as a continuum."""
-    resists = [
-        m.flex_bendingadr[f] >= 0 or (m.flex_edgeequality[f] != STRAIN and is_stiff(m, f)) for f in range(m.nflex)
-    ]
-    return np.array(resists, dtype=bool) & ~m.flex_rigid.astype(bool) & (m.flex_dim > 1)
+    stretches = np.array([is_stiff(m, f) for f in range(m.nflex)], dtype=bool) & (m.flex_edgeequality != STRAIN)
+    return (stretches | (m.flex_bendingadr >= 0)) & ~m.flex_rigid.astype(bool) & (m.flex_dim > 1)
