@@ -74,7 +74,10 @@ def test_every_integrator_matches_c(model: str, integrator: str) -> None:
 @pytest.mark.parametrize(
     "model",
     slow_but(
-        ["feature/contacts", "feature/pairs", "feature/joints", "feature/tendon_forces", "feature/weld", "gym/ant"],
+        [
+            *("feature/contacts", "feature/pairs", "feature/joints", "feature/tendon_forces", "feature/weld"),
+            *("feature/rope", "feature/grids", "gym/ant"),
+        ],
         *("feature/pairs", "feature/tendon_forces", "feature/weld"),
     ),
 )
