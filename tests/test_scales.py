@@ -13,6 +13,7 @@ from reference import FORWARD, MODELS, load, random_state
 import mjtorch
 from mjtorch.model import put_data, put_model
 from mjtorch.model.plan.flex import HINGE_SIZE
+from mjtorch.model.plan.flex_grid import CREASE_SIZE
 from mjtorch.model.plan.flex_points import STRAIN, stiffness_size
 
 LENGTHS = (
@@ -71,8 +72,12 @@ def scale_flexes(m: mujoco.MjModel, length: float, mass: float) -> None:
             # Elements resist the growth of squared lengths, cells displacements.
             numbers = m.flex_stiffness[start : start + stiffness_size(m, f)]
             numbers *= mass if m.flex_interp[f] else mass / length**2
-        if m.flex_bendingadr[f] >= 0:
-            start = m.flex_bendingadr[f]
+        start = m.flex_bendingadr[f]
+        if start >= 0 and m.flex_interp[f]:
+            count = int(m.flex_bending[start])
+            creases = m.flex_bending[start + 1 : start + 1 + CREASE_SIZE * count].reshape(-1, CREASE_SIZE)
+            creases[:, 6] *= mass * length**2
+        elif start >= 0:
             hinges = m.flex_bending[start : start + HINGE_SIZE * m.flex_edgenum[f]].reshape(-1, HINGE_SIZE)
             hinges *= mass
             hinges[:, -1] /= length

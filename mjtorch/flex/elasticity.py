@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from mjtorch.math.polar import nearest_rotation
-from mjtorch.math.vector import basis, cross, normalize
+from mjtorch.math.vector import MIN_VALUE, basis, cross, dot, normalize
 from mjtorch.model import Model
 from mjtorch.model.plan.flex import ElementPlan, HingePlan
-from mjtorch.model.plan.flex_grid import CellPlan, ElasticCellPlan
+from mjtorch.model.plan.flex_grid import CellPlan, CreasePlan, ElasticCellPlan
 
 
 def element_tension(m: Model, p: ElementPlan, length: Tensor, rest: Tensor, velocity: Tensor) -> Tensor:
@@ -64,6 +64,24 @@ def cell_force(m: Model, p: ElasticCellPlan, pos: Tensor, velocity: Tensor | Non
     force = stiffness.reshape(-1, 3 * n, 3 * n) @ displaced.flatten(2)[..., None]
     force = force.reshape(displaced.shape) @ frame.mT
     return force if force.shape[0] == 2 else torch.cat([force, torch.zeros_like(force)])
+
+
+def crease_force(m: Model, p: CreasePlan, pos: Tensor) -> Tensor:
+    """What edges between faces of shells do to the nodes of both (2, 2, ncrease, n, 3) [N]; nothing damps them.
+
+    The energy is half the stiffness times the square of what the normals of the faces differ by where they meet, less
+    what they differ by at rest, turned with both faces: halfway between their frames.
+    """
+    frame = corotated(m, p.cells, pos)[0][p.face]
+    along = pos[p.cells.point[p.face]].mT @ p.slope
+    one, two = along.unbind(-1)
+    normal, area = normalize(cross(one, two), basis(along, 0, 0, 1))
+    rest = (nearest_rotation(frame[0] + frame[1]) @ m.flex_bending[p.turn][..., None]).squeeze(-1)
+    bent = m.flex_bending[p.stiffness] * (normal[0] - normal[1] - rest)
+    bent = torch.stack([bent, -bent])
+    turned = (bent - normal * dot(normal, bent, keepdim=True)) / area.clamp(min=MIN_VALUE)
+    pull = p.slope @ torch.stack([cross(turned, two), -cross(turned, one)], dim=-2)
+    return torch.stack([pull, torch.zeros_like(pull)])
 
 
 def corotated(m: Model, p: CellPlan, pos: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from mjtorch.flex.elasticity import cell_force, element_tension, hinge_force
+from mjtorch.flex.elasticity import cell_force, crease_force, element_tension, hinge_force
 from mjtorch.flex.kinematics import edges, pair_motion, point_velocity, points
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.flex import FlexPlan
@@ -37,6 +37,8 @@ def point_force(m: Model, d: Data, p: FlexPlan, pos: Tensor, velocity: Tensor | 
         add(hinges.point, hinge_force(m, hinges, pos, velocity))
     for cells in p.cells:
         add(cells.cells.point, cell_force(m, cells, pos, velocity))
+    for creases in p.creases:
+        add(creases.cells.point[creases.face], crease_force(m, creases, pos))
     return pos.new_zeros(2, *pos.shape).index_add(1, torch.cat(at), torch.cat(force, dim=1))
 
 

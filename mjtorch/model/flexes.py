@@ -31,11 +31,6 @@ def rods(m: mujoco.MjModel) -> np.ndarray:
     return (m.flex_dim == 1) & (m.flex_bendingadr >= 0)
 
 
-def bending_grids(m: mujoco.MjModel) -> np.ndarray:
-    """(nflex,) bool: shells of grids that resist bending, or grids of an order beyond two."""
-    return ((m.flex_interp < 0) & (m.flex_bendingadr >= 0)) | (np.abs(m.flex_interp) > 2)
-
-
 def plastic(m: mujoco.MjModel) -> np.ndarray:
     """(nflex,) bool: membranes and solids that yield."""
     return np.asarray(getattr(m, "flex_plasticmode", np.zeros(m.nflex))) != 0
@@ -69,7 +64,6 @@ def early(m: mujoco.MjModel) -> np.ndarray:
 REFUSED: tuple[tuple[str, Test, str], ...] = (
     ("contacts of flexes", touching, 'set contype="0" conaffinity="0" selfcollide="none" in its contact'),
     ("elastic rods", rods, 'remove young, or use edge equality="true"'),
-    ("shells of grids that bend", bending_grids, 'use elastic2d="stretch", or dof="full"'),
     ("plastic flexes", plastic, "remove yield"),
     ("Neo-Hookean solids", neo_hookean, "set elastic3d to 0"),
     ("elastic flexes with implicit or implicitfast", implicit, 'use integrator="Euler" or "RK4"'),

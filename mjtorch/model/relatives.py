@@ -23,7 +23,6 @@ _FLEXES = (
     "springs and dampers of edges",
     "elastic membranes, shells and solids",
     "contacts of flexes",
-    "shells of grids that bend",
     "elastic rods",
     "plastic flexes",
     "Neo-Hookean solids",

@@ -52,12 +52,6 @@ REFUSED = (
     refused("world", sheet(QUIET + '<elasticity young="1e3"/>', dim=1), "elastic rods", SHEET),
     refused("world", sheet(QUIET + ELASTIC.replace("/", ' yield=".01"/')), "plastic flexes", SHEET),
     ({"world": sheet(QUIET + ELASTIC), "flag": 'sleep="enable"'}, "flexes with sleep", SHEET),
-    refused(
-        "world",
-        sheet(QUIET + ELASTIC, dim=3, count="3 3 3", dof="trilinear"),
-        "shells of grids that bend",
-        SHEET,
-    ),
     refused("sections", GENERAL.format('biastype="dcmotor"'), "beside other types", 'actuator "engine"'),
     (
         {

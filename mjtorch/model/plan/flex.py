@@ -9,7 +9,15 @@ import numpy as np
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.model.plan.flex_grid import ElasticCellPlan, StrainPlan, between, constrained_cells, elastic_cells
+from mjtorch.model.plan.flex_grid import (
+    CreasePlan,
+    ElasticCellPlan,
+    StrainPlan,
+    between,
+    constrained_cells,
+    creases,
+    elastic_cells,
+)
 from mjtorch.model.plan.flex_points import Builder, elastic, filled, is_stiff, stiffness_size
 from mjtorch.model.plan.tensors import Tensors
 
@@ -80,7 +88,7 @@ class FlexPlan(tree.Tree):
         edge_flex: (nedge,) the flex of each edge; yielding: (nedge,) 0 for edges whose ends lie on one body
         edge_body: (2, nflexedge) the bodies of both ends; simple: (nflexedge,) bool, whether both can do nothing but
             slide
-        elements: by their dimension; hinges: one or none; cells: by their number of nodes
+        elements: by their dimension; hinges: one or none; cells, creases: by the number of nodes of a cell or face
         strains: by the number of nodes of their cells; rows of equalities, not forces
         moving: static, whether hinges or cells need the velocities of points
         passive: static, whether there are any passive forces
@@ -123,6 +131,7 @@ class FlexPlan(tree.Tree):
     elements: tuple[ElementPlan, ...]
     hinges: tuple[HingePlan, ...]
     cells: tuple[ElasticCellPlan, ...]
+    creases: tuple[CreasePlan, ...]
     strains: tuple[StrainPlan, ...]
 
 
@@ -133,7 +142,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> tuple[FlexPlan, ...]:
     b, m = Builder(mj_model, make), mj_model
     entries = _entries(b)
     node, weight = between(b)
-    elements, hinges, cells = _elements(b), _hinges(b), elastic_cells(b)
+    elements, hinges, cells, bent = _elements(b), _hinges(b), elastic_cells(b), creases(b)
     vertex = np.where(b.point_of_vertex < 0, 0, b.point_of_vertex)
     vertex[b.point_of_vertex < 0] = b.npoint + np.arange(len(node))
     offsets = np.concatenate([m.flex_vert, m.flex_node])[b.local]
@@ -159,7 +168,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> tuple[FlexPlan, ...]:
             springs=springs,
             dampers=dampers,
             moving=any(h.damped for h in hinges) or any(c.damped for c in cells),
-            passive=springs or dampers or bool(elements or hinges or cells),
+            passive=springs or dampers or bool(elements or hinges or cells or bent),
             body=make.ints(b.body),
             root=make.ints(m.body_rootid[b.body]),
             local=make.ints(b.local),
@@ -188,6 +197,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> tuple[FlexPlan, ...]:
             elements=elements,
             hinges=hinges,
             cells=cells,
+            creases=bent,
             strains=constrained_cells(b),
         ),
     )
@@ -230,7 +240,7 @@ def slack_elements(m: mujoco.MjModel) -> np.ndarray:
 def flat_hinges(m: mujoco.MjModel) -> np.ndarray:
     """(nflexbending,) bool: the numbers for curved references of hinges, if all are flat."""
     found = np.zeros(m.nflexbending, dtype=bool)
-    for flex in np.flatnonzero((m.flex_dim == 2) & (m.flex_bendingadr >= 0)):
+    for flex in np.flatnonzero((m.flex_dim == 2) & (m.flex_interp == 0) & (m.flex_bendingadr >= 0)):
         curvature = m.flex_bendingadr[flex] + HINGE_SIZE * np.arange(1, m.flex_edgenum[flex] + 1) - 1
         found[curvature] = True
     return found & ~m.flex_bending[found].any()

@@ -9,6 +9,9 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.model.plan.flex_points import STRAIN, Builder, is_stiff
 
+# How many numbers of `flex_bending` an edge between two faces of a shell has: both faces, where they meet in either,
+# stiffness, and what their normals differ by at rest. Before them is how many edges there are.
+CREASE_SIZE = 10
 # Weights of nodes that are only errors of rounding.
 NEGLIGIBLE = 1e-14
 
@@ -38,6 +41,23 @@ class ElasticCellPlan(tree.Tree):
     start: tuple[tuple[int, int], ...] = tree.field(static=True)
     cells: CellPlan
     flex: Tensor
+
+
+@tree.dataclass(kw_only=True)
+class CreasePlan(tree.Tree):
+    """Edges between two faces of shells, which resist bending, and all faces with n nodes.
+
+    face: (2, ncrease) the two faces, in `cells`
+    slope: (2, ncrease, n, 2) of their shape functions where they meet
+    stiffness: (ncrease, 1) where it lies in `flex_bending`; turn: (ncrease, 3) where what their normals differ by at
+        rest does
+    """
+
+    cells: CellPlan
+    face: Tensor
+    slope: Tensor
+    stiffness: Tensor
+    turn: Tensor
 
 
 @tree.dataclass(kw_only=True)
@@ -77,6 +97,39 @@ def elastic_cells(b: Builder) -> tuple[ElasticCellPlan, ...]:
                     flex=b.make.ints(np.repeat(flexes, count)[:, None]),
                 )
             )
+    return tuple(found)
+
+
+def creases(b: Builder) -> tuple[CreasePlan, ...]:
+    """Those of shells with linear, then with quadratic shape functions."""
+    m, found = b.m, []
+    for order in (1, 2):
+        alike = b.interpolated[m.flex_interp[b.interpolated] == -order].tolist()
+        nodes, faces, starts, before = [], [], [], 0
+        for f in alike:
+            if m.flex_bendingadr[f] >= 0:
+                node = m.flex_nodeadr[f] + _cells(m.flex_cellnum[f], -order)
+                first = m.flex_bendingadr[f]
+                start = first + 1 + CREASE_SIZE * np.arange(int(m.flex_bending[first]))
+                faces.append(before + m.flex_bending[start[:, None] + np.arange(2)].astype(int))
+                nodes.append(node)
+                starts.append(start)
+                before += len(node)
+        if not nodes:
+            continue
+        start = np.concatenate(starts)
+        local = m.flex_bending[start[:, None] + np.arange(2, 6)].reshape(-1, 2, 2)
+        (one, d_one), (two, d_two) = (_shape(local[..., axis].ravel(), order) for axis in range(2))
+        slope = np.stack([d_one[:, :, None] * two[:, None], one[:, :, None] * d_two[:, None]], axis=-1)
+        found.append(
+            CreasePlan(
+                cells=_cell_plan(b, np.concatenate(nodes), -order),
+                face=b.make.ints(np.concatenate(faces).T),
+                slope=b.make.floats(slope.reshape(len(start), 2, -1, 2).swapaxes(0, 1)),
+                stiffness=b.make.ints(start[:, None] + 6),
+                turn=b.make.ints(start[:, None] + np.arange(7, 10)),
+            )
+        )
     return tuple(found)
 
 
