@@ -17,6 +17,7 @@ from mjtorch.constraint import (
 from mjtorch.constraint.sleep import collision_and_wake, wake, wake_equality, wake_tendon
 from mjtorch.control_flow import cond
 from mjtorch.control_flow.layout import like_new
+from mjtorch.flex import flex, flex_velocity
 from mjtorch.integrate import continuous_acc, euler, idle, implicit, rungekutta4
 from mjtorch.math.value import value_of
 from mjtorch.math.vector import norm
@@ -171,7 +172,7 @@ def fwd_position(m: Model, d: Data) -> Data:
     sleeping = bool(m.plan.sleep)
     d = wake(m, d) if sleeping else d
     d = camlight(m, com_pos(m, kinematics(m, d)))
-    d = tendon(m, d)
+    d = tendon(m, flex(m, d))
     d = wake_tendon(m, d) if sleeping else d
     d = factor_m(m, crb(m, d))
     d = wake_equality(m, collision_and_wake(m, d)) if sleeping else collision(m, d)
@@ -187,7 +188,7 @@ def fwd_velocity(m: Model, d: Data) -> Data:
     d = d.replace(actuator_velocity=velocity)
     if m.ntendon:
         d = d.replace(ten_velocity=d.ten_J @ d.qvel)
-    d = passive(m, com_vel(m, d))
+    d = passive(m, com_vel(m, flex_velocity(m, d)))
     return rne(m, reference_constraint(m, d))
 
 

@@ -62,6 +62,21 @@ def slow_but(models: Iterable[Any], *quick: Any) -> list[Any]:
     return [m if m in quick else pytest.param(m, marks=pytest.mark.slow) for m in models]
 
 
+# Models with elastic flexes, which C refuses with implicit integrators.
+ELASTIC = {"feature/cloth", "feature/jelly", "feature/grids"}
+
+
+def with_integrators(models: Iterable[Any], integrators: Iterable[Any]) -> list[Any]:
+    """Parameters of a test: each model with each integrator by name that C takes for it."""
+    both = [[m if hasattr(m, "marks") else pytest.param(m) for m in some] for some in (models, integrators)]
+    return [
+        pytest.param(*m.values, *i.values, marks=[*m.marks, *i.marks])
+        for m in both[0]
+        for i in both[1]
+        if not (ELASTIC.intersection(m.values) and i.values[0].startswith("implicit"))
+    ]
+
+
 # What makes a state, what is given besides, what `forward` and `step` compute from both.
 STATE = ("time", "qpos", "qvel", "act", "plastic", "history", "qacc_warmstart")
 INPUTS = {"ctrl", "qfrc_applied", "xfrc_applied", "eq_active", "mocap_pos", "mocap_quat", "userdata", "warning"}

@@ -20,6 +20,7 @@ ROOMS = (
     "math",
     "random",
     "model",
+    "flex",
     "smooth",
     "collision",
     "constraint",

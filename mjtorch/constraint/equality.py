@@ -1,4 +1,4 @@
-"""Equality constraints: connect, weld, joint and tendon (mj_instantiateEquality, mj_Jdotv)."""
+"""Equality constraints: connect, weld, joint, tendon, edges and cells of flexes (mj_instantiateEquality, mj_Jdotv)."""
 
 from typing import NamedTuple
 
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mjtorch.constraint.element import Elements
 from mjtorch.constraint.wrench import along
+from mjtorch.flex import strain_rows
 from mjtorch.math import quaternion
 from mjtorch.math.vector import cross, dot, norm
 from mjtorch.model import Data, Model
@@ -107,7 +108,7 @@ def scalar_pairs(m: Model, d: Data) -> tuple[Tensor, Tensor, Tensor]:
     if p.ntendon:
         moved = torch.cat([moved, (d.ten_length - m.tendon_length0)[p.tendon]], dim=1)
     first, second = moved
-    return first, second * p.paired, m.eq_data[p.id[p.nconnect + 2 * p.nweld :], :5]
+    return first, second * p.paired, m.eq_data[p.id[p.nconnect + 2 * p.nweld :][: p.njoint + p.ntendon], :5]
 
 
 def scalar_slope(m: Model, d: Data) -> Tensor:
@@ -124,6 +125,13 @@ def scalar_weight(m: Model) -> Tensor:
     if p.ntendon:
         weight = torch.cat([weight, m.tendon_invweight0[p.tendon]], dim=1)
     return weight[0] + weight[1] * p.paired
+
+
+def edge_rows(m: Model, d: Data) -> tuple[Tensor, Tensor]:
+    """What edges of flexes are too long (nedge,) [m], and J (nedge, nv)."""
+    p = m.plan.constraint.equality
+    J = d.flexedge_J.new_zeros(p.nedge * m.nv).index_copy(0, p.place, d.flexedge_J[p.entry])
+    return (d.flexedge_length - m.flexedge_length0)[p.edge], J.reshape(p.nedge, m.nv)
 
 
 def equality(m: Model, d: Data) -> tuple[Elements, Tensor, Tensor]:
@@ -143,6 +151,13 @@ def equality(m: Model, d: Data) -> tuple[Elements, Tensor, Tensor]:
         scalar_pos, scalar_J = scalar_rows(m, d)
         pos, J, length = [*pos, scalar_pos], [*J, scalar_J], [*length, scalar_pos]
         diag = [*diag, scalar_weight(m)]
+    if p.nedge:
+        edge_pos, edge_J = edge_rows(m, d)
+        pos, J, length = [*pos, edge_pos], [*J, edge_J], [*length, edge_pos]
+        diag = [*diag, m.flexedge_invweight0[p.edge]]
+    for flexes in m.plan.flex if p.nmode else ():
+        mode_pos, mode_J, mode_weight = strain_rows(m, d, flexes)
+        pos, J, length, diag = [*pos, mode_pos], [*J, mode_J], [*length, mode_pos], [*diag, mode_weight]
     row_pos, row_J, element_pos = torch.cat(pos), torch.cat(J), torch.cat(length)
     if not p.in_order:
         row_pos, row_J = row_pos[p.order], row_J[p.order]
@@ -158,7 +173,7 @@ def equality(m: Model, d: Data) -> tuple[Elements, Tensor, Tensor]:
 
 
 def jac_dot_v(m: Model, d: Data) -> Tensor:
-    """Acceleration of the error of each equality row (ne,) at zero qacc; zero for joints and tendons (mj_Jdotv).
+    """Acceleration of the error of each equality row (ne,) at zero qacc; zero but for connects and welds (mj_Jdotv).
 
     A point carried by a body accelerates by `a + alpha x r + omega x v`, with the body's acceleration from the turning
     of the dof axes. For a weld, the derivative of `left * omega * right` is taken term by term.
@@ -179,5 +194,5 @@ def jac_dot_v(m: Model, d: Data) -> Tensor:
         relative = one - two
         rate = torch.cat([-0.5 * dot(relative, relative, keepdim=True), turn_bias[:, n:].sum(0) + cross(one, two)], -1)
         rows.append(0.5 * weld_scale(m) * between(pair, rate))
-    result = F.pad(torch.cat(rows).flatten(), (0, p.njoint + p.ntendon))
+    result = F.pad(torch.cat(rows).flatten(), (0, p.njoint + p.ntendon + p.nedge + p.nmode))
     return result if p.in_order else result[p.order]

@@ -62,16 +62,16 @@ def island(m: Model, d: Data) -> Islands:
     roots = there & (first == _count(m.ntree, first))
     tree_island = torch.where(there, (roots.cumsum(0) - 1)[first.clamp(min=0)], -1)
     nisland = roots.sum()
-    island_ntree, island_itreeadr, map_itree2tree, _ = _grouped(m, tree_island)
+    island_ntree, island_itreeadr, map_itree2tree, _ = _grouped(m, tree_island, nisland)
 
     dof_island = tree_island[p.dof_tree]
-    island_nv, island_idofadr, map_idof2dof, map_dof2idof = _grouped(m, dof_island)
+    island_nv, island_idofadr, map_idof2dof, map_dof2idof = _grouped(m, dof_island, nisland)
     there = _count(m.ntree, first) < nisland
     island_dofadr = torch.where(there, map_idof2dof[torch.where(there, island_idofadr, 0)], 0)
 
     row_tree = torch.cat([p.row_tree, _contact_trees(m, d).amax(0)[p.row_slot]])
     efc_island = torch.where(d.efc_D != 0, tree_island[row_tree.clamp(min=0)], -1)
-    island_nefc, island_iefcadr, map_iefc2efc, map_efc2iefc = _grouped(m, efc_island)
+    island_nefc, island_iefcadr, map_iefc2efc, map_efc2iefc = _grouped(m, efc_island, nisland)
     return Islands(
         nisland=nisland,
         nidof=island_nv.sum(),
@@ -107,6 +107,9 @@ def components(m: Model, d: Data) -> Tensor:
     p, number = m.plan.island, _count(m.ntree, nowhere)
     active = d.efc_D[p.row] != 0
     ends = torch.cat([p.trees.mT, _contact_trees(m, d)], dim=1)
+    if p.flex_trees.shape[0]:
+        ends = torch.cat([ends, p.flex_trees.mT], dim=1)
+        active = torch.cat([active, (d.nefc > 0).expand(p.flex_trees.shape[0])])
     # An end without a tree is where the other end is; slots that are empty have none at all.
     ends = torch.where(ends < 0, ends.flip(0), ends).clamp(min=0)
     both = ends.flatten()
@@ -141,12 +144,12 @@ def _sizes(m: Model, of: Tensor) -> Tensor:
     return _count(m.ntree, of).new_zeros(m.ntree + 1).index_add(0, of + 1, torch.ones_like(of))[1:]
 
 
-def _grouped(m: Model, of: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _grouped(m: Model, of: Tensor, nisland: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Of things, each `of` (n,) an island or -1: how many there are in each (ntree,), and the number of the first.
 
     Then the things in the order of their islands, those in none last, (n,), and where each of them is (n,).
     """
     size = _sizes(m, of)
     order = torch.where(of < 0, m.ntree, of).sort(stable=True).indices
-    start = torch.where(size > 0, size.cumsum(0) - size, 0)
+    start = torch.where(_count(m.ntree, of) < nisland, size.cumsum(0) - size, 0)
     return size, start, order, torch.zeros_like(order).scatter(0, order, _count(len(of), of))

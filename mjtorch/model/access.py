@@ -36,6 +36,7 @@ KINDS = {
     "light": Kind(mujoco.mjtObj.mjOBJ_LIGHT, "nlight", ("light",), ("light_",)),
     "mesh": Kind(mujoco.mjtObj.mjOBJ_MESH, "nmesh", ("mesh", "vert"), ("mesh_",)),
     "hfield": Kind(mujoco.mjtObj.mjOBJ_HFIELD, "nhfield", ("hfield",), ("hfield_",)),
+    "flex": Kind(mujoco.mjtObj.mjOBJ_FLEX, "nflex", ("flex", "flexvert", "flexedge"), ("flex_",)),
     "pair": Kind(mujoco.mjtObj.mjOBJ_PAIR, "npair", ("pair",), ("pair_",)),
     "exclude": Kind(mujoco.mjtObj.mjOBJ_EXCLUDE, "nexclude"),
     "equality": Kind(mujoco.mjtObj.mjOBJ_EQUALITY, "neq", ("eq",), ("eq_",)),
@@ -57,6 +58,9 @@ FIELDS = {
     "qfrc_fluid qfrc_passive qfrc_actuator qfrc_smooth qfrc_constraint qfrc_inverse cdof cdof_dot",
     "tendon": "ten_length ten_velocity ten_J",
     "vert": "mesh_vert mesh_normal",
+    "flexvert": "flex_vert flexvert_xpos",
+    "number": "flex_node flex_node0 flex_stiffness flex_bending flexedge_J flexedge_J_colind",
+    "flexedge": "flexedge_length flexedge_velocity flexedge_length0 flexedge_invweight0",
     "ctrl": "ctrl actuator_ctrlrange actuator_ctrllimited",
     "act": "act act_dot",
     "out": "actuator_length actuator_velocity actuator_force actuator_moment actuator_gear actuator_acc0 "
@@ -67,6 +71,8 @@ ROW_OF = {field: rows for rows, fields in FIELDS.items() for field in fields.spl
 # Where the rows of an object lie that may have several or none: two fields of `Model`.
 RANGES = {
     "vert": ("mesh_vertadr", "mesh_vertnum"),
+    "flexvert": ("flex_vertadr", "flex_vertnum"),
+    "flexedge": ("flex_edgeadr", "flex_edgenum"),
     "ctrl": ("actuator_ctrladr", "actuator_ctrlnum"),
     "act": ("actuator_actadr", "actuator_actnum"),
     "out": ("actuator_outadr", "actuator_outnum"),
@@ -320,6 +326,7 @@ class Objects:
     light = Access("light")
     mesh = Access("mesh")
     hfield = Access("hfield")
+    flex = Access("flex")
     pair = Access("pair")
     exclude = Access("exclude")
     equality = eq = Access("equality")

@@ -44,9 +44,12 @@ class Data(Objects, tree.Tree):
         cam_xpos (ncam, 3), cam_xmat (ncam, 3, 3), light_xpos (nlight, 3), light_xdir (nlight, 3),
         subtree_com (nbody, 3), cdof (nv, 6) rotation then translation, cinert (nbody, 10), crb (nbody, 10),
         ten_length (ntendon,), ten_J (ntendon, nv), actuator_length (nout,), actuator_moment (nout, nv),
+        flexvert_xpos (nflexvert, 3), flexedge_length (nflexedge,),
+        flexedge_J (nJfe,) in the sparsity of `flexedge_J_rownnz`, `flexedge_J_rowadr`, `flexedge_J_colind`;
         M (nC,) lower triangle in the sparsity of `M_rowadr`, `M_colind`; qLD (nv, nv) dense, lower, `M = qLD^T qLD`
     Velocity
-        ten_velocity (ntendon,), actuator_velocity (nout,), cvel (nbody, 6), cdof_dot (nv, 6), qfrc_bias (nv,),
+        ten_velocity (ntendon,), flexedge_velocity (nflexedge,), actuator_velocity (nout,), cvel (nbody, 6),
+        cdof_dot (nv, 6), qfrc_bias (nv,),
         qfrc_spring, qfrc_damper, qfrc_gravcomp, qfrc_fluid, qfrc_passive (nv,),
         subtree_linvel, subtree_angmom (nbody, 3)
     Forces and acceleration
@@ -143,12 +146,16 @@ class Data(Objects, tree.Tree):
     crb: Tensor
     ten_length: Tensor
     ten_J: Tensor
+    flexvert_xpos: Tensor
+    flexedge_length: Tensor
+    flexedge_J: Tensor
     actuator_length: Tensor
     actuator_moment: Tensor
     M: Tensor
     qLD: Tensor
 
     ten_velocity: Tensor
+    flexedge_velocity: Tensor
     actuator_velocity: Tensor
     cvel: Tensor
     cdof_dot: Tensor

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mjtorch.control_flow.context import is_traced, level_of
+from mjtorch.model.plan.flex import flat_hinges, slack_elements
 from mjtorch.model.plan.sensor import UNCLIPPED
 from mjtorch.model.plan.tendon import spatial_tendons
 from mjtorch.model.plan.transmission import damping, on_joint, on_tendon
@@ -34,6 +35,7 @@ def left_out(m: mujoco.MjModel) -> LeftOut:
         "geom_adhesion": np.full(m.ngeom, not sticky),
         "pair_adhesion": np.full(m.npair, not sticky),
         "geom_fluid": (m.geom_fluid == 0) & (np.arange(m.geom_fluid.shape[1]) == 0),
+        **_of_flexes(m),
         "sensor_cutoff": (m.sensor_cutoff == 0) & clipped,
     }
     return tuple((name, tuple(np.flatnonzero(x).tolist())) for name, x in found.items() if np.any(x))
@@ -101,4 +103,11 @@ def _of_actuators(m: mujoco.MjModel) -> dict[str, np.ndarray]:
         found["actuator_damping"][some] = not both.any()
         found["actuator_dampingpoly"][some] = not both.any() or not (both[:, 1:].any() or bends)
         found["actuator_armature"][some] = not m.actuator_armature[some].any()
+    return found
+
+
+def _of_flexes(m: mujoco.MjModel) -> dict[str, np.ndarray]:
+    """Springs and dampers of flexes that have none, elements without stiffness, references that are flat."""
+    found = {name: getattr(m, name) == 0 for name in ("flex_edgestiffness", "flex_edgedamping", "flex_damping")}
+    found["flex_stiffness"], found["flex_bending"] = slack_elements(m), flat_hinges(m)
     return found

@@ -62,6 +62,10 @@ class Model(Objects, tree.Tree):
     nmesh: int = tree.field(static=True)
     nhfield: int = tree.field(static=True)
     nexclude: int = tree.field(static=True)
+    nflex: int = tree.field(static=True)
+    nflexvert: int = tree.field(static=True)
+    nflexedge: int = tree.field(static=True)
+    nJfe: int = tree.field(static=True)
     ntree: int = tree.field(static=True)
 
     # structure
@@ -101,6 +105,15 @@ class Model(Objects, tree.Tree):
     light_bodyid: Ints = tree.field(static=True)
     light_mode: Ints = tree.field(static=True)
     light_targetbodyid: Ints = tree.field(static=True)
+    flex_dim: Ints = tree.field(static=True)
+    flex_interp: Ints = tree.field(static=True)
+    flex_vertadr: Ints = tree.field(static=True)
+    flex_vertnum: Ints = tree.field(static=True)
+    flex_edgeadr: Ints = tree.field(static=True)
+    flex_edgenum: Ints = tree.field(static=True)
+    flexedge_J_rownnz: Ints = tree.field(static=True)
+    flexedge_J_rowadr: Ints = tree.field(static=True)
+    flexedge_J_colind: Ints = tree.field(static=True)
     eq_type: Ints = tree.field(static=True)
     eq_obj1id: Ints = tree.field(static=True)
     eq_obj2id: Ints = tree.field(static=True)
@@ -204,6 +217,16 @@ class Model(Objects, tree.Tree):
     hfield_size: Tensor
     hfield_data: Tensor
     sdf_grid: Tensor
+    flex_vert: Tensor
+    flex_node: Tensor
+    flex_node0: Tensor
+    flex_stiffness: Tensor
+    flex_bending: Tensor
+    flex_damping: Tensor
+    flex_edgestiffness: Tensor
+    flex_edgedamping: Tensor
+    flexedge_length0: Tensor
+    flexedge_invweight0: Tensor
     cam_pos: Tensor
     cam_quat: Tensor
     cam_poscom0: Tensor

@@ -17,6 +17,16 @@ def _all(*names: str, **parts: str) -> dict[str, str]:
 
 
 _LIMIT_SENSORS = tuple(f"{kind}limit{what}" for kind in ("joint", "tendon") for what in ("pos", "vel", "frc"))
+_FLEXES = (
+    "vertices on bodies (full, radial, 2d)",
+    "vertices on grids (trilinear, quadratic)",
+    "springs and dampers of edges",
+    "elastic membranes, shells and solids",
+    "contacts of flexes",
+    "elastic rods",
+    "plastic flexes",
+    "Neo-Hookean solids",
+)
 _POLY = "that are polynomials"
 
 MJX = Relative(
@@ -65,7 +75,7 @@ MJX = Relative(
         ),
         "energy": _all("energy"),
         "inverse dynamics": _all("comparison with forward dynamics (fwdinv)"),
-        "deformables": _all("flexes"),
+        "deformables": _all(*_FLEXES),
         "extensions": _all("plugin touch_grid", "other plugins", "callbacks"),
     },
 )
@@ -90,7 +100,11 @@ WARP = Relative(
         "integrator": _all("discrete"),
         "sensors": _all("plugin", "enclosed objects", rangefinder="rangefinder of cameras"),
         "inverse dynamics": _all("comparison with forward dynamics (fwdinv)"),
-        "deformables": _all(flexes="some of the flexes"),
+        "deformables": _all(
+            *("elastic rods", "plastic flexes", "Neo-Hookean solids"),
+            contacts_of_flexes="contacts of flexes with height and signed distance fields",
+        )
+        | {"vertices on grids (trilinear, quadratic)": "quadratic grids"},
         "extensions": _all("plugin touch_grid", other_plugins="other plugins, but of signed distance fields"),
         "derivatives": _all("gradients through contact"),
     },

@@ -9,10 +9,12 @@ import mujoco
 import numpy as np
 from mujoco import mjtBias, mjtDyn, mjtEq, mjtGain, mjtGeom, mjtJoint, mjtObj, mjtSensor, mjtTrn
 
+from mjtorch.model import flexes
 from mjtorch.model.callbacks import NAMES as CALLBACK_NAMES, Callbacks, let_collide
 from mjtorch.model.option import Cone, DisableBit, EnableBit, Integrator, Solver
 from mjtorch.model.plan import plugins
 from mjtorch.model.plan.distance import unmeasured_geoms
+from mjtorch.model.plan.flex_points import elastic
 from mjtorch.model.plan.geom_pairs import CONVEX, FIELDS, SUPPORTED as COLLIDED, pairs_of, unsupported_pairs
 from mjtorch.model.plan.option import late_sensors
 from mjtorch.model.plan.ray import unmet_geoms
@@ -326,7 +328,7 @@ def _members(enumeration: type) -> list:
     return list(enumeration.__members__.values())  # type: ignore[attr-defined]
 
 
-EQUALITY = {"connect", "weld", "joint", "tendon"}
+EQUALITY = {"connect", "weld", "joint", "tendon", "flex", "flexstrain"}
 TRANSMISSIONS = {"joint", "jointinparent", "slidercrank", "tendon", "site", "body", "so3"}
 DYNAMICS = {"none", "integrator", "filter", "filterexact", "muscle", "dcmotor", "pid", "user"}
 GAINS = {"fixed", "affine", "muscle", "dcmotor", "so3", "pid", "user"}
@@ -419,7 +421,7 @@ TABLE: tuple[Feature, ...] = (
     Feature("contacts", "adhesion across a gap", NO, _sticking_gaps, "set gap to zero"),
     Feature("contacts", "speculative", NO, _enabled(EnableBit.SPECULATIVE, "speculative"), "disable the flag"),
     Feature("contacts", "ipc", NO, _enabled(EnableBit.IPC, "ipc"), "disable the flag"),
-    *_rows("equality", "", "eq_type", _members(mjtEq), EQUALITY, "use connect, weld, joint or tendon"),
+    *_rows("equality", "", "eq_type", _members(mjtEq), EQUALITY, "use another equality"),
     Feature("solver", "Newton", YES, _choice("solver", Solver.NEWTON)),
     Feature("solver", "CG", YES, _choice("solver", Solver.CG)),
     Feature("solver", "PGS", YES, _choice("solver", Solver.PGS)),
@@ -472,7 +474,11 @@ TABLE: tuple[Feature, ...] = (
     Feature("inverse dynamics", "discrete (invdiscrete)", YES, _enabled(EnableBit.INVDISCRETE, "invdiscrete")),
     Feature("inverse dynamics", "comparison with forward dynamics (fwdinv)", YES, _enabled(EnableBit.FWDINV, "fwdinv")),
     Feature("derivatives", "gradients through contact", YES, lambda m: []),
-    Feature("deformables", "flexes", NO, _count("nflex", "flex"), "remove them"),
+    Feature("deformables", "vertices on bodies (full, radial, 2d)", YES, _is("flex_interp", 0)),
+    Feature("deformables", "vertices on grids (trilinear, quadratic)", YES, _set("flex_interp")),
+    Feature("deformables", "springs and dampers of edges", YES, _set("flex_edgestiffness", "flex_edgedamping")),
+    Feature("deformables", "elastic membranes, shells and solids", YES, _where("flex", elastic)),
+    *(Feature("deformables", name, NO, _where("flex", test), advice) for name, test, advice in flexes.REFUSED),
     Feature("deformables", "skins", UNNEEDED, lambda m: ["skin"] * m.nskin, "for rendering only"),
     Feature("extensions", "plugin touch_grid", YES, _plugins(lambda name: name in plugins.SUPPORTED)),
     Feature("extensions", "other plugins", NO, _plugins(lambda name: name not in plugins.SUPPORTED), "remove them"),

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from mjtorch.flex import edge_energy
 from mjtorch.math.spatial import inertia_mul
 from mjtorch.math.vector import MIN_VALUE, cross, norm
 from mjtorch.model import Data, DisableBit, Model
@@ -33,7 +34,7 @@ def tendon_spring_energy(m: Model, d: Data) -> Tensor:
 
 
 def potential_energy(m: Model, d: Data) -> Tensor:
-    """Potential energy () [J] of weight, `-sum m_i g . xipos_i`, and of the springs of joints and tendons."""
+    """Potential energy () [J] of weight, `-sum m_i g . xipos_i`, and of the springs of joints, tendons and edges."""
     energy = d.xipos.new_zeros(())
     if not m.opt.disabled(DisableBit.GRAVITY):
         energy = energy - (m.body_mass[1:, None] * d.xipos[1:] * m.opt.gravity).sum()
@@ -41,11 +42,13 @@ def potential_energy(m: Model, d: Data) -> Tensor:
         energy = energy + spring_energy(m, d)
         if m.plan.tendon.springs:
             energy = energy + tendon_spring_energy(m, d)
+        for p in m.plan.flex:
+            energy = energy + edge_energy(m, d, p) if p.springs else energy
     return energy
 
 
 def energy_pos(m: Model, d: Data) -> Data:
-    """Potential energy into `energy[0]` (mj_energyPos). Needs `kinematics`, `tendon`."""
+    """Potential energy into `energy[0]` (mj_energyPos). Needs `kinematics`, `tendon`, `flex`."""
     return d.replace(energy=torch.stack([potential_energy(m, d), d.energy[1]]))
 
 

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from mjtorch.flex import flex_force
 from mjtorch.math import quaternion as quat
 from mjtorch.math.vector import cross, norm
 from mjtorch.model import Data, DisableBit, Model
@@ -86,8 +87,8 @@ def passive(m: Model, d: Data) -> Data:
 
     Sets qfrc_spring, qfrc_damper, qfrc_gravcomp, qfrc_fluid and their sum qfrc_passive, which leaves out the gravity
     compensation that actuators provide. With both SPRING and DAMPER disabled all of them are zero. Needs `com_pos`,
-    `tendon`, `ten_velocity`, `com_vel` if there is a fluid, `make_constraint` if contacts stick, which pulls geoms
-    together in qfrc_passive. The callback `passive` has the last word.
+    `tendon`, `ten_velocity`, `flex`, `flex_velocity`, `com_vel` if there is a fluid, `make_constraint` if contacts
+    stick, which pulls geoms together in qfrc_passive. The callback `passive` has the last word.
     """
     p, tendons, opt = m.plan.passive, m.plan.tendon, m.opt
     springs, dampers = not opt.disabled(DisableBit.SPRING), not opt.disabled(DisableBit.DAMPER)
@@ -102,6 +103,12 @@ def passive(m: Model, d: Data) -> Data:
         forces["qfrc_damper"] = damper_force(m, d.qvel)
         if tendons.dampers:
             forces["qfrc_damper"] = forces["qfrc_damper"] + tendon_damper(m, d) @ d.ten_J
+    for flexes in m.plan.flex if others else ():
+        spring, damper = flex_force(m, d, flexes)
+        if springs:
+            forces["qfrc_spring"] = forces["qfrc_spring"] + spring
+        if dampers:
+            forces["qfrc_damper"] = forces["qfrc_damper"] + damper
     if others and p.gravcomp and not opt.disabled(DisableBit.GRAVITY):
         forces["qfrc_gravcomp"] = apply_at_com(m, d, gravcomp_wrench(m))
     if others and opt.fluid:

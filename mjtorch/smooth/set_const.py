@@ -3,12 +3,14 @@
 import torch
 from torch import Tensor
 
+from mjtorch.flex import edge_jacobians, flex
 from mjtorch.math import linalg, quaternion as quat
 from mjtorch.math.spatial import inertia_mul
 from mjtorch.math.vector import MIN_VALUE, basis, norm, normalize
 from mjtorch.model import Data, Model
 from mjtorch.model.arguments import check_model
 from mjtorch.model.make_data import make_data
+from mjtorch.model.plan.flex import FlexPlan
 from mjtorch.model.plan.kinematics import TrackingPlan
 from mjtorch.smooth.camlight import fixed_lights
 from mjtorch.smooth.com import com_pos, subtree_sum
@@ -28,6 +30,8 @@ DERIVED = (
     "dof_invweight0",
     "dof_M0",
     "tendon_length0",
+    "flexedge_length0",
+    "flexedge_invweight0",
     "tendon_invweight0",
     "actuator_length0",
     "actuator_acc0",
@@ -69,7 +73,7 @@ def set_const(m: Model) -> Model:
     """
     check_model(m, "set_const")
     p = m.plan.kinematics
-    d = transmission(m, tendon(m, com_pos(m, kinematics(m, make_data(m)))))
+    d = transmission(m, tendon(m, flex(m, com_pos(m, kinematics(m, make_data(m))))))
     d = factor_m(m, crb(m, d))
     body, dof, ten = inverse_weights(m, d)
     momentum = inertia_mul(d.crb[p.dof_body], d.cdof)
@@ -82,6 +86,8 @@ def set_const(m: Model) -> Model:
     }
     if m.ntendon:
         new |= {"tendon_length0": d.ten_length, "tendon_invweight0": ten}
+    for flexes in m.plan.flex:
+        new |= {"flexedge_length0": edge_lengths(m, d, flexes), "flexedge_invweight0": edge_weights(m, d, flexes)}
     if m.nu:
         new["actuator_length0"] = d.actuator_length
         new["actuator_acc0"] = (
@@ -117,6 +123,19 @@ def inverse_weights(m: Model, d: Data) -> tuple[Tensor, Tensor, Tensor]:
     body = torch.where(slides > 0, torch.cat([lightness, torch.zeros_like(lightness)], dim=1), body)
     dof = torch.where(slides[p.dof_body, 0] > 0, lightness[p.dof_body, 0], dof[p.dof_peers].mean(-1))
     return body, dof, ten
+
+
+def edge_lengths(m: Model, d: Data, p: FlexPlan) -> Tensor:
+    """Lengths (nflexedge,) [m] of the edges of flexes, also of rigid ones, of which `Data` has none."""
+    first, second = m.flex_vert[p.rigid_vertex]
+    return d.flexedge_length.index_copy(0, p.rigid_edge, norm(second - first))
+
+
+def edge_weights(m: Model, d: Data, p: FlexPlan) -> Tensor:
+    """The inverse inertia (nflexedge,) [1/kg] that edges of flexes feel; the mean of both if bodies only slide."""
+    half = linalg.ltl_half_solve(d.qLD, edge_jacobians(m, d, p).mT)
+    first, second = 1 / torch.where(p.simple, m.body_mass[p.edge_body], 1.0)
+    return torch.where(p.simple, 0.5 * (first + second), (half * half).sum(0))
 
 
 def offsets(d: Data, p: TrackingPlan, pos: Tensor, name: str) -> dict[str, Tensor]:

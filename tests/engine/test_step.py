@@ -21,6 +21,7 @@ from reference import (
     poison,
     random_state,
     slow_but,
+    with_integrators,
 )
 
 import mjtorch
@@ -59,8 +60,10 @@ def test_step_matches_c_within_the_models_own_limits(model: str, device: str) ->
     assert_steps_match(case(model, device=device), OWN_LIMITS)
 
 
-@pytest.mark.parametrize("integrator", INTEGRATORS)
-@pytest.mark.parametrize("model", slow_but(FEATURES + GYM, "feature/ball", "feature/delays", *VARIED))
+@pytest.mark.parametrize(
+    "model, integrator",
+    with_integrators(slow_but(FEATURES + GYM, "feature/ball", "feature/delays", *VARIED), INTEGRATORS),
+)
 def test_every_integrator_matches_c(model: str, integrator: str) -> None:
     number = int(getattr(mujoco.mjtIntegrator, f"mjINT_{integrator.upper()}"))
     assert_steps_match(variant(model, integrator=number), 1e-7)
@@ -71,7 +74,10 @@ def test_every_integrator_matches_c(model: str, integrator: str) -> None:
 @pytest.mark.parametrize(
     "model",
     slow_but(
-        ["feature/contacts", "feature/pairs", "feature/joints", "feature/tendon_forces", "feature/weld", "gym/ant"],
+        [
+            *("feature/contacts", "feature/pairs", "feature/joints", "feature/tendon_forces", "feature/weld"),
+            *("feature/rope", "feature/grids", "gym/ant"),
+        ],
         *("feature/pairs", "feature/tendon_forces", "feature/weld"),
     ),
 )

@@ -35,7 +35,23 @@ def refused(where: str, what: str, feature: str, element: str) -> tuple[dict[str
     return {where: what}, feature, element
 
 
+def sheet(inside: str, dim: int = 2, **attributes: str) -> str:
+    """A flex of 3 x 3 points, or of 3."""
+    given = {"count": "3 3 1" if dim == 2 else "3 1 1"} | attributes
+    words = " ".join(f'{name}="{value}"' for name, value in given.items())
+    return f'<flexcomp name="sheet" type="grid" dim="{dim}" mass="1" {words}>{inside}</flexcomp>'
+
+
+QUIET = '<contact contype="0" conaffinity="0" selfcollide="none"/>'
+ELASTIC = '<elasticity young="1e3" thickness=".01" elastic2d="both"/>'
+SHEET = 'flex "sheet"'
+
 REFUSED = (
+    refused("world", sheet(ELASTIC), "contacts of flexes", SHEET),
+    refused("world", sheet(ELASTIC + QUIET.replace('"none"', '"sap"').replace("0", "2")), "contacts of flexes", SHEET),
+    refused("world", sheet(QUIET + '<elasticity young="1e3"/>', dim=1), "elastic rods", SHEET),
+    refused("world", sheet(QUIET + ELASTIC.replace("/", ' yield=".01"/')), "plastic flexes", SHEET),
+    ({"world": sheet(QUIET + ELASTIC), "flag": 'sleep="enable"'}, "flexes with sleep", SHEET),
     refused("sections", GENERAL.format('biastype="dcmotor"'), "beside other types", 'actuator "engine"'),
     (
         {

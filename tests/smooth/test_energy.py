@@ -16,6 +16,7 @@ MODELS = (
     "feature/frames",
     "feature/contacts",
     "gym/humanoid",
+    "feature/rope",
     SPRINGS,
 )
 IDS = [model if "<" not in model else "springs" for model in MODELS]

@@ -12,6 +12,7 @@ from mjtorch.model.plan import (
     actuation,
     collision,
     constraint,
+    flex,
     history,
     integration,
     island,
@@ -31,6 +32,7 @@ from mjtorch.model.plan import (
 from mjtorch.model.plan.actuation import ActuationPlan
 from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.constraint import ConstraintPlan
+from mjtorch.model.plan.flex import FlexPlan
 from mjtorch.model.plan.history import HistoryPlan
 from mjtorch.model.plan.integration import IntegrationPlan
 from mjtorch.model.plan.island import IslandPlan
@@ -54,6 +56,7 @@ class Plan(tree.Tree):
     """One part per room."""
 
     kinematics: KinematicsPlan
+    flex: tuple[FlexPlan, ...]
     tendon: TendonPlan
     passive: PassivePlan
     plastic: PlasticPlan
@@ -87,6 +90,7 @@ def build(
         servo=servos,
         motor=motors,
         kinematics=masks,
+        flex=flex.build(mj_model, make),
         tendon=tendon.build(mj_model, make),
         passive=passive.build(mj_model, make),
         transmission=transmission.build(mj_model, make, masks.body_dof),

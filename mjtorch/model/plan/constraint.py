@@ -12,6 +12,8 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.plan.collision import CollisionPlan
+from mjtorch.model.plan.flex import equality_edges
+from mjtorch.model.plan.flex_grid import strain_rows
 from mjtorch.model.plan.geom_pairs import GeomPairs, tested_pairs, tried_pairs
 from mjtorch.model.plan.tendon import moving_tendons
 from mjtorch.model.plan.tensors import Tensors
@@ -28,12 +30,13 @@ class EqualityPlan(tree.Tree):
     """Equality rows, computed family by family: body pairs (nconnect connects, then nweld welds), then scalar pairs.
 
     A scalar pair is two joints or two tendons, or one of them alone: njoint pairs of joints, then ntendon of tendons.
+    Last come nedge edges of flexes, then nmode ways in which cells of flexes must not deform.
 
-    nconnect, nweld, njoint, ntendon: static counts
+    nconnect, nweld, njoint, ntendon, nedge, nmode: static counts
     has_site: static, whether a body pair is given by sites
-    id: (nelement,) equality of each element: body pairs, rotations of welds, scalar pairs
+    id: (nelement,) equality of each element: body pairs, rotations of welds, scalar pairs, edges, modes
     row_id: (ne,) equality of each row
-    order: (ne,) where each row lies in [translations, rotations, scalar pairs]; in_order: static, order is 0, 1, 2...
+    order: (ne,) where each row lies in [translations, rotations, scalar pairs, edges, modes]; in_order: static, 0, 1...
     row: (ne,) the row of each of these
     body: (2, nconnect + nweld) bodies of each body pair
     by_site: (nconnect + nweld, 1) bool, site: (2, nconnect + nweld) its sites, 0 if it has none
@@ -43,12 +46,16 @@ class EqualityPlan(tree.Tree):
     tendon: (2, ntendon) tendons of each tendon pair; twice the same if one is alone
     tendon_there: (2, ntendon, 1) 0 for a tendon that is not there
     paired: (njoint + ntendon,) 0 where a joint or tendon is alone
+    edge: (nedge,) edges that keep their lengths
+    entry: (n,) what lies in their rows of `flexedge_J`; place: (n,) where it lies in the dense (nedge, nv), flattened
     """
 
     nconnect: int = tree.field(static=True)
     nweld: int = tree.field(static=True)
     njoint: int = tree.field(static=True)
     ntendon: int = tree.field(static=True)
+    nedge: int = tree.field(static=True)
+    nmode: int = tree.field(static=True)
     has_site: bool = tree.field(static=True)
     in_order: bool = tree.field(static=True)
     id: Tensor
@@ -65,6 +72,9 @@ class EqualityPlan(tree.Tree):
     tendon: Tensor
     tendon_there: Tensor
     paired: Tensor
+    edge: Tensor
+    entry: Tensor
+    place: Tensor
 
 
 @tree.dataclass(kw_only=True)
@@ -298,7 +308,8 @@ def _equality(b: _Builder) -> tuple[EqualityPlan, list[int], list[int]]:
     """The plan, the element of each row and the equality of each row. Equalities that no dof can move have no rows."""
     m = b.m
     scalar = (int(mjtEq.mjEQ_JOINT), int(mjtEq.mjEQ_TENDON))
-    found: dict[int, list[int]] = {k: [] for k in (int(mjtEq.mjEQ_CONNECT), int(mjtEq.mjEQ_WELD), *scalar)}
+    kinds = (int(mjtEq.mjEQ_CONNECT), int(mjtEq.mjEQ_WELD), *scalar, int(mjtEq.mjEQ_FLEX))
+    found: dict[int, list[int]] = {k: [] for k in kinds}
     body, site = np.zeros((2, m.neq), dtype=int), np.zeros((2, m.neq), dtype=int)
     by_site = m.eq_objtype == mujoco.mjtObj.mjOBJ_SITE
     for i in range(m.neq if b.enabled(mjtDisableBit.mjDSBL_EQUALITY) else 0):
@@ -306,12 +317,15 @@ def _equality(b: _Builder) -> tuple[EqualityPlan, list[int], list[int]]:
         if m.eq_type[i] in scalar:
             if m.eq_type[i] == mjtEq.mjEQ_JOINT or moving_tendons(m)[objects[objects >= 0]].any():
                 found[int(m.eq_type[i])].append(i)
+        elif m.eq_type[i] == mjtEq.mjEQ_FLEX:
+            found[int(m.eq_type[i])].append(i)
         elif m.eq_type[i] in found:
             site[:, i] = objects if by_site[i] else 0
             body[:, i] = m.site_bodyid[objects] if by_site[i] else objects
             if b.body_dof[body[:, i]].any():
                 found[int(m.eq_type[i])].append(i)
-    connect, weld, joint, tendon = found.values()
+    connect, weld, joint, tendon, flex = found.values()
+    held = [(i, int(e)) for i in flex for e in equality_edges(m, i)]
     pairs = connect + weld
     kw, kj, kt, kp = len(weld), len(joint), len(tendon), len(pairs)
 
@@ -319,6 +333,9 @@ def _equality(b: _Builder) -> tuple[EqualityPlan, list[int], list[int]]:
     rows = [(i, c, e) for e, i in enumerate(pairs) for c in range(3)]
     rows += [(i, 3 + c, kp + e) for e, i in enumerate(weld) for c in range(3)]
     rows += [(i, 0, kp + kw + e) for e, i in enumerate(joint + tendon)]
+    rows += [(i, e, kp + kw + kj + kt + k) for k, (i, e) in enumerate(held)]
+    modes = strain_rows(m) if b.enabled(mjtDisableBit.mjDSBL_EQUALITY) else []
+    rows += [(i, k, kp + kw + kj + kt + len(held) + e) for e, (i, k) in enumerate(modes)]
     order = sorted(range(len(rows)), key=lambda r: rows[r][:2])
 
     first = np.array([m.eq_obj1id[i] for i in joint + tendon], dtype=int)
@@ -328,14 +345,19 @@ def _equality(b: _Builder) -> tuple[EqualityPlan, list[int], list[int]]:
     joints, tendons = np.split(np.array([first, np.where(paired, second, first)]), [kj], axis=1)
     dofs, masks = m.jnt_dofadr[joints], b.body_dof[body[:, pairs]]
     columns = b.column[dofs] * there[:, :kj]
+    edge = np.array([e for _, e in held], dtype=int)
+    start, count = m.flexedge_J_rowadr[edge], m.flexedge_J_rownnz[edge]
+    entry = np.array([k for first, n in zip(start, count, strict=True) for k in range(first, first + n)], dtype=int)
     plan = EqualityPlan(
         nconnect=len(connect),
         nweld=kw,
         njoint=kj,
         ntendon=kt,
+        nedge=len(held),
+        nmode=len(modes),
         has_site=bool(by_site[pairs].any()),
         in_order=order == list(range(len(rows))),
-        id=b.make.ints(pairs + weld + joint + tendon),
+        id=b.make.ints(pairs + weld + joint + tendon + [i for i, _ in held + modes]),
         row_id=b.make.ints([rows[r][0] for r in order]),
         order=b.make.ints(order),
         row=b.make.ints(np.argsort(order)),
@@ -349,6 +371,9 @@ def _equality(b: _Builder) -> tuple[EqualityPlan, list[int], list[int]]:
         tendon=b.make.ints(tendons, 2, kt),
         tendon_there=b.make.floats(there[:, kj:], 2, kt, 1),
         paired=b.make.floats(paired, kj + kt),
+        edge=b.make.ints(edge),
+        entry=b.make.ints(entry),
+        place=b.make.ints(np.repeat(np.arange(len(held)), count) * m.nv + m.flexedge_J_colind[entry]),
     )
     return plan, [rows[r][2] for r in order], [rows[r][0] for r in order]
 

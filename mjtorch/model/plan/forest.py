@@ -56,12 +56,12 @@ class ForestPlan(tree.Tree):
 def build(
     m: mujoco.MjModel, make: Tensors, constraint: ConstraintPlan, trees: tuple[TreesPlan, ...], single: np.ndarray
 ) -> tuple[ForestPlan, ...]:
-    """The plan for `m`, if it has `trees`, and rows of several dofs, none of which is of an elliptic contact.
+    """The plan for `m`, if it has `trees`, and rows of several dofs, none of which is of an elliptic contact or a flex.
 
     single: (nefc,) bool, the rows of one dof
     """
     elliptic = int(mujoco.mjtConstraint.mjCNSTR_CONTACT_ELLIPTIC) in constraint.efc_type
-    if not trees or elliptic or single.all():
+    if not trees or elliptic or single.all() or constraint.equality.nedge or constraint.equality.nmode:
         return ()
     moved = moved_bodies(m)
     pairs = [(i, j) for i in range(m.nv) for j in ancestors(m, i)]

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.plan.constraint import ConstraintPlan
+from mjtorch.model.plan.flex import coupled_trees, edge_trees, equality_edges
+from mjtorch.model.plan.flex_grid import strain_trees
 from mjtorch.model.plan.tensors import Tensors
 
 
@@ -22,11 +24,13 @@ class IslandPlan(tree.Tree):
     row: (nedge,) the row that says whether an edge is there; first the edges that are not contacts
     trees: (nfixed, 2) the trees of the edges that are not contacts
     geom_tree: (ngeom,) the tree of each geom, -1: none; dof_tree: (nv,) that of each dof
+    flex_trees: (ncoupled, 2) edges that elastic flexes make as soon as anything is constrained: what stiffness couples
     row_tree: (nefc - nc,) a tree of each row that is no contact's; row_slot: (nc,) the slot of each contact row
     """
 
     row: Tensor
     trees: Tensor
+    flex_trees: Tensor
     geom_tree: Tensor
     dof_tree: Tensor
     row_tree: Tensor
@@ -44,6 +48,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors, constraint: ConstraintPlan) -
     return IslandPlan(
         row=make.ints([*(row for row, _ in edges), *contact_row]),
         trees=make.ints([pair for _, pair in edges], -1, 2),
+        flex_trees=make.ints([pair for trees in coupled_trees(mj_model) for pair in _chain(trees)], -1, 2),
         geom_tree=make.ints(mj_model.body_treeid[mj_model.geom_bodyid]),
         dof_tree=make.ints(mj_model.dof_treeid),
         row_tree=make.ints([trees[0] for trees in touched]),
@@ -55,7 +60,13 @@ def trees_of_rows(m: mujoco.MjModel, constraint: ConstraintPlan) -> list[list[in
     """The kinematic trees of each row that is no contact's, at least one each."""
     rows = zip(constraint.efc_type, constraint.efc_id, strict=True)
     count = constraint.nefc - constraint.nc
-    return [sorted(set(_trees(m, kind, number)) - {-1}) for kind, number in list(rows)[:count]]
+    edges = {k: iter(equality_edges(m, k)) for k in np.flatnonzero(m.eq_type == mjtEq.mjEQ_FLEX).tolist()}
+    found = []
+    for kind, number in list(rows)[:count]:
+        of_flex = kind == mjtConstraint.mjCNSTR_EQUALITY and number in edges
+        trees = edge_trees(m, next(edges[number])) if of_flex else _trees(m, kind, number)
+        found.append(sorted(set(trees) - {-1}))
+    return found
 
 
 def tendon_trees(m: mujoco.MjModel, tendon: int) -> list[int]:
@@ -78,6 +89,8 @@ def _trees(m: mujoco.MjModel, kind: int, number: int) -> list[int]:
         case mjtConstraint.mjCNSTR_EQUALITY if int(m.eq_type[number]) == int(mjtEq.mjEQ_TENDON):
             tendons = [int(k) for k in (m.eq_obj1id[number], m.eq_obj2id[number]) if k >= 0]
             return [k for tendon in tendons for k in tendon_trees(m, tendon)]
+        case mjtConstraint.mjCNSTR_EQUALITY if int(m.eq_type[number]) == int(mjtEq.mjEQ_FLEXSTRAIN):
+            return strain_trees(m, number)
         case mjtConstraint.mjCNSTR_EQUALITY:
             return m.body_treeid[equality_bodies(m, number)].tolist()
         case mjtConstraint.mjCNSTR_FRICTION_DOF:

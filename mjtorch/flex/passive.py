@@ -1,0 +1,62 @@
+"""Passive forces of flexes: springs and dampers of edges, elasticity (mj_springdamper)."""
+
+import torch
+from torch import Tensor
+
+from mjtorch.flex.elasticity import cell_force, crease_force, element_tension, hinge_force
+from mjtorch.flex.kinematics import edges, pair_motion, point_velocity, points
+from mjtorch.model import Data, Model
+from mjtorch.model.plan.flex import FlexPlan
+
+
+def flex_force(m: Model, d: Data, p: FlexPlan) -> Tensor:
+    """Generalised forces (2, nv) of flexes: of springs and of dampers. Needs `flex`, `flex_velocity`, `com_pos`."""
+    if not p.passive:
+        return d.qvel.new_zeros(2, m.nv)
+    pos = points(m, d, p)
+    motion = pair_motion(d, p, pos)
+    force = point_force(m, d, p, pos, point_velocity(d, p, motion) if p.moving else None)
+    return d.qvel.new_zeros(2, m.nv).index_add(1, p.pair_dof, (force[:, p.pair_point] * motion).sum(-1))
+
+
+def point_force(m: Model, d: Data, p: FlexPlan, pos: Tensor, velocity: Tensor | None) -> Tensor:
+    """Forces (2, npoint, 3) [N] on points at `pos` (npoint, 3) [m]: of springs and of dampers."""
+    at: list[Tensor] = []
+    force: list[Tensor] = []
+
+    def add(point: Tensor, on_each: Tensor) -> None:
+        at.append(point.flatten())
+        force.append(on_each.reshape(2, -1, 3))
+
+    if p.springs or p.dampers or p.elements:
+        along, length = edges(p, pos)
+        pull = (edge_tension(m, d, p, length.squeeze(-1)))[..., None] * along
+        add(p.first, pull)
+        add(p.second, -pull)
+    for hinges in p.hinges:
+        add(hinges.point, hinge_force(m, hinges, pos, velocity))
+    for cells in p.cells:
+        add(cells.cells.point, cell_force(m, cells, pos, velocity))
+    for creases in p.creases:
+        add(creases.cells.point[creases.face], crease_force(m, creases, pos))
+    return pos.new_zeros(2, *pos.shape).index_add(1, torch.cat(at), torch.cat(force, dim=1))
+
+
+def edge_tension(m: Model, d: Data, p: FlexPlan, length: Tensor) -> Tensor:
+    """What edges pull their ends together with (2, nedge) [N]: springs and dampers, and those of elements."""
+    rest, velocity = (x if p.every_edge else x[p.edge_id] for x in (m.flexedge_length0, d.flexedge_velocity))
+    tension = length.new_zeros(2, length.shape[0])
+    if p.springs or p.dampers:
+        stiffness, damping = (x[p.edge_flex] * p.yielding for x in (m.flex_edgestiffness, m.flex_edgedamping))
+        tension = torch.stack([stiffness * (length - rest), damping * velocity])
+    for some in p.elements:
+        per_length = element_tension(m, some, length, rest, velocity).flatten(1)
+        tension = tension + torch.zeros_like(tension).index_add(1, some.edge.flatten(), per_length) * length
+    return tension
+
+
+def edge_energy(m: Model, d: Data, p: FlexPlan) -> Tensor:
+    """Energy () [J] in the springs of edges (mj_energyPos)."""
+    length, rest = (x if p.every_edge else x[p.edge_id] for x in (d.flexedge_length, m.flexedge_length0))
+    stretch = (length - rest) * p.yielding
+    return 0.5 * (m.flex_edgestiffness[p.edge_flex] * stretch * stretch).sum()

@@ -1,0 +1,117 @@
+"""Flexes where the tables of models do not look: flags, moving grids, numbers of the model, objects by name."""
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+from reference import assert_fields_close, case, load, poison, random_state
+
+import mjtorch
+from mjtorch.model import put_data, put_model
+from mjtorch.smooth.passive import passive
+
+FLEXES = ("feature/cloth", "feature/rope", "feature/jelly", "feature/grids")
+QUIET = '<contact contype="0" conaffinity="0" selfcollide="none"/>'
+PASSIVE = ["qfrc_spring", "qfrc_damper", "qfrc_passive"]
+# A grid on a body that moves: some of its nodes are fixed to the body, the others slide in its frame.
+PAD = f"""
+<mujoco>
+  <worldbody>
+    <body name="hand" pos="0 0 1">
+      <joint name="turn" axis="0 1 0"/>
+      <geom size=".05 .2" type="capsule" mass=".3" contype="0" conaffinity="0"/>
+      <flexcomp name="pad" type="grid" count="3 3 3" spacing=".5 .5 .5" mass=".5" radius="0" dim="3" dof="quadratic"
+        pos=".7 0 0">
+        <pin id="0 1 2 3 4 5 6 7 8"/>{QUIET}
+        <elasticity young="300" poisson=".2" damping=".02"/>
+      </flexcomp>
+    </body>
+  </worldbody>
+</mujoco>
+"""
+
+
+@pytest.mark.parametrize("flags", ["SPRING", "DAMPER", "SPRING DAMPER", "EQUALITY"])
+@pytest.mark.parametrize("model", FLEXES[:2])
+def test_disabled(model: str, flags: str) -> None:
+    mj_model = load(model)
+    for flag in flags.split():
+        mj_model.opt.disableflags |= getattr(mujoco.mjtDisableBit, f"mjDSBL_{flag}")
+    m = put_model(mj_model, dtype=torch.float64)
+    mj_data = random_state(mj_model)
+    d = mjtorch.forward(m, poison(put_data(mj_model, mj_data, model=m), [*PASSIVE, "efc_force"]))
+    assert_fields_close(d, mj_data, [*PASSIVE, "qacc"], 1e-6, m=m)
+
+
+def test_grid_on_a_moving_body_pulls_at_the_body_with_all_its_nodes() -> None:
+    """C leaves out the nodes that slide in the frame of the body; what it does to these is the same."""
+    mj_model = load(PAD)
+    m = put_model(mj_model, dtype=torch.float64)
+    mj_data = random_state(mj_model)
+    d = passive(m, poison(put_data(mj_model, mj_data, model=m), PASSIVE))
+    joint = mj_model.joint("turn")
+    for field in PASSIVE[:2]:
+        wanted = getattr(mj_data, field).copy()
+        for body in range(1, mj_model.nbody):
+            if mj_model.body_parentid[body] == joint.bodyid[0]:
+                dofs = slice(mj_model.body_dofadr[body], mj_model.body_dofadr[body] + 3)
+                force = mj_data.xmat[body].reshape(3, 3) @ getattr(mj_data, field)[dofs]
+                arm = mj_data.xpos[body] - mj_data.xanchor[joint.id]
+                wanted[joint.dofadr] += np.cross(arm, force) @ mj_data.xaxis[joint.id]
+        found = getattr(d, field).numpy()
+        assert np.abs(found - wanted).max() < 1e-7 * np.abs(wanted).max(), field
+
+
+@pytest.mark.parametrize("model", FLEXES)
+def test_forces_differentiate(model: str) -> None:
+    """With respect to positions, velocities and the numbers of the material, against differences."""
+    this = case(model, seeds=1)
+    d, names = this.datas[0], ("flex_stiffness", "flex_bending", "flex_edgestiffness", "flex_damping")
+    generator = torch.Generator().manual_seed(0)
+
+    def push(x: torch.Tensor) -> torch.Tensor:
+        scale = x.abs().max() if x.numel() else 1.0
+        return scale * torch.randn(x.shape, dtype=x.dtype, generator=generator) * (x != 0)
+
+    inputs = (d.qpos, d.qvel, *(getattr(this.m, name) for name in names))
+    moves = tuple(
+        push(x) if k > 1 else 0.1 * torch.randn(x.shape, dtype=x.dtype, generator=generator)
+        for k, x in enumerate(inputs)
+    )
+
+    def force(*x: torch.Tensor) -> torch.Tensor:
+        m = this.m.replace(**dict(zip(names, x[2:], strict=True)))
+        return mjtorch.forward(m, d.replace(qpos=x[0], qvel=x[1])).qfrc_passive
+
+    step = 1e-6
+    there, back = (force(*(x + s * v for x, v in zip(inputs, moves, strict=True))) for s in (step, -step))
+    wanted = (there - back) / (2 * step)
+    found = torch.func.jvp(force, inputs, moves)[1]
+    assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-6 * float(wanted.abs().max()))
+
+
+def test_what_has_no_damping_cannot_be_given_some() -> None:
+    m = case("feature/jelly", seeds=1).m
+    with pytest.raises(ValueError, match=r"m\.flex_damping\[1\] was zero"):
+        m.replace(flex_damping=torch.ones_like(m.flex_damping))
+
+
+def test_by_name() -> None:
+    this = case("feature/rope", seeds=1)
+    m, d = this.m, this.datas[0]
+    assert m.flex("rope").edgestiffness == 200
+    first, count = m.flex_vertadr[m.flex("chain").id], m.flex_vertnum[m.flex("chain").id]
+    assert torch.equal(d.flex(m, "chain").flexvert_xpos, d.flexvert_xpos[first : first + count])
+    assert d.flex(m, "net").flexedge_length.shape == (m.flex_edgenum[m.flex("net").id],)
+
+
+def test_models_without_flexes_have_no_plan() -> None:
+    assert put_model(load("gym/hopper")).plan.flex == ()
+
+
+@pytest.mark.parametrize("model", ["feature/cloth", "feature/jelly", "feature/grids"])
+def test_elastic_flexes_are_refused_with_integrators_that_c_refuses(model: str) -> None:
+    mj_model = load(model)
+    mj_model.opt.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
+    with pytest.raises(NotImplementedError, match="elastic flexes with implicit or implicitfast"):
+        put_model(mj_model)
