@@ -37,7 +37,7 @@ from mjtorch.smooth.kinematics import kinematics
 from mjtorch.smooth.passive import passive
 from mjtorch.smooth.rne import rne
 from mjtorch.smooth.tendon import tendon
-from mjtorch.smooth.transmission import transmission
+from mjtorch.smooth.transmission import output_velocity, transmission
 from mjtorch.substep import substepped
 
 # mjMAXVAL: a larger number in the state counts as diverged.
@@ -183,9 +183,8 @@ def fwd_position(m: Model, d: Data) -> Data:
 @stage
 def fwd_velocity(m: Model, d: Data) -> Data:
     """What follows from velocities: passive forces, reference accelerations, bias forces (mj_fwdVelocity)."""
-    moment = d.actuator_moment
-    velocity = torch.zeros_like(d.actuator_velocity) if m.opt.disabled(DisableBit.ACTUATION) else moment @ d.qvel
-    d = d.replace(actuator_velocity=velocity)
+    idle = m.opt.disabled(DisableBit.ACTUATION)
+    d = d.replace(actuator_velocity=torch.zeros_like(d.actuator_velocity) if idle else output_velocity(m, d))
     if m.ntendon:
         d = d.replace(ten_velocity=d.ten_J @ d.qvel)
     d = passive(m, com_vel(m, flex_velocity(m, d)))

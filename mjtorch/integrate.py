@@ -16,7 +16,7 @@ from mjtorch.model.sleeping import awake
 from mjtorch.sensor import remembered
 from mjtorch.smooth.actuation import disabled_actuators, next_activation
 from mjtorch.smooth.derivative import damping_derivative, deriv_smooth_vel, free_bias_vel, smooth_vel_terms
-from mjtorch.smooth.inertia import factored_solve, factorised, full_m, solve_m
+from mjtorch.smooth.inertia import factored_solve, factorised, full_m, solve_m, stored_blocks, tree_blocks
 from mjtorch.smooth.plastic import yielded
 from mjtorch.smooth.servo import anchored, wrapped
 
@@ -130,8 +130,12 @@ def euler(m: Model, d: Data) -> Data:
     """
     if is_explicit(m):
         return advance(m, d, d.qacc)
-    d, factor = factorised(m, d, euler_mhat(m, d))
-    return advance(m, d, factored_solve(m, factor, d.qfrc_smooth + d.qfrc_constraint))
+    if m.plan.kinematics.trees:
+        blocks = sum_blocks(m, d, m.opt.timestep * damping_derivative(m, d.qvel))
+    else:
+        blocks = [euler_mhat(m, d)[None]]
+    d, factors = factorised(m, d, blocks)
+    return advance(m, d, factored_solve(m, factors, d.qfrc_smooth + d.qfrc_constraint))
 
 
 def is_explicit(m: Model) -> bool:
@@ -142,13 +146,12 @@ def is_explicit(m: Model) -> bool:
 
 def euler_mhat(m: Model, d: Data) -> Tensor:
     """`M + h B` (nv, nv), `B` the derivative of the damping force."""
-    damping = m.opt.timestep * damping_derivative(m, d.qvel)
-    return stored_sum(m, d, damping) if m.plan.kinematics.trees else full_m(m, d) + torch.diag(damping)
+    return full_m(m, d) + torch.diag(m.opt.timestep * damping_derivative(m, d.qvel))
 
 
-def stored_sum(m: Model, d: Data, diagonal: Tensor) -> Tensor:
-    """`M + diag(diagonal)` (nv, nv), added where M is stored: of trees, nobody reads what lies between the blocks."""
-    return full_m(m, d.replace(M=d.M.index_add(0, m.plan.kinematics.M_dense.diagonal(), diagonal)))
+def sum_blocks(m: Model, d: Data, diagonal: Tensor) -> list[Tensor]:
+    """The blocks of `M + diag(diagonal)` that belong to trees, added where M is stored."""
+    return stored_blocks(m, d.M.index_add(0, m.plan.kinematics.M_dense.diagonal(), diagonal))
 
 
 def implicit(m: Model, d: Data) -> Data:
@@ -163,21 +166,23 @@ def implicit(m: Model, d: Data) -> Data:
 
     p, h = m.plan.integration, m.opt.timestep
     if not p.free_body.shape[0]:
-        d, factor = factorised(m, d, implicit_mhat(m, d, include_bias=False))
-        return advance(m, d, factored_solve(m, factor, qfrc))
+        diagonal, others = smooth_vel_terms(m, d, include_bias=False)
+        if m.plan.kinematics.trees and not others:
+            blocks = sum_blocks(m, d, -h * diagonal)
+        else:
+            blocks = tree_blocks(m, full_m(m, d) - h * sum(others, torch.diag(diagonal)))
+        d, factors = factorised(m, d, blocks)
+        return advance(m, d, factored_solve(m, factors, qfrc))
     inertia, derivative = full_m(m, d), h * deriv_smooth_vel(m, d, include_bias=False)
     # Their own derivative need not be symmetric: the common factor sees the plain inertia of such bodies.
-    d, factor = factorised(m, d, inertia - p.bound * derivative)
+    d, factors = factorised(m, d, tree_blocks(m, inertia - p.bound * derivative))
     floating = linalg.solve(floating_mhat(m, d, inertia - derivative), qfrc[p.free_dof])
-    return advance(m, d, torch.cat([factored_solve(m, factor, qfrc), floating.flatten()])[p.free_source])
+    return advance(m, d, torch.cat([factored_solve(m, factors, qfrc), floating.flatten()])[p.free_source])
 
 
 def implicit_mhat(m: Model, d: Data, include_bias: bool) -> Tensor:
     """`M - h D` (nv, nv), `D` from `deriv_smooth_vel`."""
-    diagonal, others = smooth_vel_terms(m, d, include_bias)
-    if m.plan.kinematics.trees and not others:
-        return stored_sum(m, d, -m.opt.timestep * diagonal)
-    return full_m(m, d) - m.opt.timestep * sum(others, torch.diag(diagonal))
+    return full_m(m, d) - m.opt.timestep * deriv_smooth_vel(m, d, include_bias)
 
 
 def floating_mhat(m: Model, d: Data, mhat: Tensor) -> Tensor:

@@ -6,14 +6,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mjtorch.collision.broad_phase import bounds, chosen, everything
+from mjtorch.collision.broad_phase import Chosen, bounds, chosen, everything
+from mjtorch.collision.crowd import met
 from mjtorch.collision.families import family_contacts
 from mjtorch.collision.frame import make_frame
 from mjtorch.collision.parameters import margins, parameters
 from mjtorch.collision.round import round_contacts
 from mjtorch.control_flow import if_any
+from mjtorch.math.shape import Boxes
 from mjtorch.model import Contact, Data, DisableBit, Model
 from mjtorch.model.make_data import empty_contact
+from mjtorch.model.plan.crowd import numbered
 from mjtorch.model.sleeping import awake
 
 # mjWARN_CONTACTFULL: where `Data.warning` counts the contacts that found no slot.
@@ -33,24 +36,25 @@ def collision(m: Model, d: Data) -> Data:
     if m.opt.disabled(DisableBit.CONTACT | DisableBit.CONSTRAINT) or not p.ncandidate:
         return d.replace(contact=empty_contact(m), ncon=torch.zeros_like(d.ncon))
     axis = d.geom_xmat[:, :, 2]
-    includemargin, threshold = margins(m)
-    if m.callbacks.has("contact_filter"):
-        threshold = torch.where(discarded(m, d), NEVER, threshold)
-    found = candidates(m, d, axis, threshold)
+    bound = bounds(m, d) if any(family.bounded for family in p.families) else None
+    crowds = in_crowds(m, d, bound)
+    may_be = candidates(m, d, crowds)
+    includemargin, threshold = may_be.includemargin, may_be.threshold
+    found = looked_at(m, d, axis, threshold, bound, crowds)
     dist, normal, pos, row = found.dist, found.normal, found.pos, found.candidate
-    geom, source, aligned = p.geom, p.source, p.aligned
+    geom, source, aligned = may_be.geom, may_be.source, may_be.aligned
     if row is not None:
         # Of what does not exist nothing need be looked up.
         includemargin, threshold = (torch.where(found.exists, x[row], 0.0) for x in (includemargin, threshold))
     detected = found.exists & (dist <= threshold)
     for sleep in m.plan.sleep:
-        pair = p.geom if row is None else p.geom[row]
+        pair = geom if row is None else geom[row]
         detected = detected & awake(m, d, sleep.geom[pair]).any(-1)
     lost = found.lost
 
     if row is not None or p.ncon < p.ncandidate:
         key = (dist - includemargin).detach().masked_fill(~detected, torch.inf)
-        keep, detected, more = closest(m, key, row)
+        keep, detected, more = closest(m, key, row if may_be.number is None else may_be.number[row])
         # What is looked up for empty slots is left out.
         slot = torch.where(detected, keep if row is None else row[keep], 0)
         lost = more if lost is None else lost + more
@@ -84,14 +88,63 @@ def collision(m: Model, d: Data) -> Data:
     return d.replace(contact=contact, ncon=detected.sum())
 
 
-def discarded(m: Model, d: Data) -> Tensor:
-    """(ncandidate,) bool: the candidates that the callback `contact_filter` refuses; it is not asked about pairs."""
+class Candidates(NamedTuple):
+    """What may be contacts, n of them: those that are listed, then those of the pairs in crowds that have places.
+
+    geom: (n, 2) geom ids; source: (n, 2) and aligned: (n, 1) as in `CollisionPlan`
+    number: (n,) in the order in which C lists them; None: as they come
+    includemargin, threshold: (n,) [m] the distances within which they exert forces, and are detected
+    """
+
+    geom: Tensor
+    source: Tensor
+    aligned: Tensor
+    number: Tensor | None
+    includemargin: Tensor
+    threshold: Tensor
+
+
+def candidates(m: Model, d: Data, crowds: list[Chosen]) -> Candidates:
+    """All that may be contacts; crowds: the pairs of each family of a crowd."""
     p = m.plan.collision
-    geom = p.geom.sort(dim=-1).values
+    geom, source, margin_source, aligned, number = p.geom, p.source, p.margin_source, p.aligned, None
+    for crowd in p.crowd:
+        blocks = [family.blocks[0] for family in p.families[-len(crowds) :]]
+        pairs = torch.cat(
+            [x.geom.mT[:, None].expand(-1, b.contacts, 2).flatten(0, 1) for x, b in zip(crowds, blocks, strict=True)]
+        )
+        first, second = crowd.priority[pairs].split(1, dim=-1)
+        winner = torch.where(first > second, pairs[:, :1], torch.where(second > first, pairs[:, 1:], pairs))
+        number = torch.cat([crowd.number, numbered(pairs, crowd.block, crowd.swapped)])
+        geom, source = torch.cat([geom, pairs]), torch.cat([source, winner])
+        margin_source = torch.cat([margin_source, pairs])
+        aligned = torch.cat([aligned, torch.zeros_like(winner[:, :1], dtype=torch.bool)])
+    includemargin, threshold = margins(m, margin_source)
+    if m.callbacks.has("contact_filter"):
+        threshold = torch.where(discarded(m, d, geom, source), NEVER, threshold)
+    return Candidates(geom, source, aligned, number, includemargin, threshold)
+
+
+def discarded(m: Model, d: Data, geom: Tensor, source: Tensor) -> Tensor:
+    """(n,) bool: the candidates that the callback `contact_filter` refuses; it is not asked about pairs."""
+    geom = geom.sort(dim=-1).values
     refused = m.callbacks.tensor(
         "contact_filter", geom.shape[:1], torch.zeros_like(geom[:, 0], dtype=torch.bool), m, d, geom
     )
-    return refused & (p.source[:, 0] < m.ngeom) if p.explicit else refused
+    return refused & (source[:, 0] < m.ngeom) if m.plan.collision.explicit else refused
+
+
+def in_crowds(m: Model, d: Data, bound: Boxes | None) -> list[Chosen]:
+    """The pairs of each family of a crowd, if there is one."""
+    p = m.plan.collision
+    if bound is None or not p.crowd:
+        return []
+    return met(m, p.crowd[0], [f for f in p.families if f.of_crowd], bound, stirring(m, d))
+
+
+def stirring(m: Model, d: Data) -> Tensor | None:
+    """(ngeom,) bool, which geoms are awake; None: all."""
+    return awake(m, d, m.plan.sleep[0].geom) if m.plan.sleep else None
 
 
 class Found(NamedTuple):
@@ -110,18 +163,21 @@ class Found(NamedTuple):
     lost: Tensor | None
 
 
-def candidates(m: Model, d: Data, axis: Tensor, threshold: Tensor) -> Found:
+def looked_at(m: Model, d: Data, axis: Tensor, threshold: Tensor, bound: Boxes | None, crowds: list[Chosen]) -> Found:
     """The candidates of all pairs, or those of the closest pairs of families that have many.
 
-    axis: (ngeom, 3) the z axes of the geoms; threshold: (ncandidate,) [m] the distances at which contacts are detected.
+    axis: (ngeom, 3) the z axes of the geoms; threshold: (n,) [m] the distances at which contacts are detected;
+    crowds: the pairs of each family of a crowd
     """
     p = m.plan.collision
     rows = [round_contacts(m, d, axis)] if p.core_geom.shape[0] else []
     which, lost = [p.round_candidate] if rows else [], []
-    bound = bounds(m, d) if any(family.bounded for family in p.families) else None
-    stirs = awake(m, d, m.plan.sleep[0].geom) if m.plan.sleep else None
+    stirs, waiting = stirring(m, d), iter(crowds)
     for family in p.families:
-        pairs = everything(family) if bound is None else chosen(family, bound, threshold, stirs)
+        if family.of_crowd:
+            pairs = next(waiting)
+        else:
+            pairs = everything(family) if bound is None else chosen(family, bound, threshold, stirs)
         start = 0
         for block, points in zip(family.blocks, family_contacts(m, d, family, pairs, threshold), strict=True):
             normal, pos = points.normal.flatten(0, 1), points.pos.flatten(0, 1)

@@ -10,19 +10,18 @@ from mjtorch.model import EnableBit, Model
 MIN_FRICTION = 1e-5
 
 
-def margins(m: Model) -> tuple[Tensor, Tensor]:
-    """`includemargin` and the distance under which a contact is detected, (ncandidate,) [m].
+def margins(m: Model, source: Tensor) -> tuple[Tensor, Tensor]:
+    """`includemargin` and the distance under which a contact is detected, (n,) [m]; source: (n, 2) whose are added.
 
     Margins and gaps of two geoms add up; a contact within the gap, that is, between margin and margin + gap, is
     detected but exerts no force. Under `EnableBit.OVERRIDE` the margin is `opt.o_margin` (and C, whose broad phase
     ignores gaps then, may miss a contact in the gap).
     """
-    p = m.plan.collision
     table = torch.stack([m.geom_margin, m.geom_gap], dim=-1)
-    if p.explicit:
+    if m.plan.collision.explicit:
         # An explicit pair is added to itself.
         table = torch.cat([table, 0.5 * torch.stack([m.pair_margin, m.pair_gap], dim=-1)])
-    margin, gap = table[p.margin_source].sum(1).unbind(-1)
+    margin, gap = table[source].sum(1).unbind(-1)
     if m.opt.enabled(EnableBit.OVERRIDE):
         margin = m.opt.o_margin.expand(margin.shape)
     return margin, margin + gap

@@ -10,6 +10,7 @@ from mjtorch.model.plan.tensors import Subset
 from mjtorch.model.sleeping import any_awake
 from mjtorch.smooth import motor, muscle, servo
 from mjtorch.smooth.history import delayed_controls
+from mjtorch.smooth.transmission import output_force
 
 # mjMAXVAL: a larger control counts as bad.
 MAX_VALUE = 1e10
@@ -239,7 +240,7 @@ def tendon_share(m: Model, force: Tensor) -> Tensor:
 def joint_force(m: Model, d: Data, force: Tensor) -> Tensor:
     """qfrc_actuator (nv,) of forces (nout,), with gravity compensation where a joint's actuators provide it."""
     p = m.plan.actuation
-    qfrc = force @ d.actuator_moment
+    qfrc = output_force(m, d, force)
     if p.actgravcomp.some and not m.opt.disabled(DisableBit.GRAVITY):
         qfrc = select(p.actgravcomp, qfrc + d.qfrc_gravcomp, qfrc)
     if p.actfrclimited.some:

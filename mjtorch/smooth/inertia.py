@@ -32,40 +32,47 @@ def crb(m: Model, d: Data) -> Data:
 
 def factor_m(m: Model, d: Data) -> Data:
     """Dense lower factor qLD of `M = qLD^T qLD` (mj_factorM). Counts a warning where M is too close to singular."""
-    d, factor = factorised(m, d, full_m(m, d))
-    return d.replace(qLD=factor)
-
-
-def factorised(m: Model, d: Data, inertia: Tensor) -> tuple[Data, Tensor]:
-    """`d`, with a warning more if `inertia` (nv, nv) is too close to singular, and the lower factor (nv, nv) of that.
-
-    What is not zero must couple dofs of one kinematic tree only: trees are factored one by one.
-    """
     p = m.plan.kinematics
-    blocks = tree_blocks(m, inertia) if p.trees else [inertia[None]]
-    if p.is_sound:
-        factors = [linalg.ltl(x) for x in blocks]
-    else:
-        factors, flags = map(list, zip(*(linalg.clamped_ltl(x) for x in blocks), strict=True))
-        clamped = torch.cat(flags).any()
-        d = d.replace(warning=d.warning + F.pad(clamped[None], (INERTIA, len(d.warning) - INERTIA - 1)))
+    d, factors = factorised(m, d, stored_blocks(m, d.M))
     if not p.trees:
-        return d, factors[0][0]
-    return d, torch.cat([*(x.flatten() for x in factors), d.M.new_zeros(1)])[p.tree_source]
+        return d.replace(qLD=factors[0][0])
+    return d.replace(qLD=torch.cat([*(x.flatten() for x in factors), d.M.new_zeros(1)])[p.tree_source])
+
+
+def factorised(m: Model, d: Data, blocks: list[Tensor]) -> tuple[Data, list[Tensor]]:
+    """`d`, with a warning more if any of the `blocks` (ntree, n, n) is too close to singular, and their lower factors.
+
+    Trees are factored one by one: what is not in their blocks is zero.
+    """
+    if m.plan.kinematics.is_sound:
+        return d, [linalg.ltl(x) for x in blocks]
+    factors, flags = map(list, zip(*(linalg.clamped_ltl(x) for x in blocks), strict=True))
+    clamped = torch.cat(flags).any()
+    return d.replace(warning=d.warning + F.pad(clamped[None], (INERTIA, len(d.warning) - INERTIA - 1))), factors
+
+
+def stored_blocks(m: Model, stored: Tensor) -> list[Tensor]:
+    """The blocks (ntree, n, n) that belong to kinematic trees, by their size n, of a matrix stored as M is (nC,).
+
+    All of it (1, nv, nv) where trees are not taken one by one.
+    """
+    p, stored = m.plan.kinematics, torch.cat([stored, stored.new_zeros(1)])
+    return [stored[t.M] for t in p.trees] if p.trees else [stored[p.M_dense][None]]
 
 
 def tree_blocks(m: Model, matrix: Tensor) -> list[Tensor]:
-    """The blocks (ntree, n, n) of a `matrix` (nv, nv) that belong to kinematic trees, by their size n."""
-    return [matrix[t.dof[:, :, None], t.dof[:, None, :]] for t in m.plan.kinematics.trees]
+    """`stored_blocks` of a `matrix` (nv, nv)."""
+    trees = m.plan.kinematics.trees
+    return [matrix[t.dof[:, :, None], t.dof[:, None, :]] for t in trees] if trees else [matrix[None]]
 
 
-def factored_solve(m: Model, factor: Tensor, x: Tensor) -> Tensor:
-    """`A^-1 x` for x (nv,) or columns (nv, k), by the `factor` (nv, nv) that `factorised` has found of `A`."""
+def factored_solve(m: Model, factors: list[Tensor], x: Tensor) -> Tensor:
+    """`A^-1 x` for x (nv,) or columns (nv, k), by the `factors` (ntree, n, n) that `factorised` has found of `A`."""
     p = m.plan.kinematics
     if not p.trees:
-        return linalg.ltl_solve(factor, x)
-    blocks = zip(p.trees, tree_blocks(m, factor), strict=True)
-    return torch.cat([linalg.ltl_solve(block, x[t.dof]).flatten(0, 1) for t, block in blocks])[p.tree_dof]
+        return linalg.ltl_solve(factors[0][0], x)
+    parts = zip(p.trees, factors, strict=True)
+    return torch.cat([linalg.ltl_solve(block, x[t.dof]).flatten(0, 1) for t, block in parts])[p.tree_dof]
 
 
 def full_m(m: Model, d: Data) -> Tensor:
@@ -76,7 +83,9 @@ def full_m(m: Model, d: Data) -> Tensor:
 def solve_m(m: Model, d: Data, x: Tensor) -> Tensor:
     """`M^-1 x` for x (nv,) or columns (nv, k), by the factor in `d.qLD` (mj_solveM)."""
     check_numbers("solve_m", "x", x, ((m.nv,), (m.nv, -1)), d.qLD)
-    return factored_solve(m, d.qLD, x)
+    if not m.plan.kinematics.trees:
+        return linalg.ltl_solve(d.qLD, x)
+    return factored_solve(m, tree_blocks(m, d.qLD), x)
 
 
 def mul_m(m: Model, d: Data, x: Tensor) -> Tensor:

@@ -45,6 +45,20 @@ def transmission(m: Model, d: Data) -> Data:
     return d.replace(actuator_length=length, actuator_moment=wrench[p.moment_source])
 
 
+def output_velocity(m: Model, d: Data) -> Tensor:
+    """`actuator_moment qvel` (nout,), velocities of outputs."""
+    p = m.plan.transmission
+    return m.actuator_gear[:, 0] * d.qvel[p.alone] if p.alone.shape[0] else d.actuator_moment @ d.qvel
+
+
+def output_force(m: Model, d: Data, force: Tensor) -> Tensor:
+    """`actuator_moment^T force` (nv,), of forces (nout,) of outputs."""
+    p = m.plan.transmission
+    if not p.alone.shape[0]:
+        return force @ d.actuator_moment
+    return torch.zeros_like(d.qvel).index_add(0, p.alone, m.actuator_gear[:, 0] * force)
+
+
 def scalar_length(m: Model, d: Data) -> Tensor:
     """Lengths (nout,) of outputs on slide and hinge joints and tendons; of no meaning for the others."""
     p, position = m.plan.transmission, [d.qpos]

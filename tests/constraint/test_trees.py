@@ -12,7 +12,8 @@ from mjtorch import tree
 from mjtorch.constraint.bodies import BodyRows
 from mjtorch.constraint.solver.curvature import curvature, hessian, hessian_solve
 from mjtorch.constraint.solver.problem import build, residuals
-from mjtorch.constraint.solver.trees import MOST, compacted, whitened_solve
+from mjtorch.constraint.solver.trees import whitened_solve
+from mjtorch.math.compact import compacted
 
 LEG = """<body pos="{at} 0 0"><joint axis="0 1 0" damping=".1" {limits}/>
 <geom type="capsule" size=".04" fromto="0 0 0 {foot} 0 -.15"/></body>"""
@@ -61,27 +62,31 @@ def test_as_c(distance: float, integrator: str, cone: str) -> None:
     assert_fields_close(mine, mjtorch.put_data(mj_model, d, model=m), ("qpos", "qvel"), 1e-8)
 
 
-@pytest.mark.parametrize("most", [MOST, 3])
+@pytest.mark.parametrize("most, of_a_tree", [(8, 8), (1, 8), (8, 1)])
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-2), (torch.float64, 1e-6)])
-def test_joined_as_dense(dtype: torch.dtype, tolerance: float, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Systems of equations with the second derivative, where contacts join trees by few rows or by more than `MOST`.
+def test_joined_as_dense(
+    dtype: torch.dtype, tolerance: float, most: int, of_a_tree: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Systems of equations with the second derivative, where contacts join trees, few of them or more.
 
     And in the coordinates where M is the identity; there, too, M is what is left where nothing has a factor.
     """
-    monkeypatch.setattr("mjtorch.constraint.solver.trees.MOST", most)
+    monkeypatch.setattr("mjtorch.constraint.solver.trees.most_contacts", lambda *_: most)
+    monkeypatch.setattr("mjtorch.constraint.solver.trees.MOST_SHARED", of_a_tree)
+    few = most == of_a_tree
     mj_model = scene(JOINED)
     m = mjtorch.put_model(mj_model, dtype=dtype)
     d = mjtorch.forward(m, mjtorch.put_data(mj_model, state(mj_model), model=m))
     p = build(m, d)
     at = residuals(p, d.efc_J @ d.qacc_smooth - d.efc_aref)
-    assert p.forest[0].more == (most == 3)
+    assert p.forest[0].more == (not few)
     x = torch.linspace(-1, 1, m.nv, dtype=dtype)
     H = hessian(p, at).double()
     wanted = torch.linalg.solve(H, x.double())
     rows, weight = p.rows, curvature(p, at)
     assert isinstance(rows, BodyRows)
     found = [hessian_solve(p, at, x)]
-    if most == MOST:
+    if few:
         found.append(whitened_solve(p.forest[0], rows, weight, x))
         unstable = whitened_solve(p.forest[0], rows, -1e6 * weight, x)
         torch.testing.assert_close(unstable, mjtorch.solve_m(m, d, x), rtol=1e-4, atol=1e-4)
@@ -139,4 +144,4 @@ def test_graph_stays_small() -> None:
     graph = make_fx(run, tracing_mode="fake")(*leaves)
     graph.graph.eliminate_dead_code()
     nodes = [n for part in graph.modules() if hasattr(part, "graph") for n in part.graph.nodes]
-    assert sum(n.op == "call_function" for n in nodes) < 4200
+    assert sum(n.op == "call_function" for n in nodes) < 4350

@@ -21,15 +21,17 @@ from mjtorch import tree
 from mjtorch.constraint.bodies import BodyRows, Contacts
 from mjtorch.control_flow import if_any, scan, while_loop
 from mjtorch.math import linalg
+from mjtorch.math.compact import compacted
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.forest import ForestPlan, GroupPlan
 from mjtorch.model.plan.kinematics import TreesPlan
 
 # Rows that touch several trees and are taken out of the solution of blocks: each costs a column for each tree. Where
-# there are many trees more rows join them, and up to twice as many are: conjugate gradients would cost more.
+# there are many trees more rows join them, and up to sixteen times as many are: conjugate gradients would cost more.
 MOST = 32
-# Contacts of a tree with itself that its block has the rows of.
-MOST_OWN = 4
+# Contacts of a tree with itself that its block has the rows of, and contacts of a tree with others.
+MOST_OWN = 8
+MOST_SHARED = 8
 
 
 @tree.dataclass(kw_only=True)
@@ -40,7 +42,9 @@ class Trees(tree.Tree):
     fixed: (ntree, nfixed, n) rows that are no contact's
     slot: (ntree, k) contacts of a tree with itself, there: (ntree, k) bool, up to which there are some
     J: (ntree, k * w, n) their rows
-    U: (ntree, kU, n) the rows that touch several trees
+    U: (ntree, kU, n) of the rows that touch several trees those that touch this one, number: (ntree, kU) which these
+        are, met: (ntree, kU) bool, which there are
+    both: (ntree, kU, kU) bool, which pairs of these there are, place: (ntree, kU, kU) where they lie in `Blocks.G`
     source: (ntree, n, n) where each element of the blocks lies in those of `stiffness`
     """
 
@@ -52,6 +56,10 @@ class Trees(tree.Tree):
     there: Tensor
     J: Tensor
     U: Tensor
+    number: Tensor
+    met: Tensor
+    both: Tensor
+    place: Tensor
     source: Tensor
 
 
@@ -88,13 +96,14 @@ class Forest(tree.Tree):
 class Terms(NamedTuple):
     """What makes up the blocks of trees of n dofs: `added + J' diag(weight) J`, and the rows U that join them.
 
-    added: (ntree, n, n), J: (ntree, k, n), weight: (ntree, k), U: (ntree, kU, n)
+    added: (ntree, n, n), J: (ntree, k, n), weight: (ntree, k), U: (ntree, kU, n), joins: (ntree, kU) their weight
     """
 
     added: Tensor
     J: Tensor
     weight: Tensor
     U: Tensor
+    joins: Tensor
 
 
 @tree.dataclass(kw_only=True)
@@ -102,12 +111,12 @@ class Blocks(tree.Tree):
     """The second derivative at a point: `A + U' diag(weight) U`, U those of the forest.
 
     factor: (ntree, n, n) by size of trees; lower factors of A, and of what rows past the first k add to it
-    Y: (nv, k), G: (k, k) a lower factor, joined: () bool, whether Y is not zero
+    Y: (ntree, n, kU) by size of trees, G: (k, k) a lower factor, joined: () bool, whether Y is not zero
     weak, lost: () bool, whether rounding has left little, or nothing, of some block or of G
     """
 
     factor: tuple[Tensor, ...]
-    Y: Tensor
+    Y: tuple[Tensor, ...]
     G: Tensor
     joined: Tensor
     weak: Tensor
@@ -135,9 +144,10 @@ def build(m: Model, d: Data, rows: BodyRows) -> Forest:
     for c in rows.contacts:
         first, second = c.tree
         joins = c.there & (first >= 0) & (second >= 0) & (first != second)
-        slot, there, past = compacted(joins, max(1, most_rows(m.ntree) // c.row.shape[1]))
-        stiff = c.moves & (~joins | past)
-        more = more | past.any()
+        fits = fitting(plan, c, joins)
+        slot, there, past = compacted(fits, most_contacts(m.ntree, c))
+        stiff = c.moves & (~fits | past)
+        more = more | (past | (joins & ~fits)).any()
     groups = []
     for t, g in zip(k.trees, plan.groups, strict=True):
         own, own_there, J = nothing.expand(len(t.dof), 0), nothing.expand(len(t.dof), 0) > 0, d.M.new_zeros(0)
@@ -148,6 +158,9 @@ def build(m: Model, d: Data, rows: BodyRows) -> Forest:
             stiff = stiff & ~(mine & ~past).any(0)
             more = more | past.any()
             J = own_rows(c, d.cdof[t.dof], g, own, own_there)
+        U, number, met = shared_rows(rows, plan, t, g, slot, there)
+        both = met[:, :, None] & met[:, None, :]
+        count = len(plan.shared[:MOST]) + sum(slot.shape[0] * c.row.shape[1] for c in rows.contacts)
         groups.append(
             Trees(
                 dof=t.dof,
@@ -157,7 +170,11 @@ def build(m: Model, d: Data, rows: BodyRows) -> Forest:
                 slot=own,
                 there=own_there,
                 J=J,
-                U=shared_rows(rows, plan, t, g, slot, there),
+                U=U,
+                number=number,
+                met=met,
+                both=both,
+                place=torch.where(both, number[:, :, None] * count + number[:, None, :], 0),
                 source=g.source,
             )
         )
@@ -180,23 +197,24 @@ def build(m: Model, d: Data, rows: BodyRows) -> Forest:
     )
 
 
-def most_rows(ntree: int) -> int:
-    """How many rows of contacts of two trees are taken out of the solution of so many trees."""
-    return min(2 * MOST, max(MOST, 4 * ntree))
+def most_contacts(ntree: int, c: Contacts) -> int:
+    """How many contacts of two trees are taken out of the solution of so many trees."""
+    return max(1, min(16 * MOST, max(MOST, 8 * ntree)) // c.row.shape[1])
 
 
-def compacted(flag: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The first `most` places (..., most) where `flag` (..., n) is true, and up to which there are some (..., most).
+def touches(g: GroupPlan, tree: Tensor) -> Tensor:
+    """Whether (ntree, k) trees are one of the two `tree` (2, k)."""
+    return (tree == g.number[:, None, None]).any(1)
 
-    And which of those that are true come after them (..., n).
-    """
-    number = torch.arange(flag.shape[-1], device=flag.device).expand(flag.shape)
-    count = flag.cumsum(-1)
-    past = flag & (count > most)
-    # What is not to be found goes to a place that is cut off.
-    target = torch.where(flag & ~past, count - 1, most)
-    place = torch.zeros_like(number[..., :1]).expand(*flag.shape[:-1], most + 1).scatter(-1, target, number)[..., :-1]
-    return place, torch.arange(most, device=flag.device) < count[..., -1:], past
+
+def fitting(plan: ForestPlan, c: Contacts, joins: Tensor) -> Tensor:
+    """Which of the contacts that join trees (ncon,) are among the first `MOST_SHARED` of both."""
+    fits = joins
+    if most_contacts(sum(len(g.number) for g in plan.groups), c) > MOST_SHARED:
+        for g in plan.groups:
+            mine = joins & touches(g, c.tree)
+            fits = fits & ~(mine & (mine.cumsum(-1) > MOST_SHARED)).any(0)
+    return fits
 
 
 def moves(g: GroupPlan, body: Tensor) -> Tensor:
@@ -214,18 +232,30 @@ def own_rows(c: Contacts, motion: Tensor, g: GroupPlan, slot: Tensor, there: Ten
     return torch.where(one == two, 0.0, torch.where(two, J, -J)).flatten(1, 2)
 
 
-def shared_rows(rows: BodyRows, plan: ForestPlan, t: TreesPlan, g: GroupPlan, slot: Tensor, there: Tensor) -> Tensor:
-    """The rows (ntree, k, n) that touch several trees: those that are no contacts', then those of contacts."""
-    parts = [rows.fixed[plan.shared[:MOST]][:, t.dof].movedim(0, 1)]
+def shared_rows(
+    rows: BodyRows, plan: ForestPlan, t: TreesPlan, g: GroupPlan, slot: Tensor, there: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of the rows that touch several trees, those of each tree (ntree, k, n), which they are (ntree, k), and if at all.
+
+    Those that are no contacts' come first, then those of contacts.
+    """
+    fixed = plan.shared[:MOST]
+    parts = [rows.fixed[fixed][:, t.dof].movedim(0, 1)]
+    numbers = [torch.arange(len(fixed), device=fixed.device).expand(len(t.dof), -1)]
+    there_are = [torch.ones_like(numbers[0], dtype=torch.bool)]
     for c in rows.contacts:
-        c = c.at(slot)
+        joint, met, _ = compacted(there & touches(g, c.tree[:, slot]), min(MOST_SHARED, len(slot)))
+        width = c.row.shape[1]
+        numbers.append((len(fixed) + width * joint[..., None] + torch.arange(width, device=slot.device)).flatten(1))
+        there_are.append(met[..., None].expand(-1, -1, width).flatten(1))
+        c = c.at(slot[joint])
         # No more than one of the bodies is of a tree, and the rows push the first one back.
-        one, two = (there & (tree == g.number[:, None]) for tree in c.tree)
+        one, two = (met & (tree == g.number[:, None]) for tree in c.tree)
         first, second = c.wrench()
         wrench = torch.where(two[..., None, None], second, torch.where(one[..., None, None], -first, 0.0))
         J = (wrench.flatten(1, 2) @ rows.cdof[t.dof].mT).unflatten(1, wrench.shape[1:3])
         parts.append(torch.where(moves(g, torch.where(two, c.body[1], c.body[0])), J, 0.0).flatten(1, 2))
-    return torch.cat(parts, dim=1)
+    return torch.cat(parts, dim=1), torch.cat(numbers, dim=1), torch.cat(there_are, dim=1)
 
 
 def stiffness(f: Forest, rows: BodyRows, weight: Tensor) -> Tensor:
@@ -266,28 +296,29 @@ def terms(f: Forest, rows: BodyRows, weight: Tensor, base: Tensor) -> tuple[Tens
         for w in of_slots:
             own = torch.where(t.there[..., None], w[t.slot], 0.0).flatten(1)
             J, mine = (torch.cat([J, t.J], 1), torch.cat([mine, own], 1)) if len(kept) else (t.J, own)
-        found.append(Terms(value[t.source], J, mine, t.U))
+        found.append(Terms(value[t.source], J, mine, t.U, torch.where(t.met, shared_weight[t.number], 0.0)))
     return shared_weight, found
 
 
 def blocks(f: Forest, rows: BodyRows, weight: Tensor) -> Blocks:
     """The second derivative, given that of the cost of the rows (nefc,)."""
-    return factored(*terms(f, rows, weight, f.M))
+    return factored(f, *terms(f, rows, weight, f.M))
 
 
-def factored(weight: Tensor, found: Sequence[Terms]) -> Blocks:
-    """The factors of the sums of all terms; weight: (k,) of U."""
-    root = weight.sqrt()[:, None]
+def factored(f: Forest, weight: Tensor, found: Sequence[Terms]) -> Blocks:
+    """The factors of the sums of all terms; weight: (k,) of all rows that join trees."""
 
     def one(_: Tensor, x: Terms) -> tuple[Tensor, tuple[Tensor, ...]]:
         factor, weak, lost = linalg.checked_cholesky(x.added + x.J.mT @ (x.weight[:, None] * x.J))
-        return _, (factor, weak, lost, linalg.triangular_solve(factor, (root * x.U).mT))
+        return _, (factor, weak, lost, linalg.triangular_solve(factor, (x.joins.sqrt()[:, None] * x.U).mT))
 
     parts = [scan(one, torch.zeros_like(x.added[0, 0, 0]), x, unroll=False)[1] for x in found]
-    factor, weak, lost, half = zip(*parts, strict=True)
-    Y = torch.cat([y.flatten(0, 1) for y in half])
-    identity = torch.eye(Y.shape[1], dtype=Y.dtype, device=Y.device)
-    G, *flags = linalg.checked_cholesky(torch.addmm(identity, Y.mT, torch.ones_like(Y[:, :1]) * Y))
+    factor, weak, lost, Y = zip(*parts, strict=True)
+    k = len(weight)
+    G = torch.eye(k, dtype=weight.dtype, device=weight.device).flatten()
+    for t, y in zip(f.groups, Y, strict=True):
+        G = G.index_add(0, t.place.flatten(), torch.where(t.both, y.mT @ y, 0.0).flatten())
+    G, *flags = linalg.checked_cholesky(G.unflatten(0, (k, k)))
     return Blocks(
         factor=factor,
         Y=Y,
@@ -309,8 +340,8 @@ def whitened_solve(f: Forest, rows: BodyRows, weight: Tensor, x: Tensor) -> Tens
     for t, given in zip(f.groups, found, strict=True):
         one = torch.eye(t.M.shape[-1], dtype=x.dtype, device=x.device)
         added, J, U = (linalg.ltl_half_solve(t.qLD, y.mT).mT for y in (given.added, given.J, given.U))
-        halves.append(Terms(one + linalg.ltl_half_solve(t.qLD, added), J, given.weight, U))
-    b, L = factored(shared, halves), [t.qLD for t in f.groups]
+        halves.append(Terms(one + linalg.ltl_half_solve(t.qLD, added), J, given.weight, U, given.joins))
+    b, L = factored(f, shared, halves), [t.qLD for t in f.groups]
     z = triangles(f, L, x[f.dof], linalg.ltl_half_solve)
     return triangles(f, L, torch.where(b.lost, z, solved(f, b, z)), linalg.triangular_solve)[f.place]
 
@@ -352,7 +383,14 @@ def solved(f: Forest, b: Blocks, x: Tensor) -> Tensor:
     half = triangles(f, b.factor, x, linalg.triangular_solve)
 
     def joint() -> Tensor:
-        return half - b.Y @ linalg.cholesky_solve(b.G, half @ b.Y)
+        by_tree = split(f, half)
+        along = half.new_zeros(len(b.G))
+        for t, y, x in zip(f.groups, b.Y, by_tree, strict=True):
+            along = along.index_add(0, t.number.flatten(), torch.where(t.met, (x[:, None] @ y)[:, 0], 0.0).flatten())
+        back = linalg.cholesky_solve(b.G, along)
+        # Where there is no row, Y is zero.
+        parts = [x - (y @ back[t.number][..., None])[..., 0] for t, y, x in zip(f.groups, b.Y, by_tree, strict=True)]
+        return torch.cat([x.flatten() for x in parts])
 
     return triangles(f, [L.mT for L in b.factor], if_any(b.joined, joint, half), linalg.upper_solve)
 

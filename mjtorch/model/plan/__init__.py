@@ -93,7 +93,7 @@ def build(
         flex=flex.build(mj_model, make),
         tendon=tendon.build(mj_model, make),
         passive=passive.build(mj_model, make),
-        transmission=transmission.build(mj_model, make, masks.body_dof),
+        transmission=transmission.build(mj_model, make, masks.body_dof, bool(masks.trees)),
         plastic=plastic.build(mj_model, make),
         history=history.build(mj_model, make),
         actuation=actuation.build(mj_model, make),

@@ -8,7 +8,8 @@ import numpy as np
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.model.plan import contact_capacity, height_field, mesh, sdf
+from mjtorch.model.plan import contact_capacity, crowd, height_field, mesh, sdf
+from mjtorch.model.plan.crowd import Crowd, CrowdPlan
 from mjtorch.model.plan.geom_pairs import (
     CAPSULE,
     MESH,
@@ -34,6 +35,8 @@ ITERATED = ("convex", "sdf", "mesh-sdf")
 SELECTED = ("box-box", "capsule-box", *ITERATED)
 # Of families whose pairs take little, the closest are chosen of more than so many.
 MANY = 250
+# Of so many pairs of spheres and capsules of different kinematic trees, no list is made.
+CROWDED = 3000
 # Families of which it is asked which pairs are near each other: the others are spared much.
 BOUNDED = ("plane-mesh", "box-box", *ITERATED)
 # All families; and the parts of that of planes, spheres and capsules, by the type of the first geoms.
@@ -60,6 +63,7 @@ class Family(tree.Tree):
 
     name: static, its key in the table of colliders, or that of the general one
     blocks: static, its parts, in order
+    of_crowd: static, whether they belong to a crowd; then they are not listed
     geom: (2, n) geom ids
     candidate: (n,) the first candidate of each pair
     fields: of the first geoms, none where these are no height fields
@@ -68,6 +72,7 @@ class Family(tree.Tree):
 
     name: str = tree.field(static=True)
     blocks: tuple[Block, ...] = tree.field(static=True)
+    of_crowd: bool = tree.field(static=True)
     geom: Tensor
     candidate: Tensor
     fields: tuple[HeightFields, ...]
@@ -81,7 +86,7 @@ class Family(tree.Tree):
     @property
     def bounded(self) -> bool:
         """Whether it is asked which pairs are near each other: to select them, or to spare the others much."""
-        return self.selects or self.name in BOUNDED
+        return self.of_crowd or self.selects or self.name in BOUNDED
 
     @property
     def planes(self) -> bool:
@@ -101,7 +106,8 @@ class CollisionPlan(tree.Tree):
 
     A *candidate* is a contact that may arise: one, or two, for each pair of geoms that is tested. Candidates are
     grouped by condim, each group in C's order. A group has as many slots as candidates, or fewer: then the closest are
-    kept.
+    kept. Of a crowd of kinematic trees the candidates are those of the pairs that have places, other ones at any time;
+    they come after those that are listed here, and are numbered in C's order.
     Geometry is done family by family, in rows. Planes, spheres and capsules come first, all together: the rows [plane,
     sphere, first of capsule, second of capsule]; but more than `MANY` pairs of spheres and capsules are families like
     others. These come then, pair by pair. A family of many pairs has fewer *places*: the pairs whose boxes overlap get
@@ -112,7 +118,8 @@ class CollisionPlan(tree.Tree):
     explicit: static, whether any candidate belongs to a `<contact><pair>`
     any_aligned: static, whether any candidate is aligned
     in_order: static, whether the rows lie in the order of the candidates
-    families: what are not pairs of planes, spheres and capsules
+    families: what are not pairs of planes, spheres and capsules; those of a crowd are the last
+    crowd: one, if there are very many pairs of spheres and capsules of different trees, else none
     plane: (2, n) a plane and the sphere or capsule that it meets, once for each candidate
     plane_end: (n, 1) which end of a capsule touches the plane: 1, -1; 0 for a sphere
     sphere: (2, n) a sphere and the sphere or capsule that it meets
@@ -142,6 +149,7 @@ class CollisionPlan(tree.Tree):
     any_aligned: bool = tree.field(static=True)
     in_order: bool = tree.field(static=True)
     families: tuple[Family, ...]
+    crowd: tuple[CrowdPlan, ...]
     plane: Tensor
     plane_end: Tensor
     sphere: Tensor
@@ -167,7 +175,7 @@ class CollisionPlan(tree.Tree):
     @property
     def selects(self) -> bool:
         """Whether there are pairs that are looked at closely only if they are among the closest."""
-        return any(family.selects for family in self.families)
+        return bool(self.crowd) or any(family.selects for family in self.families)
 
     @property
     def ncon(self) -> int:
@@ -210,9 +218,13 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
     capacity: the most contacts kept at a time; None: chosen from short rollouts.
     """
     tried = tried_pairs(mj_model)
+    crowds = _crowds(mj_model, tried, capacity)
+    listed = ~crowd.between(mj_model, tried) if crowds else np.ones(len(tried.pair), dtype=bool)
+    met = GeomPairs(tried.geom[~listed], tried.pair[~listed])
+    tried = GeomPairs(tried.geom[listed], tried.pair[listed])
     windows = height_field.windows(mj_model, tried)
     candidates = _candidates(mj_model, tried, windows)
-    counts = _counted(candidates.dim)
+    counts = _counted(np.concatenate([candidates.dim, np.repeat(_condim(mj_model, met), contacts(mj_model, met))]))
     rows = _rows(candidates)
     number = np.concatenate(list(rows.values()))
     order = np.empty_like(number)
@@ -225,9 +237,9 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
         for k, pairs in ((k, candidates.tried[_firsts(candidates, block)]) for k, block in part.items())
         if name in SELECTED or (name in contact_capacity.LIGHT and len(pairs) > MANY)
     }
-    room = contact_capacity.choose(mj_model, counts, many, capacity)
+    room = contact_capacity.choose(mj_model, counts, many, crowds, capacity)
     together = np.concatenate([plane, sphere, capsule])
-    slots = _at_most(room.slots, candidates, together, blocks, room.places)
+    slots = _at_most(room.slots, candidates, together, blocks, room.places) if not crowds else room.slots
     firsts = np.cumsum([0, *counts.values()]).tolist()
     aligned = (candidates.types == (PLANE, CAPSULE)).all(1)
     source = _source(mj_model, candidates)
@@ -241,6 +253,11 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
         _family(mj_model, name, part, room.places, candidates, windows, capacity or 0, make)
         for name, part in blocks.items()
     ]
+    plans = []
+    for members in crowds:
+        families += _crowd_families(mj_model, met, room.places, make)
+        trees, halves = (room.places[key] for key in contact_capacity.CROWD[:2])
+        plans.append(crowd.build(mj_model, make, members, trees, halves, candidates.geom))
     return CollisionPlan(
         contact_dim=tuple(dim for dim, n in slots.items() for _ in range(n)),
         groups=tuple((first, counts[dim], slots[dim]) for first, dim in zip(firsts, counts, strict=False)),
@@ -248,6 +265,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
         any_aligned=bool(aligned.any()),
         in_order=bool((np.diff(order) > 0).all()),
         families=tuple(families),
+        crowd=tuple(plans),
         plane=geoms(plane),
         plane_end=make.floats(np.where(candidates.types[plane, 1] == CAPSULE, 1 - 2 * candidates.nth[plane], 0), -1, 1),
         sphere=geoms(sphere),
@@ -270,6 +288,30 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
         hulls=hulls,
         geom_hull=make.ints(_geom_hull(mj_model, hulls)),
     )
+
+
+def _crowds(mj_model: mujoco.MjModel, tried: GeomPairs, capacity: int | None) -> tuple[Crowd, ...]:
+    """The crowd that there is, if there is one."""
+    return crowd.crowd_of(mj_model, tried, _condim(mj_model, tried), max(CROWDED, capacity or 0))
+
+
+def _crowd_families(
+    mj_model: mujoco.MjModel, met: GeomPairs, places: dict[tuple[str, int], int], make: Tensors
+) -> list[Family]:
+    """Of the pairs `met` in a crowd, a family for each number of capsules; which pairs it has depends on the state."""
+    none = make.ints(np.zeros((2, 0)))
+    types, most = mj_model.geom_type[met.geom], contacts(mj_model, met)
+    families = []
+    for k, name in enumerate(contact_capacity.CORES):
+        mine = (types == CAPSULE).sum(1) == k
+        if mine.any():
+            kinds = ((SPHERE, SPHERE), (SPHERE, CAPSULE), (CAPSULE, CAPSULE))[k]
+            room = min(places["crowd", k], int(mine.sum()))
+            block = Block(int(mine.sum()), int(most[mine][0]), ((kinds[0],), (kinds[1],)), room)
+            families.append(
+                Family(name=name, blocks=(block,), of_crowd=True, geom=none, candidate=none[0], fields=(), distances=())
+            )
+    return families
 
 
 def _counted(dim: np.ndarray) -> dict[int, int]:
@@ -341,6 +383,7 @@ def _family(
             Block(len(block), each, (types(block, 0), types(block, 1)), places.get((name, each), len(block)))
             for each, block in firsts.items()
         ),
+        of_crowd=False,
         geom=make.ints(geoms.T),
         candidate=make.ints(first),
         fields=(height_field.build(mj_model, geoms, windows[name], least, make),) if name in windows else (),

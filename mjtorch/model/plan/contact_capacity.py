@@ -17,7 +17,8 @@ from mjtorch.compiler.cache.fingerprint import UnfamiliarError
 from mjtorch.math import shape
 from mjtorch.math.shape import Boxes, apart, apart_along_axes, parts, reach
 from mjtorch.model.option import DisableBit, EnableBit, Integrator
-from mjtorch.model.plan import mesh
+from mjtorch.model.plan import crowd, mesh
+from mjtorch.model.plan.crowd import Crowd
 from mjtorch.model.plan.mesh import hull_reach
 
 # Families of spheres and capsules among themselves; and all whose pairs are quickly collided, so that boxes along the
@@ -51,6 +52,8 @@ class Pairs(NamedTuple):
 
 
 Key = tuple[str, int]
+# What has places in a crowd: pairs of trees, of geoms and trees, and of geoms by the number of capsules.
+CROWD: tuple[Key, ...] = (("trees", 0), ("halves", 0), ("crowd", 0), ("crowd", 1), ("crowd", 2))
 
 
 class Moment(NamedTuple):
@@ -81,14 +84,21 @@ class Observed(NamedTuple):
 
 
 class Capacity(NamedTuple):
-    """slots: for contacts of each condim; places: for pairs of each kind, of those that have fewer than pairs."""
+    """slots: for contacts of each condim; places: for pairs of each kind, of those that have fewer than pairs.
+
+    And for what has places in a crowd, if there is one.
+    """
 
     slots: dict[int, int]
     places: dict[Key, int]
 
 
 def choose(
-    mj_model: mujoco.MjModel, candidates: dict[int, int], pairs: Mapping[Key, Pairs], capacity: int | None
+    mj_model: mujoco.MjModel,
+    candidates: dict[int, int],
+    pairs: Mapping[Key, Pairs],
+    crowds: tuple[Crowd, ...],
+    capacity: int | None,
 ) -> Capacity:
     """Number of contact slots for each condim, and of places for pairs.
 
@@ -96,6 +106,7 @@ def choose(
         mj_model: the model; it is not changed.
         candidates: condim -> the most contacts that its pairs can make at a time.
         pairs: those that may have fewer places than they are, of each kind.
+        crowds: one, or none; what has places there is seen the same way.
         capacity: the most contacts to keep, shared out by how many of each condim short rollouts show; not given:
             about twice as many as they show and four more, and of a model too large for them as many as there are
             geoms; all where that would be most of them. Never more than `candidates`, all of them if they are few. So
@@ -104,11 +115,12 @@ def choose(
     total = sum(candidates.values())
     many = {kind: those for kind, those in pairs.items() if len(those.geom) > max(FEW_PAIRS, capacity or 0)}
     enough = total <= (FEW if capacity is None else capacity)
-    if not many and (enough or (capacity is not None and len(candidates) == 1)):
+    if not many and not crowds and (enough or (capacity is not None and len(candidates) == 1)):
         return Capacity(dict(candidates) if enough else dict.fromkeys(candidates, capacity or 0), {})
-    seen = remembered(mj_model, candidates, many)
+    seen = remembered(mj_model, candidates, many, crowds)
     places = {kind: max(seen.wanted(kind), capacity or 0) for kind in many}
     places = {kind: count for kind, count in places.items() if count <= MOST * len(many[kind].geom)}
+    places |= {kind: max(seen.wanted(kind), capacity or 0) for kind in CROWD if crowds}
     if enough:
         return Capacity(dict(candidates), places)
     if capacity is None:
@@ -127,10 +139,12 @@ def _share(capacity: int, candidates: dict[int, int], seen: dict[int, int]) -> d
     return share
 
 
-def remembered(mj_model: mujoco.MjModel, dims: Iterable[int], pairs: Mapping[Key, Pairs]) -> Observed:
+def remembered(
+    mj_model: mujoco.MjModel, dims: Iterable[int], pairs: Mapping[Key, Pairs], crowds: tuple[Crowd, ...]
+) -> Observed:
     """`observed`, of a model that was seen before as the cache has it: it takes most of the time of `put_model`."""
-    keys: list[int | Key] = [*dims, *pairs]
-    arrays = [x.tobytes() for those in pairs.values() for x in those]
+    keys: list[int | Key] = [*dims, *pairs, *(CROWD if crowds else ())]
+    arrays = [x.tobytes() for those in (*pairs.values(), *crowds) for x in those]
 
     def read(path: pathlib.Path) -> Observed:
         settled, placed = json.loads(path.read_text())
@@ -142,19 +156,21 @@ def remembered(mj_model: mujoco.MjModel, dims: Iterable[int], pairs: Mapping[Key
     try:
         content = np.empty(mujoco.mj_sizeModel(mj_model), np.uint8)
         mujoco.mj_saveModel(mj_model, None, content)
-        code = fingerprint.of(sys.modules[__name__], mesh, shape)
+        code = fingerprint.of(sys.modules[__name__], crowd, mesh, shape)
         name = store.key(mujoco.__version__, code, repr(keys), content.tobytes(), *arrays) + ".contacts"
         found = store.load(name, read)
     except (UnfamiliarError, OSError, ValueError):  # a cache that cannot be used is for `jit` to complain of
-        return observed(mj_model, dims, pairs)
+        return observed(mj_model, dims, pairs, crowds)
     if found is None:
-        found = observed(mj_model, dims, pairs)
+        found = observed(mj_model, dims, pairs, crowds)
         with contextlib.suppress(OSError, ValueError):
             store.save(name, json.dumps([list(most.values()) for most in found]).encode())
     return found
 
 
-def observed(mj_model: mujoco.MjModel, dims: Iterable[int], pairs: Mapping[Key, Pairs]) -> Observed:
+def observed(
+    mj_model: mujoco.MjModel, dims: Iterable[int], pairs: Mapping[Key, Pairs], crowds: tuple[Crowd, ...]
+) -> Observed:
     """What short rollouts with random controls show (the same on every call): episodes of so much simulated time.
 
     Two geoms are near each other where their boxes overlap, as the broad phase has it.
@@ -164,15 +180,17 @@ def observed(mj_model: mujoco.MjModel, dims: Iterable[int], pairs: Mapping[Key, 
     seldom = 1 + sum(len(those.geom) for those in pairs.values()) // OFTEN
     every = seldom * max(1, int(EVERY / mj_model.opt.timestep))
     dims = list(dims)
-    moving, start = np.zeros((2, len(dims) + len(pairs)))
+    keys: list[int | Key] = [*dims, *pairs, *(CROWD if crowds else ())]
+    moving, start = np.zeros((2, len(keys)))
     poses = []
     for data, step, at_start, is_pose in states(mj_model):
         count = np.zeros(len(moving))
         count[: len(dims)] = np.bincount(data.contact.dim, minlength=7)[dims]
-        if pairs and step % (seldom if is_pose else every) == 0:
+        if len(keys) > len(dims) and step % (seldom if is_pose else every) == 0:
             pos, mat = torch.tensor(data.geom_xpos), torch.tensor(data.geom_xmat).unflatten(-1, (3, 3))
             boxes = Boxes(pos, mat, half + round + radius[:, None], reach(mat, half, round, radius))
-            count[len(dims) :] = [_overlapping(name, boxes, those) for (name, _), those in pairs.items()]
+            listed = [_overlapping(name, boxes, those) for (name, _), those in pairs.items()]
+            count[len(dims) :] = listed + [n for those in crowds for n in those.near(boxes.pos, boxes.world)]
         if is_pose:
             poses.append(count)
         else:
@@ -180,7 +198,6 @@ def observed(mj_model: mujoco.MjModel, dims: Iterable[int], pairs: Mapping[Key, 
             np.maximum(most, count, out=most)
     if poses:
         start = np.maximum(start, np.quantile(poses, SHARE, axis=0, method="higher"))
-    keys: list[int | Key] = [*dims, *pairs]
     settled, placed = (dict(zip(keys, most.astype(int).tolist(), strict=True)) for most in (moving, start))
     return Observed(settled, placed)
 

@@ -32,7 +32,8 @@ class TransmissionPlan(tree.Tree):
         off_joint: (nout,) acts on something else than a joint
         dense: some outputs act on sites, slider-cranks or bodies
         has_scalar_length: all outputs act on slide and hinge joints and tendons
-        scalar: all outputs act on slide and hinge joints
+        scalar: all outputs act on slide and hinge joints, and alone: (nout,) their dofs then, in a scene of several
+            trees whose dofs are solved tree by tree, else none
         wraps: (nout,) could be position servos of an angle; `turn`: (nout, 3) the part of their gear that turns, and
             `shift`: (nout,) those that are not if the rest of their gear is not zero
     Sites
@@ -65,6 +66,7 @@ class TransmissionPlan(tree.Tree):
     dense: bool = tree.field(static=True)
     has_scalar_length: bool = tree.field(static=True)
     scalar: bool = tree.field(static=True)
+    alone: Tensor
     wraps: Subset
     turn: Tensor
     shift: Subset
@@ -94,10 +96,11 @@ class TransmissionPlan(tree.Tree):
     loads_tendons: bool = tree.field(static=True)
 
 
-def build(mj_model: mujoco.MjModel, make: Tensors, body_dof: Tensor) -> TransmissionPlan:
-    """The plan for `mj_model`; body_dof: (nbody, nv) which dofs move which body."""
+def build(mj_model: mujoco.MjModel, make: Tensors, body_dof: Tensor, by_tree: bool) -> TransmissionPlan:
+    """The plan for `mj_model`; body_dof: (nbody, nv) which dofs move which body; by_tree: trees are solved apart."""
     moves = body_dof.cpu().numpy()
     kind = _kind(mj_model)
+    scalar = bool(((kind > BALL) & (kind < TENDON)).all())
     arrays = _joints(mj_model) | servos(mj_model) | _sites(mj_model, moves)
     arrays |= _cranks(mj_model, moves) | _bodies(mj_model) | _reflected(mj_model)
     fields: dict[str, Any] = {name: make.field(x) for name, x in arrays.items()}
@@ -110,7 +113,8 @@ def build(mj_model: mujoco.MjModel, make: Tensors, body_dof: Tensor) -> Transmis
         damps_tendons=bool(damping(mj_model, on_tendon(mj_model)).any()),
         loads_joints=bool((mj_model.actuator_armature != 0)[on_joint(mj_model)].any()),
         loads_tendons=bool((mj_model.actuator_armature != 0)[on_tendon(mj_model)].any()),
-        scalar=bool(((kind > BALL) & (kind < TENDON)).all()),
+        scalar=scalar,
+        alone=make.ints(mj_model.jnt_dofadr[_target(mj_model)] if scalar and by_tree else []),
         **fields,
     )
 
