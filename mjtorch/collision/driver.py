@@ -61,11 +61,9 @@ def collision(m: Model, d: Data) -> Data:
         there = detected[:, None]
         geom, aligned = torch.where(there, geom[slot], 0), torch.where(there, aligned[slot], False)
         source = source[slot]
-        columns = torch.cat([dist[:, None], includemargin[:, None], normal, pos], dim=-1)[keep]
         # Zero in empty slots, which lets a compiler leave them out.
-        columns = torch.where(there, columns, 0.0)
-        dist, includemargin = columns[:, 0], columns[:, 1]
-        normal, pos = columns[:, 2:5], columns[:, 5:]
+        dist, includemargin = (torch.where(detected, x[keep], 0.0) for x in (dist, includemargin))
+        normal, pos = (torch.where(there, x[keep], 0.0) for x in (normal, pos))
 
     if lost is not None:
         d = d.replace(warning=d.warning + torch.nn.functional.pad(lost[None], (CONTACTFULL, 6 - CONTACTFULL)))

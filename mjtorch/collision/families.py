@@ -1,5 +1,7 @@
 """The table of colliders: one entry for each family of geom pairs, and one function for all without a formula."""
 
+import functools
+import itertools
 from collections.abc import Callable
 
 import torch
@@ -24,10 +26,13 @@ from mjtorch.control_flow.map import each
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.collision import Block, Family
 from mjtorch.model.plan.geom_pairs import SDF
+from mjtorch.model.plan.mesh import Hulls
 
 # From the first geoms of n pairs, the second ones, and the distances (n,) [m] within which contacts matter. How many
 # contacts it returns for each pair is in `mjtorch/model/plan/geom_pairs.py`.
 Collider = Callable[[Solid, Solid, Tensor], ContactPoints]
+# Of a row for each geom, those of some geoms.
+Pick = Callable[[Tensor], Tensor]
 
 COLLIDERS: dict[str, Collider] = {
     "plane-ellipsoid": plane_ellipsoid,
@@ -51,28 +56,47 @@ def family_contacts(m: Model, d: Data, family: Family, chosen: Chosen, threshold
     """
     reach = threshold[chosen.candidate]
     rounding = m.settings.rounding[0] if m.settings.rounding else None
+    picks = picked(family, chosen)
     one, two = (
-        Solid(d.geom_xpos[geom], d.geom_xmat[geom], m.geom_size[geom], rounding=rounding) for geom in chosen.geom
+        Solid(of(d.geom_xpos), of(d.geom_xmat), of(m.geom_size), *hulls_of(m, family, types, of), rounding)
+        for of, types in zip(picks, family.types, strict=True)
     )
-    if not family.distances:
-        one, two = (with_hulls(m, *of) for of in zip((one, two), family.types, chosen.geom, strict=True))
     if family.name in COLLIDERS:
         return [formula_contacts(family, one, two, chosen.near, reach)]
-    types = [m.plan.collision.geom_type[geom] for geom in chosen.geom]
     for fields in family.fields:
-        shape = core_of(two, family.types[1], types[1])
+        _, shape = cores(m, d, family, picks)
         return [field_contacts(m, fields, one, shape, reach, family.blocks[0].contacts, two.hulls)]
-    shape1, shape2 = (core_of(*of) for of in zip((one, two), family.types, types, strict=True))
     assert chosen.near is not None, "families that are collided by iteration are bounded"
     for distances in family.distances:
         sides = tree.map(lambda x: x if chosen.pair is None else x[chosen.pair], distances.sides)
+        types = [of(m.plan.collision.geom_type) for of in picks]
         first, second = (sdf_field(*of) for of in zip((one, two), sides, family.types, types, strict=True))
         near, iterations = chosen.near, m.opt.sdf_iterations
         for faces in distances.faces:
             mine = faces if chosen.pair is None else faces.replace(mesh=faces.mesh[chosen.pair])
             return [mesh_sdf_contacts(m.sdf_grid, m.mesh_vert, mine, first, second, near, iterations)]
         return [sdf_contacts(m.sdf_grid, first, second, near, distances.spread, iterations)]
+    shape1, shape2 = cores(m, d, family, picks)
     return convex_contacts(m, family, shape1, shape2, chosen.near, reach)
+
+
+def picked(family: Family, chosen: Chosen) -> tuple[Pick, Pick]:
+    """What takes of rows of all geoms those of the first geoms of the chosen pairs, and of the second.
+
+    Where pairs are chosen when it is known which are near, those that are not have the rows of any pair of their block,
+    which need not be looked up.
+    """
+    geom, near = chosen.geom, chosen.near
+    if chosen.pair is None or near is None or family.distances:
+        return lambda x: x[geom[0]], lambda x: x[geom[1]]
+    starts = itertools.accumulate((block.pairs for block in family.blocks), initial=0)
+    first = [start for block, start in zip(family.blocks, starts, strict=False) for _ in range(block.places)]
+    spare = family.geom[:, torch.tensor(first, device=geom.device)]
+
+    def pick(k: int, x: Tensor) -> Tensor:
+        return torch.where(near.view(-1, *(1,) * (x.dim() - 1)), x[geom[k]], x[spare[k]])
+
+    return functools.partial(pick, 0), functools.partial(pick, 1)
 
 
 def formula_contacts(family: Family, one: Solid, two: Solid, near: Tensor | None, reach: Tensor) -> ContactPoints:
@@ -146,15 +170,20 @@ def _points(contacts: Contacts, block: Block, start: int, near: Tensor, origin: 
     )
 
 
-def core_of(solid: Solid, types: tuple[int, ...], type: Tensor) -> Core:
-    """Geoms of these `types`, of each its `type (n,)`, as the general collider wants them."""
-    shape = assembled(types, type, solid.pos, solid.mat, solid.size)
-    return shape if solid.hull is None else shape.replace(hull=solid.hull)
-
-
-def with_hulls(m: Model, solid: Solid, types: tuple[int, ...], geom: Tensor) -> Solid:
-    """The same geoms, `geom (n,)`, with the hulls of those that are meshes, if `types` says that there are any."""
-    if {MESH, SDF}.isdisjoint(types):
-        return solid
+def cores(m: Model, d: Data, family: Family, picks: tuple[Pick, Pick]) -> tuple[Core, Core]:
+    """The geoms of pairs as the general collider wants them, the first ones and the second."""
     p = m.plan.collision
-    return solid._replace(hull=p.geom_hull[geom], hulls=p.hulls[0])
+    every = tuple(sorted({*family.types[0], *family.types[1]}))
+    geoms = assembled(every, p.geom_type, d.geom_xpos, d.geom_xmat, m.geom_size)
+
+    def core(of: Pick, types: tuple[int, ...]) -> Core:
+        (hull, _), shape = hulls_of(m, family, types, of), tree.map(of, geoms).replace(types=types)
+        return shape if hull is None else shape.replace(hull=hull)
+
+    return core(picks[0], family.types[0]), core(picks[1], family.types[1])
+
+
+def hulls_of(m: Model, family: Family, types: tuple[int, ...], of: Pick) -> tuple[Tensor | None, Hulls | None]:
+    """Which hull each geom of these `types` has, and all hulls, if any may be a mesh that is collided by its hull."""
+    p = m.plan.collision
+    return (None, None) if family.distances or {MESH, SDF}.isdisjoint(types) else (of(p.geom_hull), p.hulls[0])

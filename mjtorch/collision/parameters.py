@@ -32,15 +32,14 @@ def parameters(m: Model, source: Tensor, detected: Tensor) -> tuple[Tensor, Tens
 
     source: (n, 2) rows of [geoms, pairs], see `CollisionPlan`. solref and solimp are averaged, with the weights
     `solmix`; direct (non-positive) solref, and friction, are taken component by component: the smallest solref, the
-    largest friction. Where not `detected (n,)` they are those of the first geom.
+    largest friction. Where not `detected (n,)` they mean nothing.
     """
     n = source.shape[0]
     if m.opt.enabled(EnableBit.OVERRIDE):
         solref = m.opt.o_solref.expand(n, 2)
         friction = m.opt.o_friction.clamp(min=MIN_FRICTION).expand(n, 5)
         return friction, solref, solref, m.opt.o_solimp.expand(n, 5)
-    table = _table(m)
-    one, two = torch.where(detected[:, None, None], table[source], table[0]).unbind(1)
+    one, two = torch.where(detected[:, None, None], _table(m)[source], 0.0).unbind(1)
     weight1, ref1, imp1, fri1, extra = one.split([1, 2, 5, 5, one.shape[-1] - 13], dim=-1)
     weight2, ref2, imp2, fri2, _ = two.split([1, 2, 5, 5, two.shape[-1] - 13], dim=-1)
     mix = mix_factor(weight1, weight2)

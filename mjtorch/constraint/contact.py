@@ -15,18 +15,21 @@ from mjtorch.smooth.jacobian import dof_motion
 MIN_FRICTION = 1e-5
 
 
-def contact_jacobian(m: Model, d: Data) -> Tensor:
+def contact_jacobian(m: Model, d: Data, there: Tensor) -> Tensor:
     """Velocity of the second geom relative to the first (nc, nv), along the directions that the cone is made of.
 
     Pyramidal: normal plus and minus friction times each other direction. Elliptic: normal, tangents, spin, rolls.
+    there: (ncon,) bool, the contacts whose rows are of interest; others have zero.
     """
     p, c = m.plan.constraint.contact, d.contact
     point, motion = dof_motion(m, d)
     directions = along(c.frame, c.pos - point)
     if p.max_dim > 3:
         directions = torch.cat([directions, F.pad(c.frame, (0, 3))], dim=1)
-    row = along_rows(m, d, directions.flatten(0, 1))
-    moves = torch.where(c.detected[:, None, None], p.geom_dof[c.geom.clamp(min=0)], 0.0)
+    # Said to be zero where nothing is, it is not computed there.
+    there = there[:, None, None]
+    row = along_rows(m, d, torch.where(there, directions, 0.0).flatten(0, 1))
+    moves = torch.where(there, p.geom_dof[c.geom.clamp(min=0)], 0.0)
     return (row @ motion.mT) * (moves[:, 1] - moves[:, 0])[p.slot]
 
 
@@ -75,9 +78,8 @@ def inverse_weight(m: Model, d: Data) -> Tensor:
 
     Zero in empty slots, for which nothing is looked up.
     """
-    there, geom_body = d.contact.detected[:, None], m.plan.constraint.contact.geom_body
-    body = torch.where(there, geom_body[d.contact.geom.clamp(min=0)], 0)
-    return torch.where(there, m.body_invweight0[:, 0][body], 0.0).sum(-1)
+    weight = m.body_invweight0[m.plan.constraint.contact.geom_body, 0]
+    return torch.where(d.contact.detected[:, None], weight[d.contact.geom.clamp(min=0)], 0.0).sum(-1)
 
 
 def contact(m: Model, d: Data) -> tuple[Elements, Tensor]:
@@ -94,4 +96,4 @@ def contact(m: Model, d: Data) -> tuple[Elements, Tensor]:
     if len(p.frictional):
         friction = Elements(*(x[p.frictional] for x in elements._replace(solref=friction_reference(m, d))))
         elements = Elements(*(torch.cat(x) for x in zip(elements, friction, strict=True)))
-    return elements, contact_jacobian(m, d)
+    return elements, contact_jacobian(m, d, active)

@@ -29,4 +29,4 @@ def force_from_distance(m: Model, d: Data) -> Tensor:
     depth = torch.where(apart, s.width - gap, 0.0)
     weight = inverse_weight(wide, near).clamp(min=MIN_VALUE)
     force = depth * depth / (2 * s.width * s.timeconst * s.timeconst * weight)
-    return force @ contact_jacobian(wide, near)
+    return force @ contact_jacobian(wide, near, c.detected)

@@ -46,29 +46,31 @@ def make_constraint(m: Model, d: Data) -> Data:
     pos, margin = elements.pos, elements.margin
     if not p.all_spring:
         stiffness, pos, margin = (x * p.spring for x in (stiffness, pos, margin))
-    table = torch.stack([stiffness, damping, imp, slope, pos, margin, elements.diag], dim=-1)
-    rows = table[p.element]
+    # Said to be constant where nothing is, these are not computed there.
+    imp, slope = torch.where(elements.active, imp, 0.5), torch.where(elements.active, slope, 0.0)
+    rows = torch.stack([stiffness, damping, imp, slope, pos, margin, elements.diag], dim=-1)[p.element]
     imp, diag = rows[:, 2], rows[:, 6]
     if m.opt.enabled(EnableBit.DIAGEXACT):
         diag = exact_diagonal(m, d, J, diag)
-    R = ((1 - imp) / imp * diag).clamp(min=MIN_VALUE)
+    R = torch.where(active, ((1 - imp) / imp * diag).clamp(min=MIN_VALUE), 1.0)
     if p.has_rigid_body and R.dtype == torch.float32:
-        R = resolved(m, d, J, R)
+        R = resolved(m, d, J, R, active)
     if p.nc and p.contact.max_dim > 1:
         R = torch.cat([R[: -p.nc], R[-p.nc :] * regularizer_scale(m, d)])
-    ne, nf, nl, nc = (x.sum() for x in active.split([p.ne, p.nf, p.nl, p.nc]))
+    row_pos = torch.cat([equality_pos, rows[p.ne :, 4]]) if p.ne else rows[:, 4]
+    ne, nf, nl = (x.sum() for x in active.split([p.ne, p.nf, p.nl, p.nc])[:3])
     return d.replace(
         ne=ne,
         nf=nf,
         nl=nl,
-        nefc=ne + nf + nl + nc,
+        nefc=active.sum(),
         efc_J=J,
-        efc_pos=torch.cat([equality_pos, rows[p.ne :, 4]]),
+        efc_pos=row_pos,
         efc_margin=rows[:, 5],
-        efc_frictionloss=F.pad(frictionloss(m), (p.ne, p.nl + p.nc)),
+        efc_frictionloss=F.pad(frictionloss(m), (p.ne, p.nl + p.nc)) if p.nf else torch.zeros_like(R),
         efc_diagA=R * imp / (1 - imp),
         efc_KBIP=rows[:, :4],
-        efc_D=torch.where(active, 1 / torch.where(active, R, 1.0), 0.0),
+        efc_D=torch.where(active, 1 / R, 0.0),
         efc_R=R,
     )
 
@@ -113,8 +115,8 @@ def assemble(m: Model, d: Data) -> tuple[Elements, list[Tensor], Tensor]:
     return element.cat(parts), jacobians, equality_pos
 
 
-def resolved(m: Model, d: Data, J: Tensor, R: Tensor) -> Tensor:
-    """R (nefc,), where it is too small for single precision replaced by one that is not.
+def resolved(m: Model, d: Data, J: Tensor, R: Tensor, active: Tensor) -> Tensor:
+    """R (nefc,) of rows that are active (nefc,), where too small for single precision replaced by one that is not.
 
     A body that turns about its centre of mass has no inverse weight there. A contact elsewhere on it gets the least R
     of all, 1e-15, and C balances forces of 1e16 N. Such rows are as good as rigid with `HARDNESS` of the inverse
@@ -122,7 +124,8 @@ def resolved(m: Model, d: Data, J: Tensor, R: Tensor) -> Tensor:
     each other would find another balance. What no dof answers to adds a cost that nothing can change, of 1e17 and more,
     beside which single precision sees no other: such rows get R = 1.
     """
-    least = HARDNESS * (J.square() / full_m(m, d).diagonal()).amax(1).detach()
+    push = (J.square() / full_m(m, d).diagonal()).amax(1).detach()
+    least = HARDNESS * torch.where(active, push, 0.0)
     low = least > R
     R = torch.where(low, torch.where(low, least, 0.0).amax(), R)
     return torch.where((least == 0) & (R < HARDNESS), 1.0, R)
