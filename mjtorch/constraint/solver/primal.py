@@ -20,6 +20,9 @@ from mjtorch.constraint.solver.problem import (
 from mjtorch.control_flow import while_loop
 from mjtorch.math.vector import MIN_VALUE
 
+# Within a quadratic piece a step leaves less than this part of the decrease that it promised; more is rounding.
+STALLED = 0.1
+
 
 @tree.dataclass(kw_only=True)
 class Iterate(tree.Tree):
@@ -28,6 +31,7 @@ class Iterate(tree.Tree):
     qacc, Ma, grad: (nv,) acceleration, M times it, gradient of the cost
     jar: (nefc,) `J qacc - aref`
     niter: () steps taken
+    same: () bool, whether the last step left the cost in the same quadratic piece
     done: () bool
     memory: what the solver's direction remembers
     """
@@ -37,6 +41,7 @@ class Iterate(tree.Tree):
     grad: Tensor
     jar: Tensor
     niter: Tensor
+    same: Tensor
     done: Tensor
     memory: tuple[Tensor, ...]
 
@@ -51,13 +56,17 @@ class Direction(tree.Tree):
 
 
 def newton_direction(p: Problem, s: Iterate, at: Residuals) -> Direction:
-    """`-H^-1 grad`; stops when the decrease that the quadratic model predicts is below tolerance."""
+    """`-H^-1 grad`; stops when the decrease that the quadratic model predicts is below tolerance, or rounding.
+
+    `memory` is that decrease.
+    """
     Hgrad = hessian_solve(p, at, s.grad)
     decrease = 0.5 * (s.grad @ Hgrad)
     converged = small(p, decrease) | (decrease < unresolved(p, at))
     # Before the first step the gradient must be small as well: stiff rows hide force errors from the decrement.
     stop = converged & ((s.niter > 0) | small(p, length(s.grad)))
-    return Direction(search=-Hgrad, stop=stop, memory=())
+    stalled = s.same & (decrease > STALLED * s.memory[0])
+    return Direction(search=-Hgrad, stop=stop | stalled, memory=(decrease,))
 
 
 def cg_direction(p: Problem, s: Iterate, at: Residuals) -> Direction:
@@ -80,7 +89,7 @@ def cg_direction(p: Problem, s: Iterate, at: Residuals) -> Direction:
 
 def solve_newton(p: Problem, qacc: Tensor, iterations: int, ls_iterations: int) -> Iterate:
     """Newton's method, from `qacc (nv,)`."""
-    start = begin(p, qacc, (), gradient_too=True)
+    start = begin(p, qacc, (torch.zeros_like(p.scale),), gradient_too=True)
     return _iterate(p, newton_direction, start, iterations, ls_iterations)
 
 
@@ -102,8 +111,16 @@ def begin(p: Problem, qacc: Tensor, memory: tuple[Tensor, ...], *, gradient_too:
     if gradient_too:
         done = done & small(p, length(grad))
     done = done | ~p.active.any()
-    niter = torch.zeros_like(done, dtype=torch.int64)
-    return Iterate(qacc=qacc, Ma=Ma, grad=grad, jar=jar, niter=niter, done=done, memory=memory)
+    return Iterate(
+        qacc=qacc,
+        Ma=Ma,
+        grad=grad,
+        jar=jar,
+        niter=torch.zeros_like(done, dtype=torch.int64),
+        same=torch.zeros_like(done),
+        done=done,
+        memory=memory,
+    )
 
 
 def _iterate(
@@ -129,7 +146,8 @@ def _iterate(
             p, line, length(towards.search), towards.search @ s.grad, towards.stop, ls_iterations
         )
         Ma, jar = s.Ma + alpha * line.Mv, s.jar + alpha * line.Jv
-        grad = gradient(p, Ma, residuals(p, jar))
+        then = residuals(p, jar)
+        grad = gradient(p, Ma, then)
         moved = alpha != 0
         gained = (gain <= 0) | ~small(p, gain)
         steep = p.scale * length(grad) >= p.tolerance
@@ -139,6 +157,7 @@ def _iterate(
             grad=grad,
             jar=jar,
             niter=s.niter + moved,
+            same=same_piece(p, at, then),
             done=~(moved & gained & steep),
             memory=towards.memory,
         )
@@ -149,6 +168,13 @@ def _iterate(
 def small(p: Problem, x: Tensor) -> Tensor:
     """Whether a cost or the length of a gradient, both (), is below tolerance. NaN is not; nothing is below zero."""
     return torch.clamp(p.scale * x, min=0) < p.tolerance
+
+
+def same_piece(p: Problem, one: Residuals, two: Residuals) -> Tensor:
+    """Whether () the cost is one quadratic function of both; not asked in double precision, and never of cones."""
+    if p.cones or p.aref.dtype != torch.float32:
+        return torch.zeros_like(p.scale, dtype=torch.bool)
+    return (curvature(p, one) == curvature(p, two)).all()
 
 
 def unresolved(p: Problem, at: Residuals) -> Tensor:
