@@ -4,11 +4,13 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from reference import assert_fields_close, case, load, poison, random_state
+from reference import SINCE_4, assert_fields_close, case, load, poison, random_state
 
 import mjtorch
 from mjtorch.model import put_data, put_model
 from mjtorch.smooth.passive import passive
+
+pytestmark = SINCE_4
 
 FLEXES = ("feature/cloth", "feature/rope", "feature/jelly", "feature/grids")
 QUIET = '<contact contype="0" conaffinity="0" selfcollide="none"/>'
