@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mjtorch.math.polar import nearest_rotation
-from mjtorch.math.vector import MIN_VALUE, basis, cross, dot, normalize
+from mjtorch.math.vector import MIN_VALUE, basis, cofactors, cross, dot, normalize
 from mjtorch.model import Model
 from mjtorch.model.plan.flex import ElementPlan, HingePlan
 from mjtorch.model.plan.flex_grid import CellPlan, CreasePlan, ElasticCellPlan
@@ -39,8 +39,7 @@ def hinge_force(m: Model, p: HingePlan, pos: Tensor, velocity: Tensor | None) ->
     stiffness, x = m.flex_bending[p.stiffness], pos[p.point]
     spring = -stiffness @ x
     if p.curved:
-        one, two, three = (x[:, 1:] - x[:, :1]).unbind(1)
-        turned = torch.stack([cross(two, three), cross(three, one), cross(one, two)], dim=1)
+        turned = cofactors(x[:, 1:] - x[:, :1])
         turned = torch.cat([-turned.sum(1, keepdim=True), turned], dim=1)
         spring = spring - m.flex_bending[p.curvature][..., None] * turned
     if velocity is None or not p.damped:
@@ -105,6 +104,5 @@ def directions(p: CellPlan, x: Tensor) -> Tensor:
 
 def inverse(a: Tensor) -> Tensor:
     """Of matrices (..., 3, 3) that are far from singular."""
-    one, two, three = a.unbind(-2)
-    cofactor = torch.stack([cross(two, three), cross(three, one), cross(one, two)], dim=-1)
-    return cofactor / (one * cofactor[..., 0]).sum(-1)[..., None, None]
+    cofactor = cofactors(a)
+    return cofactor.mT / dot(a[..., 0, :], cofactor[..., 0, :])[..., None, None]

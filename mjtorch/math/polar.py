@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from mjtorch.math.vector import MIN_VALUE, cross, dot
+from mjtorch.math.vector import MIN_VALUE, cofactors, dot
 
 # Steps of Newton's method from the largest value that the trace can have; the last one carries the derivative.
 STEPS = 10
@@ -17,7 +17,7 @@ def nearest_rotation(a: Tensor) -> Tensor:
     matrix", 2016). Where `a` has two singular values that are zero, or is turned inside out with the last two equal,
     no rotation is the nearest: there the result is none, but finite.
     """
-    cofactor = torch.stack([cross(a[..., i, :], a[..., j, :]) for i, j in ((1, 2), (2, 0), (0, 1))], dim=-2)
+    cofactor = cofactors(a)
     det, s, c = dot(a[..., 0, :], cofactor[..., 0, :]), a.square().sum((-2, -1)), cofactor.square().sum((-2, -1))
     t = (3 * s.detach()).sqrt()
     for _ in range(STEPS):

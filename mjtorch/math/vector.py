@@ -12,6 +12,12 @@ def cross(a: Tensor, b: Tensor) -> Tensor:
     return torch.linalg.cross(*torch.broadcast_tensors(a, b), dim=-1)
 
 
+def cofactors(a: Tensor) -> Tensor:
+    """The cofactors of matrices (..., 3, 3): cross products of their rows."""
+    one, two, three = a.unbind(-2)
+    return torch.stack([cross(two, three), cross(three, one), cross(one, two)], dim=-2)
+
+
 def dot(a: Tensor, b: Tensor, *, keepdim: bool = False) -> Tensor:
     """Inner product over the last axis."""
     return (a * b).sum(-1, keepdim=keepdim)
