@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mjtorch.math.shape import Boxes, apart, apart_along_axes, parts, reach
+from mjtorch.math.shape import Boxes, apart, apart_along_axes, parts, reach, with_elements
 from mjtorch.math.vector import dot
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.collision import Family
@@ -28,7 +28,7 @@ class Chosen(NamedTuple):
 
 
 def bounds(m: Model, d: Data) -> Boxes:
-    """Boxes around all geoms; planes have none.
+    """Boxes around all geoms, and elements of flexes if these touch any; planes have none.
 
     Those along the axes of the world are exact but for meshes: they are around the boxes of these.
     """
@@ -36,7 +36,11 @@ def bounds(m: Model, d: Data) -> Boxes:
     half, round, radius = parts(p.geom_type, m.geom_size.detach())
     half = half + p.hull_reach
     pos, mat = d.geom_xpos.detach(), d.geom_xmat.detach()
-    return Boxes(pos, mat, half + round + radius[:, None], reach(mat, half, round, radius))
+    geoms = Boxes(pos, mat, half + round + radius[:, None], reach(mat, half, round, radius))
+    if not p.corner.shape[0]:
+        return geoms
+    radius = m.flex_radius.detach()[p.collider_flex[-len(p.corner) :]]
+    return with_elements(geoms, d.flexvert_xpos.detach(), p.corner, radius)
 
 
 def everything(family: Family) -> Chosen:

@@ -26,11 +26,11 @@ NEVER = -1e10
 
 
 def collision(m: Model, d: Data) -> Data:
-    """Find the contacts between geoms (mj_collision).
+    """Find the contacts of geoms, and of flexes with these (mj_collision).
 
-    Reads geom_xpos, geom_xmat. Sets contact and ncon, the number of detected contacts that have a slot; adds those that
-    have none to `warning[CONTACTFULL]`: the ones furthest apart, relative to their margin. No contact is detected if
-    contacts or constraints are disabled. Two geoms are not looked at of which none is awake.
+    Reads geom_xpos, geom_xmat, flexvert_xpos. Sets contact and ncon, the number of detected contacts that have a slot;
+    adds those that have none to `warning[CONTACTFULL]`: the ones furthest apart, relative to their margin. No contact
+    is detected if contacts or constraints are disabled. Two geoms are not looked at of which none is awake.
     """
     p = m.plan.collision
     if m.opt.disabled(DisableBit.CONTACT | DisableBit.CONSTRAINT) or not p.ncandidate:
@@ -67,9 +67,15 @@ def collision(m: Model, d: Data) -> Data:
 
     if lost is not None:
         d = d.replace(warning=d.warning + torch.nn.functional.pad(lost[None], (CONTACTFULL, 6 - CONTACTFULL)))
-    frame = make_frame(normal, axis[geom[:, 1]], aligned) if p.any_aligned else make_frame(normal)
+    if p.any_aligned:
+        # What is aligned is no vertex.
+        second = geom[:, 1].clamp(max=m.ngeom - 1) if p.touching else geom[:, 1]
+        frame = make_frame(normal, axis[second], aligned)
+    else:
+        frame = make_frame(normal)
     frame = torch.where(detected[:, None, None], frame, 0.0)
     friction, solref, solreffriction, solimp = parameters(m, source, detected)
+    touching = touching_objects(m, geom.masked_fill(~detected[:, None], -1))
     contact = Contact(
         dist=dist,
         pos=pos,
@@ -79,17 +85,32 @@ def collision(m: Model, d: Data) -> Data:
         solref=solref,
         solreffriction=solreffriction,
         solimp=solimp,
-        geom=geom.masked_fill(~detected[:, None], -1),
+        **touching,
         detected=detected,
         dim=p.contact_dim,
     )
     return d.replace(contact=contact, ncon=detected.sum())
 
 
+def touching_objects(m: Model, collider: Tensor) -> dict[str, Tensor]:
+    """The fields of `Contact` that say what touches, of colliders (ncon, 2), -1 in empty slots."""
+    p = m.plan.collision
+    if not p.touching:
+        return {"geom": collider, **{name: collider.new_zeros(0, 2) for name in ("flex", "elem", "vert")}}
+    of_flex, number = collider >= m.ngeom, collider.clamp(min=0)
+    flex, vert = (torch.where(of_flex, x[number], -1) for x in (p.collider_flex, p.collider_vert))
+    return {
+        "geom": torch.where(of_flex, -1, collider),
+        "flex": flex,
+        "elem": torch.where(of_flex, p.collider_elem[number], -1),
+        "vert": vert,
+    }
+
+
 class Candidates(NamedTuple):
     """What may be contacts, n of them: those that are listed, then those of the pairs in crowds that have places.
 
-    geom: (n, 2) geom ids; source: (n, 2) and aligned: (n, 1) as in `CollisionPlan`
+    geom: (n, 2) numbers of colliders; source: (n, 2) and aligned: (n, 1) as in `CollisionPlan`
     number: (n,) in the order in which C lists them; None: as they come
     includemargin, threshold: (n,) [m] the distances within which they exert forces, and are detected
     """

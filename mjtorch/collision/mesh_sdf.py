@@ -20,8 +20,8 @@ from mjtorch.control_flow.fori_loop import fori_loop
 from mjtorch.control_flow.map import each
 from mjtorch.control_flow.while_loop import while_loop
 from mjtorch.math.vector import basis, normalize
-from mjtorch.model.plan.sdf import MOST, Faces, Octrees
-from mjtorch.smooth.distance_field import interpolated
+from mjtorch.model.plan.sdf import MOST, Faces, Fields
+from mjtorch.smooth.distance_field import sampled
 
 # Faces that are searched at a time.
 CHUNK = 8
@@ -51,26 +51,26 @@ def mesh_sdf_contacts(
     """
     _, _, turn, shift = meeting(mesh, field)
     corner = vert[faces.vert[faces.mesh]] @ turn.mT[:, None] + shift[:, None, None]
-    (octree,) = field.octree
+    (fields,) = field.fields
     center = faces.center[faces.mesh] @ turn.mT + shift[:, None]
-    reached = interpolated(grid, octree, center).distance < faces.radius[faces.mesh]
+    reached = sampled(grid, fields, center).distance < faces.radius[faces.mesh]
     above = faces.above[faces.mesh]
     reached = reached.gather(1, above.flatten(1)).view(above.shape).all(-1)
     tested = near[:, None] & faces.there[faces.mesh] & reached
 
-    def search(pairs: tuple[Octrees, Tensor, Tensor]) -> Search:
+    def search(pairs: tuple[Fields, Tensor, Tensor]) -> Search:
         return searched(grid.detach(), faces.start, *pairs, iterations)
 
-    found: Search = each(search, tree.map(Tensor.detach, (octree, corner, tested)))
+    found: Search = each(search, tree.map(Tensor.detach, (fields, corner, tested)))
     at = found.face[..., None, None].expand(-1, -1, 3, 3)
     point = (found.weight[..., None] * corner.gather(1, at)).sum(-2)
-    distance, gradient = interpolated(grid, octree, point)
+    distance, gradient = sampled(grid, fields, point)
     inward = -normalize(gradient, basis(point, 1, 0, 0).expand_as(point))[0]
     exists = torch.arange(point.shape[1], device=point.device) < found.places[:, None]
     return placed(field, point, distance, inward, exists & first_seen(point, distance))
 
 
-def searched(grid: Tensor, start: Tensor, octree: Octrees, corner: Tensor, tested: Tensor, iterations: int) -> Search:
+def searched(grid: Tensor, start: Tensor, fields: Fields, corner: Tensor, tested: Tensor, iterations: int) -> Search:
     """Where faces with corners (n, f, 3, 3) [m] reach into distance fields; all are constants.
 
     start: (s, 3) weights of corners; tested: (n, f) bool, the faces that are looked at
@@ -89,7 +89,7 @@ def searched(grid: Tensor, start: Tensor, octree: Octrees, corner: Tensor, teste
         here = (nth < total[:, None]) & going(search)[:, None]
         face = order.gather(1, nth.clamp(max=f))
         chosen, weight, inside = from_starts(
-            grid, octree, corner.gather(1, face[..., None, None].expand(-1, -1, 3, 3)), start, iterations
+            grid, fields, corner.gather(1, face[..., None, None].expand(-1, -1, 3, 3)), start, iterations
         )
         ends = (chosen & (inside & here[..., None])[:, :, None]).flatten(1, 2)
         seen = search.seen[:, None] + ends.any(-1).cumsum(1)
@@ -115,7 +115,7 @@ def searched(grid: Tensor, start: Tensor, octree: Octrees, corner: Tensor, teste
 
 
 def from_starts(
-    grid: Tensor, octree: Octrees, corner: Tensor, start: Tensor, iterations: int
+    grid: Tensor, fields: Fields, corner: Tensor, start: Tensor, iterations: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Where searches of faces with corners (n, f, 3, 3) [m] end.
 
@@ -125,7 +125,7 @@ def from_starts(
 
     def deepest(point: Tensor) -> Tensor:
         """Which corner is deepest, one-hot (n, f, p, 3), by the gradient at points (n, f, p, 3) of faces."""
-        gradient = interpolated(grid, octree, point.flatten(1, 2)).gradient.view(point.shape)
+        gradient = sampled(grid, fields, point.flatten(1, 2)).gradient.view(point.shape)
         return is_at((gradient @ corner.mT).argmin(-1), 3)
 
     def advance(i: Tensor, weight: Tensor) -> Tensor:
@@ -135,5 +135,5 @@ def from_starts(
     identity = torch.eye(3, dtype=corner.dtype, device=corner.device).expand(corner.shape).contiguous()
     weight = fori_loop(0, iterations - 1, advance, identity)
     end = weight @ corner
-    distance = interpolated(grid, octree, end.flatten(1, 2)).distance
+    distance = sampled(grid, fields, end.flatten(1, 2)).distance
     return deepest(start @ corner), weight, distance.view(end.shape[:-1]) < 0

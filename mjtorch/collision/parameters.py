@@ -1,4 +1,4 @@
-"""Contact parameters from those of two geoms, or of an explicit pair (mj_contactParam)."""
+"""Contact parameters from those of two geoms, of a geom and a flex, or of an explicit pair (mj_contactParam)."""
 
 import torch
 from torch import Tensor
@@ -18,6 +18,8 @@ def margins(m: Model, source: Tensor) -> tuple[Tensor, Tensor]:
     ignores gaps then, may miss a contact in the gap).
     """
     table = torch.stack([m.geom_margin, m.geom_gap], dim=-1)
+    if m.plan.collision.touching:
+        table = torch.cat([table, torch.stack([m.flex_margin, m.flex_gap], dim=-1)])
     if m.plan.collision.explicit:
         # An explicit pair is added to itself.
         table = torch.cat([table, 0.5 * torch.stack([m.pair_margin, m.pair_gap], dim=-1)])
@@ -30,7 +32,7 @@ def margins(m: Model, source: Tensor) -> tuple[Tensor, Tensor]:
 def parameters(m: Model, source: Tensor, detected: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """friction (n, 5), solref (n, 2), solreffriction (n, 2) and solimp (n, 5) of contacts.
 
-    source: (n, 2) rows of [geoms, pairs], see `CollisionPlan`. solref and solimp are averaged, with the weights
+    source: (n, 2) rows of [geoms, flexes, pairs], see `CollisionPlan`. solref and solimp are averaged, with the weights
     `solmix`; direct (non-positive) solref, and friction, are taken component by component: the smallest solref, the
     largest friction. Where not `detected (n,)` they mean nothing.
     """
@@ -60,15 +62,22 @@ def mix_factor(weight1: Tensor, weight2: Tensor) -> Tensor:
 
 
 def _table(m: Model) -> Tensor:
-    """Rows of geoms, then of explicit pairs: solmix, solref (2), solimp (5), friction (5), solreffriction (2).
+    """Rows of geoms, of flexes if these touch something, then of explicit pairs.
 
-    The last two are there only if there are explicit pairs; a geom has none of its own.
+    solmix, solref (2), solimp (5), friction (5), and solreffriction (2) only if there are explicit pairs; geoms and
+    flexes have none of their own.
     """
-    slide, fri = m.geom_friction[:, :1], m.geom_friction
-    columns = [m.geom_solmix[:, None], m.geom_solref, m.geom_solimp, slide, fri, fri[:, 2:]]
-    if not m.plan.collision.explicit:
-        return torch.cat(columns, dim=-1)
-    geoms = torch.cat([*columns, torch.zeros_like(m.geom_solref)], dim=-1)
-    ones = torch.ones_like(m.pair_margin)[:, None]
-    pairs = torch.cat([ones, m.pair_solref, m.pair_solimp, m.pair_friction, m.pair_solreffriction], dim=-1)
-    return torch.cat([geoms, pairs])
+    p = m.plan.collision
+
+    def rows(solmix: Tensor, solref: Tensor, solimp: Tensor, friction: Tensor) -> Tensor:
+        columns = [solmix[:, None], solref, solimp, friction[:, :1], friction, friction[:, 2:]]
+        return torch.cat([*columns, torch.zeros_like(solref)] if p.explicit else columns, dim=-1)
+
+    parts = [rows(m.geom_solmix, m.geom_solref, m.geom_solimp, m.geom_friction)]
+    if p.touching:
+        parts.append(rows(m.flex_solmix, m.flex_solref, m.flex_solimp, m.flex_friction))
+    if p.explicit:
+        ones = torch.ones_like(m.pair_margin)[:, None]
+        columns = [ones, m.pair_solref, m.pair_solimp, m.pair_friction, m.pair_solreffriction]
+        parts.append(torch.cat(columns, dim=-1))
+    return torch.cat(parts) if len(parts) > 1 else parts[0]

@@ -1,6 +1,7 @@
 """Contacts of signed distance fields with convex geoms and with each other (mjc_SDF).
 
-The distance field of a mesh is what an octree of it says: inside a cell, what is interpolated between its corners. From
+The distance field of a mesh is what an octree of it says: inside a cell, what is interpolated between its corners. That
+of a plugin has a formula. From
 points spread over where the boxes of two geoms overlap, C goes down the gradient of a sum of both distances, then one
 step down the larger of both, which is the distance that it reports, negative inside both geoms. Each point that ends
 there is a contact.
@@ -24,8 +25,8 @@ from mjtorch.math.shape import Shape, parts
 from mjtorch.math.value import value_of
 from mjtorch.math.vector import MIN_VALUE, basis, dot, norm, normalize
 from mjtorch.model.plan.geom_pairs import SDF
-from mjtorch.model.plan.sdf import Octrees, Side
-from mjtorch.smooth.distance_field import Sample, interpolated
+from mjtorch.model.plan.sdf import Fields, Side
+from mjtorch.smooth.distance_field import Sample, sampled
 
 # Of the line search: the least length of a step, and the least decrease for it, relative to what the gradient promises.
 SHORTEST, DECREASE = 1e-4, 0.1
@@ -38,7 +39,7 @@ class Field(tree.Tree):
     pos: (n, 3) [m], mat: (n, 3, 3), size: (n, 3) [m]
     center, half: (n, 3) [m] the box that a geom is in, in its own frame
     type: (n,) mjtGeom of each, types: static, those that there are
-    octree: (n,) those of meshes, none where there are no meshes
+    fields: (n,) those that are signed distance fields, none where there are none
     """
 
     pos: Tensor
@@ -47,7 +48,7 @@ class Field(tree.Tree):
     center: Tensor
     half: Tensor
     type: Tensor
-    octree: tuple[Octrees, ...]
+    fields: tuple[Fields, ...]
     types: tuple[int, ...] = tree.field(static=True)
 
 
@@ -91,7 +92,7 @@ def sdf_field(solid: Solid, side: Side, types: tuple[int, ...], type: Tensor) ->
         center=side.center,
         half=half,
         type=type,
-        octree=side.octree,
+        fields=side.fields,
         types=types,
     )
 
@@ -99,7 +100,7 @@ def sdf_field(solid: Solid, side: Side, types: tuple[int, ...], type: Tensor) ->
 def sdf_contacts(
     grid: Tensor, first: Field, second: Field, near: Tensor, spread: Tensor, iterations: int
 ) -> ContactPoints:
-    """The contacts of n pairs of geoms, of which the second ones are distance fields of meshes.
+    """The contacts of n pairs of geoms, of which the second ones are distance fields.
 
     grid: of `Model`; near: (n,) bool, pairs that may touch; spread: (k, 3) where points start, from 0 to 1 along the
     edges of a box; iterations: mjOption.sdf_iterations
@@ -249,8 +250,8 @@ def sample(grid: Tensor, field: Field, point: Tensor) -> Sample:
 
 def _sample_type(kind: int, grid: Tensor, field: Field, point: Tensor) -> Sample:
     if kind == SDF:
-        (octree,) = field.octree
-        return interpolated(grid, octree, point)
+        (fields,) = field.fields
+        return sampled(grid, fields, point)
     shape = Shape(kind)
     # The sizes of other types may be zero.
     size = field.size if len(field.types) == 1 else torch.where((field.type == kind)[:, None], field.size, 1.0)

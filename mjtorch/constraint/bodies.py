@@ -15,6 +15,7 @@ from mjtorch.constraint.limit import ball_limits, nearer, tendon_limit
 from mjtorch.math.vector import cross
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.solver import RowsPlan
+from mjtorch.model.touching import colliders
 
 
 @tree.dataclass(kw_only=True)
@@ -90,7 +91,8 @@ class BodyRows(tree.Tree):
     plan: which rows have one dof
     single: (nsingle,) these, fixed: (nfixed, nv) others that are no contact's; zero where they are not active
     contacts: one `Contacts`, if there are rows of contacts
-    cdof: (nv, 6), body_dof: (nbody, nv), as in `Data` and in the plan
+    cdof: (nv, 6), body_dof: (nbody, nv), dof_body: (nv,), as in `Data` and in the plan
+    leaves: static, whether no dof moves more than one body
     """
 
     plan: RowsPlan
@@ -99,11 +101,13 @@ class BodyRows(tree.Tree):
     contacts: tuple[Contacts, ...]
     cdof: Tensor
     body_dof: Tensor
+    dof_body: Tensor
+    leaves: bool = tree.field(static=True)
 
     def times(self, x: Tensor) -> Tensor:
         """`J x` (nefc,), of x (nv,)."""
         parts = [self.fixed @ x] if self.fixed.shape[0] else []
-        parts += [c.velocity(self.body_dof @ (self.cdof * x[:, None])) for c in self.contacts]
+        parts += [c.velocity(self.motion(self.cdof * x[:, None])) for c in self.contacts]
         return torch.cat([*parts, self.single * x[self.plan.dof]])[self.plan.source]
 
     def transpose_times(self, x: Tensor) -> Tensor:
@@ -113,8 +117,13 @@ class BodyRows(tree.Tree):
         if self.fixed.shape[0]:
             total = total + fixed @ self.fixed
         for c in self.contacts:
-            total = total + (self.cdof * (self.body_dof.mT @ c.force(touching, len(self.body_dof)))).sum(-1)
+            force = c.force(touching, len(self.body_dof))
+            total = total + (self.cdof * (force[self.dof_body] if self.leaves else self.body_dof.mT @ force)).sum(-1)
         return total
+
+    def motion(self, x: Tensor) -> Tensor:
+        """How bodies move (nbody, 6) if dofs move what they move by x (nv, 6)."""
+        return x.new_zeros(len(self.body_dof), 6).index_add(0, self.dof_body, x) if self.leaves else self.body_dof @ x
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Those of x (nefc,) that belong to `single`, to `fixed` and to contacts."""
@@ -141,6 +150,8 @@ def build(m: Model, d: Data) -> BodyRows:
         contacts=(),
         cdof=d.cdof,
         body_dof=m.plan.kinematics.body_dof,
+        dof_body=m.plan.kinematics.dof_body,
+        leaves=m.plan.solver.forest[0].leaves,
     )
     single, fixed, touching = rows.split(active)
     return rows.replace(
@@ -156,7 +167,7 @@ def contacts(m: Model, d: Data, active: Tensor) -> Contacts:
     slots = len(p.row)
     frame, pos = d.contact.frame[:slots], d.contact.pos[:slots]
     # PyTorch's fake tensors forget which axis of what is picked is the innermost.
-    geom = d.contact.geom[:slots].clamp(min=0).mT.contiguous()
+    geom = colliders(m, d)[:slots].mT.contiguous()
     body, tree = p.geom_body[geom], forest.geom_tree[geom]
     # The first row says of all whether they are there.
     there = torch.cat([active, torch.zeros_like(active[:1])])[p.row.amin(1)]

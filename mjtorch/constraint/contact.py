@@ -7,8 +7,10 @@ from torch import Tensor
 from mjtorch.constraint.element import Elements
 from mjtorch.constraint.impedance import mixed
 from mjtorch.constraint.wrench import along
-from mjtorch.math.vector import MIN_VALUE
+from mjtorch.math.triangle import nearest_on_triangle
+from mjtorch.math.vector import MIN_VALUE, basis
 from mjtorch.model import Cone, Data, Model
+from mjtorch.model.touching import colliders
 from mjtorch.smooth.jacobian import dof_motion
 
 # mjMINMU: no contact has less friction; an empty slot has none
@@ -18,6 +20,7 @@ MIN_FRICTION = 1e-5
 def contact_jacobian(m: Model, d: Data, there: Tensor) -> Tensor:
     """Velocity of the second geom relative to the first (nc, nv), along the directions that the cone is made of.
 
+    Instead of a geom it may be a vertex of a flex.
     Pyramidal: normal plus and minus friction times each other direction. Elliptic: normal, tangents, spin, rolls.
     there: (ncon,) bool, the contacts whose rows are of interest; others have zero.
     """
@@ -29,13 +32,41 @@ def contact_jacobian(m: Model, d: Data, there: Tensor) -> Tensor:
     # Said to be zero where nothing is, it is not computed there.
     there = there[:, None, None]
     row = along_rows(m, d, torch.where(there, directions, 0.0).flatten(0, 1))
-    moves = torch.where(there, p.geom_dof[c.geom.clamp(min=0)], 0.0)
-    return (row @ motion.mT) * (moves[:, 1] - moves[:, 0])[p.slot]
+    return (row @ motion.mT) * moved(m, d, there)[p.slot]
+
+
+def moved(m: Model, d: Data, there: Tensor) -> Tensor:
+    """How far (ncon, nv) dofs move what touches second, less how far what touches first; there: (ncon, 1, 1) bool."""
+    p = m.plan.constraint.contact
+    if m.plan.collision.corner.shape[0]:
+        number, share = carried(m, d)
+        return torch.where(there, p.geom_dof[number] * share[..., None], 0.0).sum(1)
+    moves = torch.where(there, p.geom_dof[colliders(m, d)], 0.0)
+    return moves[:, 1] - moves[:, 0]
+
+
+def carried(m: Model, d: Data) -> tuple[Tensor, Tensor]:
+    """What is pushed apart in each contact (ncon, 4): first what touches first, then the other, or its three corners.
+
+    They are numbers of geoms and vertices. And how far each moves the contact (ncon, 4): -1, then 1, 0, 0, or where the
+    point nearest to the contact lies between the corners (mj_elemBodyWeight).
+    """
+    c, p, number = d.contact, m.plan.collision, colliders(m, d)
+    second = number[:, 1]
+    is_element = (second >= m.ngeom + m.nflexvert)[:, None]
+    corner = p.corner[(second - (m.ngeom + m.nflexvert)).clamp(min=0)]
+    between = nearest_on_triangle(d.flexvert_xpos[corner], c.pos)
+    share = torch.where(is_element, between, basis(between, 1, 0, 0))
+    other = torch.where(is_element, corner + m.ngeom, second[:, None].clamp(max=m.ngeom + m.nflexvert - 1))
+    return torch.cat([number[:, :1], other], dim=1), torch.cat([-torch.ones_like(share[:, :1]), share], dim=1)
 
 
 def answered(m: Model, d: Data) -> Tensor:
     """(ncon,) bool: whether any dof moves the geoms of a contact relative to each other."""
-    first, second = m.plan.constraint.contact.geom_dof[d.contact.geom.clamp(min=0)].unbind(1)
+    if m.plan.collision.corner.shape[0]:
+        first, *others = m.plan.constraint.contact.geom_dof[carried(m, d)[0]].unbind(1)
+        return torch.stack([first != other for other in others]).any(0).any(-1)
+    first, second = m.plan.constraint.contact.geom_dof[colliders(m, d)].unbind(1)
     return (first != second).any(-1)
 
 
@@ -78,8 +109,15 @@ def inverse_weight(m: Model, d: Data) -> Tensor:
 
     Zero in empty slots, for which nothing is looked up.
     """
-    weight = m.body_invweight0[m.plan.constraint.contact.geom_body, 0]
-    return torch.where(d.contact.detected[:, None], weight[d.contact.geom.clamp(min=0)], 0.0).sum(-1)
+    p = m.plan.constraint.contact
+    if p.node_body.shape[1]:
+        weight = (m.body_invweight0[p.node_body, 0] * p.node_share).sum(-1)
+    else:
+        weight = m.body_invweight0[p.geom_body, 0]
+    if m.plan.collision.corner.shape[0]:
+        number, share = carried(m, d)
+        return torch.where(d.contact.detected, (weight[number] * share.abs()).sum(-1), 0.0)
+    return torch.where(d.contact.detected[:, None], weight[colliders(m, d)], 0.0).sum(-1)
 
 
 def contact(m: Model, d: Data) -> tuple[Elements, Tensor]:

@@ -19,6 +19,7 @@ def force_from_distance(m: Model, d: Data) -> Tensor:
     (s,) = m.settings.distance
     wide = m.replace(
         geom_gap=m.geom_gap + 0.5 * s.width,
+        flex_gap=m.flex_gap + 0.5 * s.width,
         pair_gap=m.pair_gap + s.width,
         plan=m.plan.replace(collision=s.collision, constraint=m.plan.constraint.replace(contact=s.contact)),
     )

@@ -6,6 +6,7 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.control_flow import while_loop
 from mjtorch.model import Data, DisableBit, Model
+from mjtorch.model.touching import colliders
 
 
 @tree.dataclass(kw_only=True)
@@ -129,9 +130,16 @@ def components(m: Model, d: Data) -> Tensor:
 
 
 def _contact_trees(m: Model, d: Data) -> Tensor:
-    """(2, ncon) the trees of the geoms of each contact, -1: none."""
-    geom = d.contact.geom[: len(m.plan.constraint.contact.slot_rows)]
-    return torch.where(geom < 0, -1, m.plan.island.geom_tree[geom.clamp(min=0)]).mT
+    """(2, k ncon) trees that each contact joins, -1: none: first those of what touches."""
+    slots = len(m.plan.constraint.contact.slot_rows)
+    touching, p, there = colliders(m, d)[:slots], m.plan.island, d.contact.detected[:slots]
+    ends = torch.where(there, p.geom_tree[touching].mT, -1)
+    if not p.node_tree.shape[1]:
+        return ends
+    nodes = torch.where(there, p.node_tree[touching].flatten(1).mT, -1)
+    # One of them is joined with each.
+    ends = torch.cat([ends, nodes])
+    return torch.stack([ends.amax(0).expand_as(ends), ends]).flatten(1)
 
 
 def _count(n: int, like: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from mjtorch.model import Data, Model
+from mjtorch.model.touching import colliders
 
 
 def c_order(m: Model, d: Data) -> Tensor:
@@ -12,7 +13,7 @@ def c_order(m: Model, d: Data) -> Tensor:
     rank = m.plan.constraint.contact.rank
     if not rank.shape[0]:
         return slots
-    geom = d.contact.geom.clamp(min=0)
+    geom = colliders(m, d)
     return (rank[geom[:, 0], geom[:, 1]] * len(slots) + slots).sort().indices
 
 

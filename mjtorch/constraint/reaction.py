@@ -7,6 +7,7 @@ from mjtorch.constraint.equality import between, pairs, weld_scale
 from mjtorch.constraint.tendon import tendon_actions
 from mjtorch.model import Cone, Data, Model
 from mjtorch.model.arguments import check_both, checked_ids
+from mjtorch.model.touching import of_geoms
 from mjtorch.smooth.adhesion import adhesion
 from mjtorch.smooth.com import subtree_sum
 from mjtorch.smooth.jacobian import applied_force, wrench_at
@@ -95,10 +96,13 @@ def external_force(m: Model, d: Data) -> Tensor:
 
 
 def contact_actions(m: Model, d: Data) -> Action:
-    """What contacts do to the bodies of their first geoms, then to those of their second."""
-    c = d.contact
+    """What contacts of two geoms do to the bodies of the first ones, then to those of the second."""
+    c, only = d.contact, of_geoms(m, d)
     body = m.plan.constraint.contact.geom_body[c.geom.clamp(min=0)]
-    force, torque = contact_force(m, d, to_world_frame=True).unflatten(1, (2, 3)).unbind(1)
+    wrench = contact_force(m, d, to_world_frame=True)
+    if only is not None:
+        wrench = torch.where(only[:, None], wrench, 0.0)
+    force, torque = wrench.unflatten(1, (2, 3)).unbind(1)
     return body.mT.flatten(), c.pos.repeat(2, 1), torch.cat([-force, force]), torch.cat([-torque, torque])
 
 

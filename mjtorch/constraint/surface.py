@@ -1,5 +1,6 @@
 """Surfaces that move while their geoms do not, such as conveyor belts (geom/surfacevel)."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -17,6 +18,8 @@ def surface_velocity(m: Model, d: Data) -> Tensor:
     c = d.contact
     geom = c.geom.clamp(min=0)
     field = m.geom_surfacevel[geom].unflatten(-1, (2, 3, 1))
+    if m.plan.collision.touching:
+        field = torch.where((c.geom >= 0)[..., None, None, None], field, 0.0)
     linear, angular = (d.geom_xmat[geom][:, :, None] @ field).squeeze(-1).unbind(2)
     linear = linear + cross(angular, c.pos[:, None] - d.geom_xpos[geom])
     slide, spin = ((c.frame @ (x[:, 1] - x[:, 0])[..., None]).squeeze(-1) for x in (linear, angular))

@@ -76,6 +76,23 @@ class Boxes(NamedTuple):
     world: Tensor
 
 
+def with_elements(boxes: Boxes, vert: Tensor, corner: Tensor, radius: Tensor) -> Boxes:
+    """The same, then points at `vert` (n, 3) [m], then boxes along the axes of the world around elements.
+
+    corner: (k, 3) which of the points their corners are; radius: (k,) [m]
+    """
+    at = vert[corner]
+    low, high = at.amin(1), at.amax(1)
+    half = torch.cat([torch.zeros_like(vert), 0.5 * (high - low) + radius[:, None]])
+    axes = torch.eye(3, dtype=vert.dtype, device=vert.device).expand(len(half), 3, 3)
+    return Boxes(
+        torch.cat([boxes.pos, vert, 0.5 * (low + high)]),
+        torch.cat([boxes.mat, axes]),
+        torch.cat([boxes.own, half]),
+        torch.cat([boxes.world, half]),
+    )
+
+
 def apart(boxes: Boxes, one: Tensor, two: Tensor) -> Tensor:
     """How far apart (k,) [m] shapes `one (k,)` and `two (k,)` are at least: as their boxes along the normal of a face.
 

@@ -21,7 +21,9 @@ class Contact(tree.Tree):
     friction: (n, 5) tangent 1, 2, spin, roll 1, 2
     solref, solreffriction: (n, 2)
     solimp: (n, 5)
-    geom: (n, 2) geom ids, -1 in an empty slot
+    geom: (n, 2) geom ids, -1 in an empty slot, and where a flex touches
+    flex, elem, vert: (n, 2) the flex, and which of its elements or vertices touches, -1 where that is a geom; (0, 2) in
+        models whose flexes touch nothing
     detected: (n,) bool
     dim: (n,) static, 1, 3, 4 or 6
     """
@@ -35,17 +37,20 @@ class Contact(tree.Tree):
     solreffriction: Tensor
     solimp: Tensor
     geom: Tensor
+    flex: Tensor
+    elem: Tensor
+    vert: Tensor
     detected: Tensor
     dim: tuple[int, ...] = tree.field(static=True)
 
     @property
     def geom1(self) -> Tensor:
-        """(n,) int64, the first geom, -1 in an empty slot."""
+        """(n,) int64, the first geom, -1 in an empty slot, or if that is a flex."""
         return self.geom[..., 0]
 
     @property
     def geom2(self) -> Tensor:
-        """(n,) int64, the second geom, -1 in an empty slot."""
+        """(n,) int64, the second geom, -1 in an empty slot, or if that is a flex."""
         return self.geom[..., 1]
 
     @property

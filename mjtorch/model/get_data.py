@@ -110,6 +110,8 @@ class _Layout:
     def __init__(self, mj_model: mujoco.MjModel, contact_dim: tuple[int, ...]) -> None:
         slots = cast(CollisionPlan, SimpleNamespace(contact_dim=contact_dim, ncon=len(contact_dim)))
         plan = constraint.build(mj_model, Tensors(torch.device("cpu"), torch.float64), slots)
+        self.first_vertex = mj_model.ngeom + mj_model.flex_vertadr.astype(np.int64)
+        self.first_element = mj_model.ngeom + mj_model.nflexvert + mj_model.flex_elemadr.astype(np.int64)
         self.dim = np.array(contact_dim, dtype=np.int64)
         self.nefc = plan.nefc
         self.efc_type = np.array(plan.efc_type, dtype=np.int64)
@@ -120,9 +122,19 @@ class _Layout:
 
     def contacts(self, d: Any) -> list[int]:
         """The slots that hold contacts, in MuJoCo's order."""
-        geoms = d.contact.geom.tolist()
+        geoms = self._colliders(d.contact).tolist()
         slots = np.flatnonzero(d.contact.detected).tolist()
         return sorted(slots, key=lambda slot: (self.rank.get(tuple(geoms[slot]), -1), slot))
+
+    def _colliders(self, contact: Any) -> np.ndarray:
+        """(ncon, 2) the numbers of the colliders of contacts."""
+        if not len(contact.flex):
+            return np.asarray(contact.geom)
+        vertex, element = (
+            self.first_vertex[contact.flex] + contact.vert,
+            self.first_element[contact.flex] + contact.elem,
+        )
+        return np.where(contact.flex < 0, contact.geom, np.where(contact.vert < 0, element, vertex))
 
     def rows(self, d: Any, contacts: list[int]) -> np.ndarray:
         """The active rows, in MuJoCo's order, which is that of the contacts; none for contacts that are not there."""
@@ -207,11 +219,10 @@ def _contacts(result: mujoco.MjData, d: Any, layout: _Layout, slots: list[int], 
     """Fill the contact list."""
     contact = result.contact
     for name in CONTACT_FIELDS:
-        target = getattr(contact, name)
-        target[:] = getattr(d.contact, name)[slots].reshape(target.shape)
+        target, given = getattr(contact, name), getattr(d.contact, name)
+        target[:] = given[slots].reshape(target.shape) if len(given) else -1
     contact.dim[:] = layout.dim[slots]
     contact.geom1[:], contact.geom2[:] = contact.geom[:, 0], contact.geom[:, 1]
-    contact.flex[:], contact.elem[:], contact.vert[:] = -1, -1, -1
     for name in ("H", "adhesion", "surfacevel"):
         if hasattr(contact, name):
             getattr(contact, name)[:] = 0.0  # fresh memory is not

@@ -149,6 +149,7 @@ def empty_contact(m: Model) -> Contact:
     """A contact list with no contact in it."""
     dim: tuple[int, ...] = m.plan.collision.contact_dim
     n = len(dim)
+    touching = n if m.plan.collision.touching else 0
 
     def zeros(*shape: int) -> Tensor:
         return m.qpos0.new_zeros(n, *shape)
@@ -164,6 +165,9 @@ def empty_contact(m: Model) -> Contact:
         solreffriction=zeros(2),
         solimp=zeros(5),
         geom=torch.full((n, 2), -1, **ints),
+        flex=torch.full((touching, 2), -1, **ints),
+        elem=torch.full((touching, 2), -1, **ints),
+        vert=torch.full((touching, 2), -1, **ints),
         detected=torch.zeros(n, dtype=torch.bool, device=m.qpos0.device),
         dim=dim,
     )

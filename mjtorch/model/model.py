@@ -218,6 +218,13 @@ class Model(Objects, tree.Tree):
     hfield_data: Tensor
     sdf_grid: Tensor
     flex_vert: Tensor
+    flex_radius: Tensor
+    flex_friction: Tensor
+    flex_margin: Tensor
+    flex_gap: Tensor
+    flex_solmix: Tensor
+    flex_solref: Tensor
+    flex_solimp: Tensor
     flex_node: Tensor
     flex_node0: Tensor
     flex_stiffness: Tensor

@@ -141,8 +141,9 @@ def _contact(mj_data: mujoco.MjData, m: Model, slots: np.ndarray, tensor: Any, i
     filled = {}
     for name in CONTACT_FIELDS:
         x = getattr(empty, name).cpu().numpy().copy()
-        x[slot] = getattr(mj_data.contact, name)[kept].reshape(len(kept), *x.shape[1:])
-        filled[name] = tensor(x) if name != "geom" else integer(x)
+        if len(x):
+            x[slot] = getattr(mj_data.contact, name)[kept].reshape(len(kept), *x.shape[1:])
+        filled[name] = tensor(x) if x.dtype != np.int64 else integer(x)
     detected = np.zeros(len(empty.dim), dtype=bool)
     detected[slot] = True
     return empty.replace(**filled, detected=tensor(detected, torch.bool))

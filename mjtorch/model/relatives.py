@@ -22,11 +22,16 @@ _FLEXES = (
     "vertices on grids (trilinear, quadratic)",
     "springs and dampers of edges",
     "elastic membranes, shells and solids",
-    "contacts of flexes",
+    "contacts of flexes with planes",
+    "contacts of lines and membranes with spheres, capsules and boxes",
+    "contacts of flexes with other geoms",
+    "contacts of flexes with flexes",
+    "passive contacts of flexes",
     "elastic rods",
     "plastic flexes",
     "Neo-Hookean solids",
 )
+_SDF = "bolt, bowl, gear, nut, torus"
 _POLY = "that are polynomials"
 
 MJX = Relative(
@@ -76,7 +81,7 @@ MJX = Relative(
         "energy": _all("energy"),
         "inverse dynamics": _all("comparison with forward dynamics (fwdinv)"),
         "deformables": _all(*_FLEXES),
-        "extensions": _all("plugin touch_grid", "other plugins", "callbacks"),
+        "extensions": _all("plugin touch_grid", f"plugins sdf ({_SDF})", "other plugins", "callbacks"),
     },
 )
 
@@ -102,10 +107,10 @@ WARP = Relative(
         "inverse dynamics": _all("comparison with forward dynamics (fwdinv)"),
         "deformables": _all(
             *("elastic rods", "plastic flexes", "Neo-Hookean solids"),
-            contacts_of_flexes="contacts of flexes with height and signed distance fields",
+            contacts_of_flexes_with_other_geoms="contacts of flexes with height and signed distance fields",
         )
         | {"vertices on grids (trilinear, quadratic)": "quadratic grids"},
-        "extensions": _all("plugin touch_grid", other_plugins="other plugins, but of signed distance fields"),
+        "extensions": _all("plugin touch_grid", "other plugins"),
         "derivatives": _all("gradients through contact"),
     },
 )

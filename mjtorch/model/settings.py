@@ -132,8 +132,10 @@ def _distance(mj_model: mujoco.MjModel, like: Tensor, gradient: Gradient) -> Dis
     """Plans as for a model without friction whose contacts are detected `distance` earlier, exerting no force then."""
     model, width = copy.copy(mj_model), gradient.distance
     model.geom_condim[:] = 1
+    model.flex_condim[:] = 1
     model.pair_dim[:] = 1
     model.geom_gap += 0.5 * width
+    model.flex_gap += 0.5 * width
     model.pair_gap += width
     model.opt.disableflags &= ~int(DisableBit.CONSTRAINT | DisableBit.CONTACT)
     make = Tensors(like.device, like.dtype)

@@ -14,11 +14,9 @@ from mjtorch.model.callbacks import NAMES as CALLBACK_NAMES, Callbacks, let_coll
 from mjtorch.model.option import Cone, DisableBit, EnableBit, Integrator, Solver
 from mjtorch.model.plan import plugins
 from mjtorch.model.plan.distance import unmeasured_geoms
-from mjtorch.model.plan.flex_points import elastic
 from mjtorch.model.plan.geom_pairs import CONVEX, FIELDS, SUPPORTED as COLLIDED, pairs_of, unsupported_pairs
 from mjtorch.model.plan.option import late_sensors
-from mjtorch.model.plan.ray import unmet_geoms
-from mjtorch.model.plan.sdf import LEVELS, too_deep
+from mjtorch.model.plan.sdf import LEVELS, too_deep, without_field
 from mjtorch.model.plan.sensor import SUPPORTED as SENSORS
 from mjtorch.model.plan.tactile import unfelt_geoms
 from mjtorch.model.plan.tendon import spatial_tendons
@@ -69,6 +67,8 @@ def check(mj_model: mujoco.MjModel, callbacks: Callbacks | None = None) -> None:
     missing = [f"mjcb_{c}" for c, name in CALLBACKS.items() if getattr(callbacks, name, None) is None and _installed(c)]
     if missing:
         refused.append(Use(INSTALLED, missing))
+    if callbacks is not None and callbacks.contact_filter is not None and flexes.touching(mj_model).any():
+        refused.append(Use(FILTERED, ["contact_filter"]))
     if refused:
         lines = [f"  - {f.area}: {f.name}, used by {_shorten(names)}; {f.advice}" for f, names in refused]
         raise NotImplementedError("\n".join(["put_model: the model uses features that are not supported:", *lines]))
@@ -262,12 +262,6 @@ def _unfelt(m: mujoco.MjModel) -> Names:
     return _named(m, "geom", sorted({int(g) for i in sensors for g in unfelt_geoms(m, int(i))}))
 
 
-def _fields_in_sight(m: mujoco.MjModel) -> Names:
-    """Geoms that rays of sensors would have to meet."""
-    looks = (m.sensor_type == mjtSensor.mjSENS_RANGEFINDER).any()
-    return _named(m, "geom", np.flatnonzero(unmet_geoms(m))) if looks else []
-
-
 def _late_with_rk4(m: mujoco.MjModel) -> Names:
     """Sensors whose delays RK4 does not support."""
     return _where("sensor", late_sensors)(m) if m.opt.integrator == Integrator.RK4 else []
@@ -399,6 +393,13 @@ TABLE: tuple[Feature, ...] = (
     ),
     Feature(
         "collisions",
+        "signed distance fields of neither mesh nor plugin",
+        NO,
+        lambda m: _named(m, "geom", without_field(m)),
+        "give them a mesh",
+    ),
+    Feature(
+        "collisions",
         "several contacts of convex shapes (multiccd)",
         YES,
         lambda m: _names_of_pairs(m, pairs_of(m, CONVEX)),
@@ -448,15 +449,8 @@ TABLE: tuple[Feature, ...] = (
     Feature("integrator", "implicitfast", YES, _choice("integrator", Integrator.IMPLICITFAST)),
     Feature("integrator", "discrete", NO, _choice("integrator", 4), 'use integrator="implicitfast"'),
     *_rows("sensors", "", "sensor_type", _members(mjtSensor), SENSOR_NAMES, "remove it or compute it from Data"),
-    Feature("sensors", "touch in sites of meshes", NO, _mesh_touch, "give the site a primitive type"),
+    Feature("sensors", "touch in sites of meshes", NO, _mesh_touch, "give the site a primitive type: C stops here"),
     Feature("sensors", "tactile sensors on other than primitive geoms", NO, _unfelt, "use primitive geoms"),
-    Feature(
-        "sensors",
-        "rangefinders that see signed distance fields of no mesh",
-        NO,
-        _fields_in_sight,
-        "make the geoms transparent or replace them by meshes",
-    ),
     Feature(
         "sensors",
         "distances of height and signed distance fields, or with nativeccd disabled",
@@ -477,14 +471,23 @@ TABLE: tuple[Feature, ...] = (
     Feature("deformables", "vertices on bodies (full, radial, 2d)", YES, _is("flex_interp", 0)),
     Feature("deformables", "vertices on grids (trilinear, quadratic)", YES, _set("flex_interp")),
     Feature("deformables", "springs and dampers of edges", YES, _set("flex_edgestiffness", "flex_edgedamping")),
-    Feature("deformables", "elastic membranes, shells and solids", YES, _where("flex", elastic)),
+    *(Feature("deformables", name, YES, _where("flex", test)) for name, test in flexes.SUPPORTED),
     *(Feature("deformables", name, NO, _where("flex", test), advice) for name, test, advice in flexes.REFUSED),
     Feature("deformables", "skins", UNNEEDED, lambda m: ["skin"] * m.nskin, "for rendering only"),
-    Feature("extensions", "plugin touch_grid", YES, _plugins(lambda name: name in plugins.SUPPORTED)),
+    Feature("extensions", "plugin touch_grid", YES, _plugins(lambda name: name == plugins.TOUCH_GRID)),
+    Feature(
+        "extensions",
+        f"plugins sdf ({', '.join(plugins.ATTRIBUTES)})",
+        YES,
+        _plugins(lambda name: name in plugins.FIELDS),
+    ),
     Feature("extensions", "other plugins", NO, _plugins(lambda name: name not in plugins.SUPPORTED), "remove them"),
     Feature("extensions", "callbacks", YES, _callbacks),
 )
 # Of Python's callbacks nothing is known but that they are there.
+FILTERED = Feature(
+    "extensions", "contact filters of models whose flexes touch something", NO, _callbacks, "do without the callback"
+)
 INSTALLED = Feature(
     "extensions",
     "callbacks installed in MuJoCo",

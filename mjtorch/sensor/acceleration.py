@@ -8,6 +8,7 @@ from mjtorch.math.shape import ray
 from mjtorch.math.vector import cross
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.sensor import SensorGroup, SensorType
+from mjtorch.model.touching import colliders
 from mjtorch.sensor.frame import Frames
 from mjtorch.sensor.stage import SensorFunction, first_active_row, sense, skip
 from mjtorch.smooth.object import to_local
@@ -38,7 +39,7 @@ def touch(m: Model, d: Data, group: SensorGroup, frames: Frames) -> Tensor:
     if not m.plan.constraint.nc:
         return d.qpos.new_zeros(group.obj.shape[0])
     c, normal = d.contact, contact_force(m, d)[:, 0]
-    bodies = m.plan.constraint.contact.geom_body[c.geom.clamp(min=0)]
+    bodies = m.plan.constraint.contact.geom_body[colliders(m, d)]
     first, second = (frames.plan.body[group.obj][:, None, None] == bodies).unbind(-1)
     shape, mat = group.volume[0].shape, frames.mat[group.obj][:, None]
     assert shape is not None

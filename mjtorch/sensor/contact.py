@@ -7,10 +7,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mjtorch.constraint import c_order, contact_force
+from mjtorch.constraint.contact import moved
 from mjtorch.math.vector import MIN_VALUE, cross, dot, norm
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.contact_sensor import ContactField, ContactGroup, Reduce
+from mjtorch.model.touching import colliders
 from mjtorch.sensor.volume import inside_volume
+from mjtorch.smooth.jacobian import dof_motion
 from mjtorch.smooth.object import point_velocity, to_local
 
 # In the frame of a contact that is looked at from the other side, two axes point the other way, and so do force and
@@ -59,7 +62,7 @@ def contact(m: Model, d: Data, group: ContactGroup) -> Tensor:
 def match(m: Model, d: Data, group: ContactGroup, order: Tensor) -> tuple[Tensor, Tensor]:
     """Whether contacts, in `order (ncon,)`, are what sensors look for, and whether the other way round (ncon, n)."""
     c = d.contact
-    first, second = group.matches[c.geom.clamp(min=0)[order]].unbind(1)
+    first, second = group.matches[colliders(m, d)[order]].unbind(1)
     regular, reverse = first[:, 0] & second[:, 1], first[:, 1] & second[:, 0]
     matched = (regular | reverse) & c.detected[order][:, None]
     for volume in group.volume:
@@ -105,6 +108,12 @@ def slip(m: Model, d: Data) -> tuple[Tensor, Tensor]:
     Along the rows of `contact.frame`.
     """
     c = d.contact
+    if m.plan.collision.touching:
+        point, motion = dof_motion(m, d)
+        angular, linear = ((moved(m, d, c.detected[:, None, None]) * d.qvel) @ motion).split(3, dim=-1)
+        linear = linear + cross(angular, c.pos - point)
+        angular, linear = ((c.frame @ v[..., None]).squeeze(-1) for v in (angular, linear))
+        return angular, linear
     body = m.plan.collision.geom_body[c.geom.clamp(min=0)]
     arm = c.pos[:, None] - d.subtree_com[m.plan.kinematics.body_root[body]]
     angular, linear = ((c.frame @ (v[:, 1] - v[:, 0])[..., None]).squeeze(-1) for v in point_velocity(d, body, arm))

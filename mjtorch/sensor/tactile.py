@@ -37,7 +37,9 @@ def tactile(m: Model, d: Data, plan: TactilePlan) -> Tensor:
 def in_contact(d: Data, plan: TactilePlan) -> Tensor:
     """Whether each of `plan.others` is in contact with the body of the sensor (k,)."""
     geom = d.contact.geom
-    across = plan.mine[geom.clamp(min=0)].flip(1) & d.contact.detected[:, None]
+    mine = plan.mine[geom.clamp(min=0)]
+    mine = mine & (geom >= 0) if d.contact.flex.shape[0] else mine
+    across = mine.flip(1) & d.contact.detected[:, None]
     return (across[..., None] & (geom[..., None] == plan.others)).flatten(0, 1).any(0)
 
 

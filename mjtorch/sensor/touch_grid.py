@@ -23,6 +23,7 @@ def touch_grid(m: Model, d: Data, plan: TouchGrid) -> Tensor:
         return d.sensordata.new_zeros(shape)
     geom, mat = c.geom.clamp(min=0), d.site_xmat[plan.site]
     mine = plan.geom_weld[geom] == plan.body
+    mine = mine & (c.geom >= 0) if m.plan.collision.touching else mine
     touches = c.detected & mine.any(-1)
     wrench = contact_force(m, d, to_world_frame=True).unflatten(1, (2, 3))
     local = to_local(mat[:, None], wrench)

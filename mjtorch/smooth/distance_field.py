@@ -1,4 +1,4 @@
-"""Distance fields of meshes (oct_distance), and where rays meet their surfaces (mj_raySdf)."""
+"""Distance fields of meshes (oct_distance) and plugins, and where rays meet their surfaces (mj_raySdf)."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,8 @@ from mjtorch.math.shape import Shape
 from mjtorch.math.value import value_of
 from mjtorch.math.vector import MIN_VALUE, dot, norm, normalize
 from mjtorch.model import Data, Model
-from mjtorch.model.plan.sdf import Octrees
+from mjtorch.model.plan.sdf import Fields, Octrees
+from mjtorch.smooth.formula import evaluated
 from mjtorch.smooth.object import to_local
 
 # Which corners of a cell are the upper ones along x, y and z.
@@ -29,6 +30,19 @@ class Sample(NamedTuple):
 
     distance: Tensor
     gradient: Tensor
+
+
+def sampled(grid: Tensor, fields: Fields, point: Tensor) -> Sample:
+    """The distances of points (n, k, 3) [m] in the frames of geoms, as their fields have it; grid: of `Model`."""
+    found = [interpolated(grid, octree, point) for octree in fields.octree]
+    for formulas in fields.formulas:
+        distance, gradient = (jet := evaluated(formulas, point)).value, jet.slope
+        if found:
+            mine = (formulas.which >= 0)[:, None]
+            distance = torch.where(mine, distance, found[0].distance)
+            gradient = torch.where(mine[..., None], gradient, found[0].gradient)
+        found = [Sample(distance, gradient)]
+    return found[0]
 
 
 def interpolated(grid: Tensor, octree: Octrees, point: Tensor) -> Sample:
@@ -67,7 +81,7 @@ def march(m: Model, d: Data, pnt: Tensor, vec: Tensor) -> Tensor:
     -1 where a ray meets none, or comes near its surface too slowly, as it does along it.
     """
     p = m.plan.ray
-    (octree,) = p.octree
+    (field,) = p.field
     mat, size = d.geom_xmat[p.fields], m.geom_size[p.fields]
     point = to_local(mat, pnt[:, None] - d.geom_xpos[p.fields]).transpose(0, 1)
     direction = to_local(mat, vec[:, None]).transpose(0, 1)
@@ -76,14 +90,14 @@ def march(m: Model, d: Data, pnt: Tensor, vec: Tensor) -> Tensor:
     direction = direction / speed.clamp(min=MIN_VALUE)
 
     def distance(way: Tensor) -> Sample:
-        return interpolated(m.sdf_grid, octree, point + way[..., None] * direction)
+        return sampled(m.sdf_grid, field, point + way[..., None] * direction)
 
-    constant = tree.map(Tensor.detach, (m.sdf_grid, octree, point, direction))
+    constant = tree.map(Tensor.detach, (m.sdf_grid, field, point, direction))
 
     def advance(state: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         way, going, met, count = state
-        grid, octree, point, direction = constant
-        near = interpolated(grid, octree, point + way[..., None] * direction).distance.abs()
+        grid, field, point, direction = constant
+        near = sampled(grid, field, point + way[..., None] * direction).distance.abs()
         here = going & (near < NEAR)
         return torch.where(going, way + near, way), going & ~here & (near <= FAR), met | here, count + 1
 
@@ -103,7 +117,7 @@ def march(m: Model, d: Data, pnt: Tensor, vec: Tensor) -> Tensor:
 
 def field_normals(m: Model, nth: Tensor, local: Tensor) -> Tensor:
     """Unit normals (k, 3), in their frames, of fields at points `local (k, 3)` [m]; nth: (k,) which of the fields."""
-    (octree,) = m.plan.ray.octree
-    mine = tree.map(lambda x: x[nth], octree)
-    gradient = interpolated(m.sdf_grid, mine, local[:, None]).gradient[:, 0]
+    (field,) = m.plan.ray.field
+    mine = tree.map(lambda x: x[nth], field)
+    gradient = sampled(m.sdf_grid, mine, local[:, None]).gradient[:, 0]
     return normalize(gradient, torch.zeros_like(gradient))[0]

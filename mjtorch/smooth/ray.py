@@ -44,7 +44,6 @@ def ray(
         derivatives of `dist` are those of the way to the geom that was met.
 
     Raises:
-        NotImplementedError: rays would see signed distance fields that are not made of meshes.
         TypeError, ValueError, IndexError: an argument does not fit.
     """
     check_both(m, d, "ray")
@@ -77,7 +76,7 @@ def multi_ray(
         the geom; zero where a ray meets nothing.
 
     Raises:
-        NotImplementedError, TypeError, ValueError, IndexError: as `ray`.
+        TypeError, ValueError, IndexError: as `ray`.
     """
     check_both(m, d, "multi_ray")
     check_numbers("multi_ray", "vec", vec, ((-1, 3),), d.qpos)
@@ -106,11 +105,6 @@ def sight(
 ) -> Tensor:
     """Which of the geoms of `m.plan.ray` rays see, (k or 1, n) bool; the arguments are those of `ray`."""
     p = m.plan.ray
-    if p.others:
-        raise NotImplementedError(
-            f"{caller}: the model has visible geoms that are signed distance fields of no mesh: "
-            f"{', '.join(map(str, p.others))}; make them transparent or replace them by meshes"
-        )
     excluded = checked_ids(caller, "bodyexclude", bodyexclude, m.nbody, m.qpos0, least=-1).reshape(-1, 1)
     seen = p.body != excluded
     if not flg_static:
@@ -131,7 +125,7 @@ def cast(m: Model, d: Data, pnt: Tensor, vec: Tensor, seen: Tensor) -> Hit:
         mat = d.geom_xmat[geom_id]
         point, direction = to_local(mat, pnt[:, None] - d.geom_xpos[geom_id]), to_local(mat, vec[:, None])
         ways.append(shapes.ray(shape, m.geom_size[geom_id], point, direction))
-    if p.octree:
+    if p.field:
         ways.append(march(m, d, pnt, vec))
     way = torch.cat(ways, dim=1)
     n = way.shape[1] - 1
@@ -157,7 +151,7 @@ def normals(m: Model, d: Data, pnt: Tensor, vec: Tensor, hit: Hit) -> Tensor:
         mine = kind == int(shape)
         # The sizes of other shapes may be zero.
         normal = torch.where(mine, shapes.normal(shape, torch.where(mine, size, 1.0), local), normal)
-    if p.octree:
+    if p.field:
         normal = torch.where(kind == SDF, field_normals(m, p.nth_field[geom], local), normal)
     normal = (mat @ normal[..., None]).squeeze(-1)
     if hit.on_triangle is not None and hit.facing is not None:

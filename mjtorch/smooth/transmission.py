@@ -6,6 +6,7 @@ from torch import Tensor
 from mjtorch.math import quaternion as quat
 from mjtorch.math.vector import cross, dot
 from mjtorch.model import Data, Model
+from mjtorch.model.touching import of_geoms
 from mjtorch.smooth.jacobian import dof_motion, wrench_at
 
 
@@ -124,10 +125,11 @@ def body_rows(m: Model, d: Data, point: Tensor, motion: Tensor) -> tuple[Tensor,
     length = d.qpos.new_zeros(p.adhering.shape[0])
     if not c.dist.shape[0]:
         return length, d.qpos.new_zeros(length.shape[0], m.nv)
-    geom = c.geom.clamp(min=0)
+    geom, only = c.geom.clamp(min=0), of_geoms(m, d)
     moves = q.geom_dof[geom]
     normal = c.frame[:, 0]
     along = (wrench_at(normal, torch.zeros_like(normal), c.pos - point) @ motion.mT) * (moves[:, 1] - moves[:, 0])
     counts = c.detected & (moves.sum((1, 2)) > 0)
+    counts = counts if only is None else counts & only
     mine = torch.where(counts[:, None], p.adheres[geom].sum(1), 0.0)
     return length, -(mine.mT @ along) / mine.sum(0).clamp(min=1)[:, None]

@@ -10,9 +10,10 @@ from collision.fields import Found
 import mjtorch
 from mjtorch.model import Contact, Model
 
-ASSETS = """<asset>
+WEDGE = "-.1 -.1 -.1 .1 -.1 -.1 0 .12 -.1 -.1 -.1 .1 .1 -.1 .1 0 .12 .1"
+ASSETS = f"""<asset>
   <mesh name="ring" builtin="supertorus" params="12 .4 1 1" scale=".1 .1 .1"/>
-  <mesh name="wedge" vertex="-.1 -.1 -.1 .1 -.1 -.1 0 .12 -.1 -.1 -.1 .1 .1 -.1 .1 0 .12 .1"/>
+  <mesh name="wedge" vertex="{WEDGE}"/>
 </asset>"""
 SHAPES = {
     "plane": 'type="plane" size="1 1 1"',
@@ -23,6 +24,14 @@ SHAPES = {
     "box": 'type="box" size=".1 .12 .14"',
     "mesh": 'type="mesh" mesh="wedge"',
     "sdf": 'type="sdf" mesh="wedge"',
+}
+# Beside the fields of plugins, which are that large.
+LARGE = {
+    "plane": 'type="plane" size="3 3 1"/>',
+    "sphere": 'type="sphere" size=".4"/>',
+    "box": 'type="box" size=".4 .48 .56"/>',
+    "mesh": 'type="mesh" mesh="wedge"/>',
+    "sdf": 'type="sdf" mesh="wedge"/>',
 }
 
 
@@ -36,8 +45,25 @@ def with_ring(shape: str) -> mujoco.MjModel:
     )
 
 
-def poses(mj_model: mujoco.MjModel, count: int, seed: int = 0) -> list[mujoco.MjData]:
-    """C's contacts in poses from apart to deep in each other, turned in any way."""
+def with_plugin(name: str, shape: str) -> mujoco.MjModel:
+    """A geom four times as large, or the field of a plugin, and another such field that moves freely."""
+    plugins = {name, *({shape} - SHAPES.keys())}
+    instances = "".join(
+        f'<plugin plugin="mujoco.sdf.{one}"><instance name="{one}"/></plugin>' for one in sorted(plugins)
+    )
+    meshes = "".join(f'<mesh name="{one}"><plugin instance="{one}"/></mesh>' for one in sorted(plugins))
+    geom = LARGE.get(shape, f'type="sdf" mesh="{shape}"><plugin instance="{shape}"/></geom>')
+    return mujoco.MjModel.from_xml_string(
+        f"""<mujoco><extension>{instances}</extension><asset>{meshes}
+          <mesh name="wedge" scale="4 4 4" vertex="{WEDGE}"/></asset><worldbody>
+          <body mocap="true"><geom name="geom" {geom}</body>
+          <body><freejoint/><geom name="field" type="sdf" mesh="{name}"><plugin instance="{name}"/></geom></body>
+        </worldbody></mujoco>"""
+    )
+
+
+def poses(mj_model: mujoco.MjModel, count: int, seed: int = 0, reach: float = 0.3) -> list[mujoco.MjData]:
+    """C's contacts in poses from apart to deep in each other, turned in any way; `reach` [m]: how far apart at most."""
     rng = np.random.default_rng(seed)
     found = []
     for _ in range(count):
@@ -45,7 +71,7 @@ def poses(mj_model: mujoco.MjModel, count: int, seed: int = 0) -> list[mujoco.Mj
         offset, turns = rng.normal(size=3), rng.normal(size=(2, 4))
         d.mocap_pos[0] = rng.normal(size=3)
         d.mocap_quat[0], d.qpos[3:7] = turns / np.linalg.norm(turns, axis=1, keepdims=True)
-        d.qpos[:3] = d.mocap_pos[0] + 0.3 * rng.random() * offset / np.linalg.norm(offset)
+        d.qpos[:3] = d.mocap_pos[0] + reach * rng.random() * offset / np.linalg.norm(offset)
         mujoco.mj_fwdPosition(mj_model, d)
         found.append(d)
     return found

@@ -162,7 +162,7 @@ def test_what_is_no_number_stays_in_its_world(shape):
     for name in ("dist", "pos", "detected"):
         assert torch.equal(getattr(found.contact, name)[1], getattr(expected.contact, name)[1])
     # The same in the searches alone: nothing else keeps such a pair from them.
-    (octree,) = m.plan.collision.families[0].distances[0].sides[1].octree
+    (octree,) = m.plan.collision.families[0].distances[0].sides[1].fields[0].octree
     nowhere = torch.full((1, 4, 3), torch.nan, dtype=torch.float64)
     assert interpolated(m.sdf_grid, octree, nowhere).distance.isnan().all()
 

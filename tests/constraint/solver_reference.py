@@ -71,7 +71,7 @@ def from_c(
     mujoco.mj_fullM(mj_model, d, dense)
     n = len(contacts)
     friction = torch.tensor(d.contact.friction[contacts].reshape(n, 5), dtype=dtype)
-    zero = torch.zeros(n, 1, dtype=dtype)
+    zero, nothing = torch.zeros(n, 1, dtype=dtype), torch.zeros(0, 2, dtype=torch.int64)
     contact = Contact(
         dist=zero[:, 0],
         pos=zero.expand(n, 3),
@@ -82,6 +82,9 @@ def from_c(
         solreffriction=zero.expand(n, 2),
         solimp=zero.expand(n, 5),
         geom=torch.zeros(n, 2, dtype=torch.int64),
+        flex=nothing,
+        elem=nothing,
+        vert=nothing,
         detected=torch.ones(n, dtype=torch.bool),
         dim=dims,
     )

@@ -4,7 +4,7 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from constraint.test_trees import JOINED, scene, state
+from constraint.test_trees import JOINED, scene, small_scenes_are_solved_by_trees, state  # noqa: F401
 from reference import assert_fields_close, converged, load
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode

@@ -7,6 +7,7 @@ import torch
 from reference import SINCE_4, assert_fields_close, case, load, poison, random_state
 
 import mjtorch
+from mjtorch.constraint import bodies
 from mjtorch.model import put_data, put_model
 from mjtorch.smooth.passive import passive
 
@@ -117,3 +118,73 @@ def test_elastic_flexes_are_refused_with_integrators_that_c_refuses(model: str) 
     mj_model.opt.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     with pytest.raises(NotImplementedError, match="elastic flexes with implicit or implicitfast"):
         put_model(mj_model)
+
+
+# Vertices alone with a floor: no contact joins two of them.
+FALLING = """
+<mujoco>
+  <option timestep="1e-3" tolerance="1e-12" iterations="100"/>
+  <worldbody>
+    <geom type="plane" size="1 1 .1" euler="3 2 0"/>
+    <flexcomp name="cloth" type="grid" count="5 4 1" spacing=".1 .1 .1" mass=".2" radius=".02" dim="2" pos="0 0 .03"
+      euler="5 -4 0">
+      <contact selfcollide="none"/>
+      <elasticity young="1e3" poisson=".2" thickness="1e-2" damping=".01" elastic2d="both"/>
+    </flexcomp>
+  </worldbody>
+</mujoco>
+"""
+
+
+def test_a_cloth_falls_on_a_floor_as_in_c() -> None:
+    mj_model = load(FALLING)
+    m = put_model(mj_model, dtype=torch.float64)
+    (forest,) = m.plan.solver.forest
+    assert forest.leaves and not forest.joins and not forest.own
+    mj_data = mujoco.MjData(mj_model)
+    d, step = mjtorch.make_data(m), mjtorch.jit(mjtorch.step, in_dims=(None, 0))
+    worlds = mjtorch.batch(d, 3)
+    counts = set()
+    for _ in range(150):
+        mujoco.mj_step(mj_model, mj_data)
+        worlds = step(m, worlds)
+        counts.add(mj_data.ncon)
+    d = mjtorch.tree.map(lambda x: x[2], worlds)
+    assert min(counts) < 10 and max(counts) == 20
+    assert_fields_close(d, mj_data, ["qpos", "contact"], 1e-7, m=m)
+    assert_fields_close(d, mj_data, ["qvel"], 1e-5, m=m)
+
+
+def test_rows_of_leaves_are_those_of_all_bodies() -> None:
+    mj_model = load(FALLING)
+    m = put_model(mj_model, dtype=torch.float64)
+    mj_data = random_state(mj_model)
+    d = mjtorch.forward(m, put_data(mj_model, mj_data, model=m))
+    rows = bodies.build(m, d)
+    x, y = torch.randn(m.nv, dtype=torch.float64), torch.randn(m.plan.constraint.nefc, dtype=torch.float64)
+    assert d.nefc > 0 and rows.leaves
+    assert torch.allclose(rows.dense(), d.efc_J)
+    assert torch.allclose(rows.times(x), d.efc_J @ x)
+    assert torch.allclose(rows.transpose_times(y), y @ d.efc_J)
+
+
+def test_contacts_name_what_touches() -> None:
+    this = case("feature/draped", seeds=4)
+    found = set()
+    for d in this.datas:
+        c = mjtorch.forward(this.m, d).contact
+        found |= {tuple(x) for x in torch.cat([c.geom, c.flex], dim=1)[c.detected].tolist()}
+        assert (c.elem[c.detected & (c.flex[:, 1] >= 0), 1] >= 0).all() and (c.vert == -1).all()
+    ball, cloth, box, rope = (this.m.geom("ball").id, this.m.flex("cloth").id, this.m.geom("box").id, 1)
+    assert {(ball, -1, -1, cloth), (box, -1, -1, rope)} <= found
+    assert case("feature/rope", seeds=1).datas[0].contact.flex.shape == (0, 2)
+
+
+@pytest.mark.parametrize("model", ["feature/landing", "feature/draped"])
+def test_forces_from_a_distance_are_of_derivatives_alone(model: str) -> None:
+    this = case(model, seeds=1)
+    m = put_model(this.mj_model, dtype=torch.float64, gradient=mjtorch.Gradient(distance=0.02))
+    d = this.datas[0]
+    assert_fields_close(mjtorch.forward(m, d), mjtorch.forward(this.m, d), ["qacc", "contact.dist"], 1e-12)
+    height = torch.func.grad(lambda x: mjtorch.step(m, d.replace(qpos=x)).qvel.sum())
+    assert height(d.qpos).isfinite().all()

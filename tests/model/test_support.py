@@ -43,13 +43,26 @@ def sheet(inside: str, dim: int = 2, **attributes: str) -> str:
 
 
 QUIET = '<contact contype="0" conaffinity="0" selfcollide="none"/>'
+ALONE = '<contact contype="0" selfcollide="none"/>'
+FLOOR = '<geom name="floor" type="plane" size="1 1 1"/>'
 ELASTIC = '<elasticity young="1e3" thickness=".01" elastic2d="both"/>'
 YIELDING = ELASTIC.replace("/", ' yield=".01"/')
 SHEET = 'flex "sheet"'
 
 REFUSED = (
-    refused("world", sheet(ELASTIC), "contacts of flexes", SHEET),
-    refused("world", sheet(ELASTIC + QUIET.replace('"none"', '"sap"').replace("0", "2")), "contacts of flexes", SHEET),
+    refused(
+        "world",
+        sheet(ELASTIC) + '<geom size=".1 .1 .1" type="ellipsoid"/>',
+        "contacts of flexes with other geoms",
+        SHEET,
+    ),
+    refused("world", sheet(ELASTIC), "contacts of flexes with flexes", SHEET),
+    pytest.param(
+        {"world": FLOOR + sheet(ELASTIC + ALONE.replace("/", ' passive="true"/')), "option": 'integrator="discrete"'},
+        *("passive contacts", SHEET),
+        marks=SINCE_4,
+    ),
+    refused("world", FLOOR.replace("/", ' adhesion="1"/') + sheet(ELASTIC + ALONE), "where geoms stick", SHEET),
     refused("world", sheet(QUIET + '<elasticity young="1e3"/>', dim=1), "elastic rods", SHEET),
     pytest.param({"world": sheet(QUIET + YIELDING)}, "plastic flexes", SHEET, marks=SINCE_4),
     ({"world": sheet(QUIET + ELASTIC), "flag": 'sleep="enable"'}, "flexes with sleep", SHEET),

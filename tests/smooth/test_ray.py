@@ -164,23 +164,8 @@ def test_wrong_groups_are_an_error() -> None:
             cast(this.m, this.datas[0], origin, origin + 1, geomgroup=(True, False))
 
 
-def test_signed_distance_fields_are_refused_unless_transparent() -> None:
+def test_signed_distance_fields_of_nothing_are_refused() -> None:
     mj_model = load("feature/rays")
-    box = mj_model.geom("box").id
-    mj_model.geom_type[box] = mujoco.mjtGeom.mjGEOM_SDF
-    with pytest.raises(
-        NotImplementedError, match='rangefinders that see signed distance fields of no mesh, used by geom "box"'
-    ):
+    mj_model.geom_type[mj_model.geom("box").id] = mujoco.mjtGeom.mjGEOM_SDF
+    with pytest.raises(NotImplementedError, match='fields of neither mesh nor plugin, used by geom "box"'):
         mjtorch.put_model(mj_model)
-    mj_model.sensor_type[:] = mujoco.mjtSensor.mjSENS_CLOCK
-    origin = torch.zeros(1, 3)
-    for alpha in (0.0, 1.0):
-        mj_model.geom_rgba[box, 3] = alpha
-        m = mjtorch.put_model(mj_model)
-        if alpha:
-            with pytest.raises(
-                NotImplementedError, match=f"signed distance fields of no mesh: {box}; make them transparent"
-            ):
-                ray(m, mjtorch.make_data(m), origin, origin + 1)
-        else:
-            ray(m, mjtorch.make_data(m), origin, origin + 1)

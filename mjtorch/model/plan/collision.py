@@ -9,17 +9,20 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.plan import contact_capacity, crowd, height_field, mesh, sdf
+from mjtorch.model.plan.colliders import collider_body, collider_flex, corners, element_flex, of_colliders, vertex_flex
 from mjtorch.model.plan.crowd import Crowd, CrowdPlan
 from mjtorch.model.plan.geom_pairs import (
     CAPSULE,
+    COLLIDED,
+    ELEMENTS,
     MESH,
     PLANE,
     ROUND,
     SDF,
     SPHERE,
-    SUPPORTED,
     TYPES,
     GeomPairs,
+    collider_type,
     contacts,
     together,
     tried_pairs,
@@ -32,15 +35,16 @@ from mjtorch.model.plan.tensors import Tensors
 
 # Families that are collided by iteration, and those whose pairs take so much that, of many, the closest are chosen.
 ITERATED = ("convex", "sdf", "mesh-sdf")
-SELECTED = ("box-box", "capsule-box", *ITERATED)
+OF_ELEMENTS = tuple(how.family for how in ELEMENTS.values())
+SELECTED = ("box-box", "capsule-box", *ITERATED, *OF_ELEMENTS)
 # Of families whose pairs take little, the closest are chosen of more than so many.
 MANY = 250
 # Of so many pairs of spheres and capsules of different kinematic trees, no list is made.
 CROWDED = 3000
 # Families of which it is asked which pairs are near each other: the others are spared much.
-BOUNDED = ("plane-mesh", "box-box", *ITERATED)
+BOUNDED = ("plane-mesh", "box-box", *ITERATED, *OF_ELEMENTS)
 # All families; and the parts of that of planes, spheres and capsules, by the type of the first geoms.
-FAMILIES = tuple(dict.fromkeys(together(how.family) for how in SUPPORTED.values()))
+FAMILIES = tuple(dict.fromkeys(together(how.family) for how in COLLIDED.values()))
 CORES = {PLANE: "plane", SPHERE: "sphere", CAPSULE: "capsule"}
 
 
@@ -59,7 +63,7 @@ class Block(NamedTuple):
 
 @tree.dataclass(kw_only=True)
 class Family(tree.Tree):
-    """Pairs of geoms that one function collides, n of them.
+    """Pairs of geoms, or colliders, that one function collides, n of them.
 
     name: static, its key in the table of colliders, or that of the general one
     blocks: static, its parts, in order
@@ -129,15 +133,20 @@ class CollisionPlan(tree.Tree):
     certain: (n,) bool, True: these rows but the second ones of capsules, which exist for parallel axes only
     round_candidate: (n,) the candidates of the plane, sphere and capsule rows
     order: (ncandidate,) the row of each candidate
-    geom: (ncandidate, 2) geom ids, as in the contact
-    source: (ncandidate, 2) whose parameters are mixed: rows of [geoms, pairs]; twice the same where nothing is mixed
+    geom: (ncandidate, 2) numbers of colliders, the first of which are the geoms
+    source: (ncandidate, 2) whose parameters are mixed: rows of [geoms, flexes, pairs]; twice the same where nothing is
+        mixed; without the flexes if these touch nothing
     margin_source: (ncandidate, 2) the same for margin and gap, which know no priority
     aligned: (ncandidate, 1) bool, the contact frame follows the axis of the second geom
     moving: static, whether the surface of a geom moves
     adhesion_source: if contacts stick, (ngeom, ngeom, 2) where the adhesion of two geoms lies in [geoms, pairs], twice
         the same where nothing is added
     extent: (ngeom, 2) 1 where a geom's radius and half-length are in the first two sizes, else 0
-    geom_body: (ngeom,) body ids
+    geom_body: (ncollider,) body ids; of vertices on nodes of grids the first node's
+    collider_flex, collider_elem, collider_vert: (ncollider,) the flex of each, and its number there as an element or as
+        a vertex, -1 of others; (0,) if flexes touch nothing
+    first_vertex, first_element: (nflex,) the first colliders of each flex; (0,) if they touch nothing
+    corner: (nelement, 3) the vertices of the elements that are colliders, of a line the second one twice
     geom_type: (ngeom,) mjtGeom
     hull_reach: (ngeom, 3) [m] how far the hulls of meshes reach along their axes
     hulls: those of all meshes, none if there are none; geom_hull: (ngeom,) which of them each geom is, -1: none
@@ -167,10 +176,21 @@ class CollisionPlan(tree.Tree):
     adhesion_source: tuple[Tensor, ...]
     extent: Tensor
     geom_body: Tensor
+    collider_flex: Tensor
+    collider_elem: Tensor
+    collider_vert: Tensor
+    first_vertex: Tensor
+    first_element: Tensor
+    corner: Tensor
     geom_type: Tensor
     hull_reach: Tensor
     hulls: tuple[Hulls, ...]
     geom_hull: Tensor
+
+    @property
+    def touching(self) -> bool:
+        """Whether flexes may touch something."""
+        return bool(self.collider_flex.shape[0])
 
     @property
     def selects(self) -> bool:
@@ -245,6 +265,10 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
     source = _source(mj_model, candidates)
     geom_type = mj_model.geom_type
     hulls = mesh.build(mj_model, make)
+    flex, elements = vertex_flex(mj_model), element_flex(mj_model)
+    vert = np.arange(len(flex)) - mj_model.flex_vertadr[flex]
+    elem = np.arange(len(elements)) - mj_model.flex_elemadr[elements]
+    none = np.full(mj_model.ngeom if len(flex) else 0, -1)
 
     def geoms(those: np.ndarray) -> Tensor:
         return make.ints(candidates.geom[those].T)
@@ -282,7 +306,13 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
         moving=bool(mj_model.geom_surfacevel.any()),
         adhesion_source=_adhesion_source(mj_model, candidates, source, make),
         extent=make.floats(np.stack([(geom_type == SPHERE) | (geom_type == CAPSULE), geom_type == CAPSULE], axis=-1)),
-        geom_body=make.ints(mj_model.geom_bodyid),
+        geom_body=make.ints(collider_body(mj_model)),
+        collider_flex=make.ints(np.concatenate([none, flex, elements])),
+        collider_elem=make.ints(np.concatenate([none, np.full(len(flex), -1), elem])),
+        collider_vert=make.ints(np.concatenate([none, vert, np.full(len(elem), -1)])),
+        first_vertex=make.ints(mj_model.ngeom + mj_model.flex_vertadr if len(flex) else []),
+        first_element=make.ints(mj_model.ngeom + len(flex) + mj_model.flex_elemadr if len(flex) else []),
+        corner=make.ints(corners(mj_model)),
         geom_type=make.ints(geom_type),
         hull_reach=make.floats(hull_reach(mj_model)),
         hulls=hulls,
@@ -291,7 +321,8 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
 
 
 def _crowds(mj_model: mujoco.MjModel, tried: GeomPairs, capacity: int | None) -> tuple[Crowd, ...]:
-    """The crowd that there is, if there is one."""
+    """The crowd that there is, if there is one; none if flexes touch something."""
+    tried = tried if not len(vertex_flex(mj_model)) else GeomPairs(tried.geom[:0], tried.pair[:0])
     return crowd.crowd_of(mj_model, tried, _condim(mj_model, tried), max(CROWDED, capacity or 0))
 
 
@@ -402,7 +433,7 @@ def _geom_hull(mj_model: mujoco.MjModel, hulls: tuple[Hulls, ...]) -> list[int]:
 def _candidates(mj_model: mujoco.MjModel, pairs: GeomPairs, windows: dict[str, Window]) -> Candidates:
     """The contacts that may arise, by condim, in C's order within each."""
     count = contacts(mj_model, pairs).clip(min=0)
-    types = mj_model.geom_type[pairs.geom]
+    types = collider_type(mj_model)[pairs.geom]
     for name, window in windows.items():
         count[_family_of(types) == FAMILIES.index(name)] = window.contacts
     tried = np.repeat(np.arange(len(count)), count)
@@ -417,7 +448,7 @@ def _candidates(mj_model: mujoco.MjModel, pairs: GeomPairs, windows: dict[str, W
 def _family_of(types: np.ndarray) -> np.ndarray:
     """(n,) the place among `FAMILIES` of what collides geoms of these `types (n, 2)`; -1: nothing."""
     place = np.full((TYPES, TYPES), -1)
-    for kinds, how in SUPPORTED.items():
+    for kinds, how in COLLIDED.items():
         place[kinds] = FAMILIES.index(together(how.family))
     one, two = types.T
     return place[one, two]
@@ -425,7 +456,7 @@ def _family_of(types: np.ndarray) -> np.ndarray:
 
 def _condim(mj_model: mujoco.MjModel, pairs: GeomPairs) -> np.ndarray:
     """Of an explicit pair its own, else that of the geom of higher priority, else the larger (mj_contactParam)."""
-    condim, priority = mj_model.geom_condim[pairs.geom], mj_model.geom_priority[pairs.geom]
+    condim, priority = (of_colliders(mj_model, name)[pairs.geom] for name in ("condim", "priority"))
     same = priority[:, 0] == priority[:, 1]
     dim = np.where(same, condim.max(1), np.where(priority[:, 0] > priority[:, 1], *condim.T))
     explicit = pairs.pair >= 0
@@ -434,17 +465,16 @@ def _condim(mj_model: mujoco.MjModel, pairs: GeomPairs) -> np.ndarray:
 
 
 def _pair_rows(mj_model: mujoco.MjModel, c: Candidates, otherwise: np.ndarray) -> np.ndarray:
-    """The row of an explicit pair in [geoms, pairs], twice; for others (n, 2) what is given."""
-    explicit = c.pair >= 0
-    rows = otherwise.copy()
-    rows[explicit] = mj_model.ngeom + c.pair[explicit, None]
+    """The row of an explicit pair in [geoms, flexes, pairs], twice; for others those of the colliders (n, 2)."""
+    explicit, flex = c.pair >= 0, collider_flex(mj_model)
+    rows = np.concatenate([np.arange(mj_model.ngeom), mj_model.ngeom + flex])[otherwise]
+    rows[explicit] = mj_model.ngeom + (mj_model.nflex if len(flex) else 0) + c.pair[explicit, None]
     return rows
 
 
 def _source(mj_model: mujoco.MjModel, c: Candidates) -> np.ndarray:
-    """The rows (n, 2) of [geoms, pairs] whose parameters are mixed; mixing something with itself leaves it as it is."""
-    priority = mj_model.geom_priority[c.geom]
-    one, two = priority.T
+    """The rows (n, 2) of [geoms, flexes, pairs] whose parameters are mixed; of one alone, twice that."""
+    one, two = of_colliders(mj_model, "priority")[c.geom].T
     geom = c.geom.copy()
     for k, wins in ((0, one > two), (1, two > one)):
         geom[wins] = c.geom[wins, k][:, None]

@@ -11,10 +11,11 @@ from mujoco import mjtConstraint, mjtDisableBit, mjtEq, mjtJoint
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.model.plan.colliders import carriers, collider_body
 from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.flex import equality_edges
 from mjtorch.model.plan.flex_grid import strain_rows
-from mjtorch.model.plan.geom_pairs import GeomPairs, tested_pairs, tried_pairs
+from mjtorch.model.plan.geom_pairs import rank, tested_pairs
 from mjtorch.model.plan.tendon import moving_tendons
 from mjtorch.model.plan.tensors import Tensors
 
@@ -144,8 +145,10 @@ class ContactPlan(tree.Tree):
     row: (ncon, w) the same, without columns that no slot has; place: (nrow,) where each row lies in it, flattened
     normal_share: (nrow,) how much of a contact's normal a row is: 1 or 0, of pyramids an equal part
     frictional: (nfriction,) elliptic: slots with dim > 1; has_edges: (ncon,) pyramidal: 1 for slots with dim > 1
-    geom_body: (ngeom,), geom_dof: (ngeom, nv) 0/1, the dofs that move each geom
-    rank: (ngeom, ngeom) where C lists the contacts of two geoms; (0, 0) if the slots of the contacts lie in C's order
+    geom_body: (ncollider,)
+    geom_dof: (n, nv) how far dofs move geoms and vertices: 0 or 1, and of vertices that lie between nodes a share
+    node_body, node_share: (n, w) the bodies of these nodes, and their shares; (n, 0) without such
+    rank: (ncollider, ncollider) where C lists the contacts of two; (0, 0) if the slots of the contacts lie in C's order
     has_rigid: static, whether geoms that no dof moves relative to each other are tested for contact
     """
 
@@ -166,6 +169,8 @@ class ContactPlan(tree.Tree):
     has_edges: Tensor
     geom_body: Tensor
     geom_dof: Tensor
+    node_body: Tensor
+    node_share: Tensor
     rank: Tensor
 
 
@@ -466,11 +471,13 @@ def _contact(b: _Builder, dims: tuple[int, ...]) -> tuple[ContactPlan, list[int]
     packed = slot_rows[:, (slot_rows < len(rows)).any(0)]
     edges = np.array([2 * (dims[s] - 1) if pyramidal and dims[s] > 1 else 1 for s in slot])
     is_normal = pyramidal | (np.arange(len(rows)) == np.array(first, dtype=int))
-    geom_dof = b.body_dof[m.geom_bodyid]
+    bodies, shares = carriers(m)
+    geom_dof = (b.body_dof[bodies] * shares[..., None]).sum(1)
+    between_nodes = bodies.shape[1] if bodies.shape[1] > 1 else 0
     kind = np.unique(np.packbits(geom_dof != 0, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
     plan = ContactPlan(
         max_dim=max(dims, default=0),
-        has_rigid=bool(np.equal(*kind[tested_pairs(m).geom].T).any()),
+        has_rigid=len(collider_body(m)) > len(bodies) or bool(np.equal(*kind[tested_pairs(m).geom].T).any()),
         slot=b.make.ints(slot),
         direction=b.make.ints(direction),
         edge=b.make.ints(edge),
@@ -484,16 +491,10 @@ def _contact(b: _Builder, dims: tuple[int, ...]) -> tuple[ContactPlan, list[int]
         normal_share=b.make.floats(is_normal / edges, len(rows)),
         frictional=b.make.ints(frictional),
         has_edges=b.make.floats([pyramidal and dim > 1 for dim in dims], n),
-        geom_body=b.make.ints(m.geom_bodyid),
-        geom_dof=b.make.floats(geom_dof, m.ngeom, m.nv),
-        rank=b.make.ints(_rank(m, tried_pairs(m)) if len(set(dims)) > 1 else np.zeros((0, 0))),
+        geom_body=b.make.ints(collider_body(m)),
+        geom_dof=b.make.floats(geom_dof, len(bodies), m.nv),
+        node_body=b.make.ints(bodies[:, :between_nodes]),
+        node_share=b.make.floats(shares[:, :between_nodes]),
+        rank=b.make.ints(rank(m) if len(set(dims)) > 1 else np.zeros((0, 0))),
     )
     return plan, element, types
-
-
-def _rank(m: mujoco.MjModel, pairs: GeomPairs) -> np.ndarray:
-    """(ngeom, ngeom) the place of each pair of geoms in C's list of contacts, the first of its places."""
-    rank = np.zeros((m.ngeom, m.ngeom), dtype=np.int64)
-    one, two = pairs.geom[::-1].T
-    rank[one, two] = np.arange(len(one))[::-1]
-    return rank

@@ -15,9 +15,10 @@ import torch
 from mjtorch.compiler.cache import fingerprint, store
 from mjtorch.compiler.cache.fingerprint import UnfamiliarError
 from mjtorch.math import shape
-from mjtorch.math.shape import Boxes, apart, apart_along_axes, parts, reach
+from mjtorch.math.shape import Boxes, apart, apart_along_axes, parts, reach, with_elements
 from mjtorch.model.option import DisableBit, EnableBit, Integrator
-from mjtorch.model.plan import crowd, mesh
+from mjtorch.model.plan import colliders, crowd, mesh
+from mjtorch.model.plan.colliders import corners, element_flex
 from mjtorch.model.plan.crowd import Crowd
 from mjtorch.model.plan.mesh import hull_reach
 
@@ -156,7 +157,7 @@ def remembered(
     try:
         content = np.empty(mujoco.mj_sizeModel(mj_model), np.uint8)
         mujoco.mj_saveModel(mj_model, None, content)
-        code = fingerprint.of(sys.modules[__name__], crowd, mesh, shape)
+        code = fingerprint.of(sys.modules[__name__], colliders, crowd, mesh, shape)
         name = store.key(mujoco.__version__, code, repr(keys), content.tobytes(), *arrays) + ".contacts"
         found = store.load(name, read)
     except (UnfamiliarError, OSError, ValueError):  # a cache that cannot be used is for `jit` to complain of
@@ -179,6 +180,8 @@ def observed(
     half = half + torch.tensor(hull_reach(mj_model))
     seldom = 1 + sum(len(those.geom) for those in pairs.values()) // OFTEN
     every = seldom * max(1, int(EVERY / mj_model.opt.timestep))
+    corner = torch.tensor(corners(mj_model))
+    thickness = torch.tensor(mj_model.flex_radius)[torch.tensor(element_flex(mj_model))]
     dims = list(dims)
     keys: list[int | Key] = [*dims, *pairs, *(CROWD if crowds else ())]
     moving, start = np.zeros((2, len(keys)))
@@ -189,6 +192,8 @@ def observed(
         if len(keys) > len(dims) and step % (seldom if is_pose else every) == 0:
             pos, mat = torch.tensor(data.geom_xpos), torch.tensor(data.geom_xmat).unflatten(-1, (3, 3))
             boxes = Boxes(pos, mat, half + round + radius[:, None], reach(mat, half, round, radius))
+            if len(corner):
+                boxes = with_elements(boxes, torch.tensor(data.flexvert_xpos), corner, thickness)
             listed = [_overlapping(name, boxes, those) for (name, _), those in pairs.items()]
             count[len(dims) :] = listed + [n for those in crowds for n in those.near(boxes.pos, boxes.world)]
         if is_pose:

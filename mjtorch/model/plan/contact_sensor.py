@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.plan import volume
+from mjtorch.model.plan.colliders import collider_body
 from mjtorch.model.plan.tensors import Tensors
 from mjtorch.model.plan.volume import Volume, VolumeKey, volume_key
 
@@ -44,7 +45,7 @@ class ContactGroup(tree.Tree):
     fields, reduce: static; num: static, how many contacts each reports
     sensors: static, their ids
     volume: one, of the sites that contacts must be in, if there are sites
-    matches: (ngeom, 2, n) bool, whether a geom is of what is first, and second, in each sensor
+    matches: (ncollider, 2, n) bool, whether a geom or a vertex is of what is first, and second, in each sensor
     site: (n,) or, without sites, (0,)
     """
 
@@ -81,7 +82,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors, sensors: list[int]) -> tuple[
 
 
 def _matches(m: mujoco.MjModel, i: int) -> np.ndarray:
-    """(ngeom, 2) bool: which geoms belong to the first and to the second object of sensor `i`."""
+    """(ncollider, 2) bool: which colliders belong to the first and to the second object of sensor `i`."""
     return np.stack(
         [_belongs(m, m.sensor_objtype[i], m.sensor_objid[i]), _belongs(m, m.sensor_reftype[i], m.sensor_refid[i])],
         axis=-1,
@@ -89,12 +90,13 @@ def _matches(m: mujoco.MjModel, i: int) -> np.ndarray:
 
 
 def _belongs(m: mujoco.MjModel, objtype: int, obj: int) -> np.ndarray:
-    """(ngeom,) bool: the geom itself, those of a body or of a subtree; all if contacts are not chosen by geoms."""
+    """(ncollider,) bool: the geom itself, those of a body or of a subtree; all if contacts are not chosen by these."""
+    body = collider_body(m)
     if objtype == GEOM:
-        return np.arange(m.ngeom) == obj
+        return np.arange(len(body)) == obj
     if objtype not in (BODY, XBODY):
-        return np.ones(m.ngeom, dtype=bool)
+        return np.ones(len(body), dtype=bool)
     below = np.arange(m.nbody) == obj
-    for body in range(1, m.nbody if objtype == XBODY else 0):
-        below[body] |= below[m.body_parentid[body]]
-    return below[m.geom_bodyid]
+    for k in range(1, m.nbody if objtype == XBODY else 0):
+        below[k] |= below[m.body_parentid[k]]
+    return below[body]

@@ -211,7 +211,7 @@ def equality_edges(m: mujoco.MjModel, number: int) -> np.ndarray:
 
 
 def coupled_trees(m: mujoco.MjModel) -> list[list[int]]:
-    """The kinematic trees of each membrane, shell and solid that resists deformation."""
+    """The kinematic trees of each membrane, shell and solid that resists deformation, if it has several."""
     found = []
     for f in np.flatnonzero(elastic(m)).tolist():
         first, count, body = m.flex_vertadr[f], m.flex_vertnum[f], m.flex_vertbodyid
@@ -219,7 +219,7 @@ def coupled_trees(m: mujoco.MjModel) -> list[list[int]]:
             first, count, body = m.flex_nodeadr[f], m.flex_nodenum[f], m.flex_nodebodyid
         trees = sorted({*m.body_treeid[body[first : first + count]].tolist()} - {-1})
         found.append(trees)
-    return [trees for trees in found if trees]
+    return [trees for trees in found if len(trees) > 1]
 
 
 def edge_trees(m: mujoco.MjModel, edge: int) -> list[int]:

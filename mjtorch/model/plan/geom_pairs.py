@@ -6,8 +6,19 @@ import mujoco
 import numpy as np
 
 from mjtorch.model.option import DisableBit
+from mjtorch.model.plan.colliders import (
+    collider_body,
+    collider_flex,
+    corners,
+    element_flex,
+    met_planes,
+    met_solids,
+    of_colliders,
+    vertex_flex,
+)
 
-PLANE, HFIELD, SPHERE, CAPSULE, ELLIPSOID, CYLINDER, BOX, MESH, SDF = range(TYPES := 9)
+# mjtGeom, then vertices and elements of flexes.
+PLANE, HFIELD, SPHERE, CAPSULE, ELLIPSOID, CYLINDER, BOX, MESH, SDF, VERTEX, LINE, TRIANGLE = range(TYPES := 12)
 # The family of planes, spheres and capsules among themselves.
 ROUND = "round"
 # The families of convex shapes that have no formula of their own.
@@ -63,7 +74,7 @@ def _contacts(type1: int, type2: int) -> int:
     return 1 if {SPHERE, ELLIPSOID} & {type1, type2} else 2 if CAPSULE in (type1, type2) else 4
 
 
-# Types that are collided, the lower one first.
+# Types of geoms that are collided, the lower one first.
 SUPPORTED = {
     (PLANE, SPHERE): Collided(ROUND, 1),
     (PLANE, CAPSULE): Collided(ROUND, 2),
@@ -83,6 +94,16 @@ SUPPORTED = {
     **{pair: Collided(name, _contacts(*pair)) for name, pair in CONVEX.items()},
     **{pair: Collided(name, 0) for name, pair in DISTANCES.items()},
 }
+# The same of all colliders.
+ELEMENTS = {
+    (SPHERE, LINE): Collided("sphere-line", 1),
+    (CAPSULE, LINE): Collided("capsule-line", 2),
+    (BOX, LINE): Collided("box-line", 2),
+    (SPHERE, TRIANGLE): Collided("sphere-triangle", 1),
+    (CAPSULE, TRIANGLE): Collided("capsule-triangle", 5),
+    (BOX, TRIANGLE): Collided("box-triangle", 11),
+}
+COLLIDED = {**SUPPORTED, (PLANE, VERTEX): Collided("plane-vertex", 1), **ELEMENTS}
 
 
 def together(family: str) -> str:
@@ -95,9 +116,9 @@ def together(family: str) -> str:
 
 
 class GeomPairs(NamedTuple):
-    """n pairs of geoms that are tested; the type of the first geom of each is at most that of the second.
+    """n pairs of colliders that are tested; the type of the first of each is at most that of the second.
 
-    geom: (n, 2) geom ids; pair: (n,) their `<contact><pair>`, or -1
+    geom: (n, 2) geom ids, or numbers of colliders; pair: (n,) their `<contact><pair>`, or -1
     """
 
     geom: np.ndarray
@@ -113,21 +134,24 @@ def tested_pairs(mj_model: mujoco.MjModel) -> GeomPairs:
     if m.opt.disableflags & (DisableBit.CONTACT | DisableBit.CONSTRAINT) or m.nbody < 2:
         return GeomPairs(np.zeros((0, 2), dtype=np.int64), np.zeros(0, dtype=np.int64))
     dynamic = _dynamic(m)
-    geom = _by_type(m, np.concatenate([np.stack([m.pair_geom1, m.pair_geom2], axis=-1), dynamic]))
-    pair = np.concatenate([np.arange(m.npair), np.full(len(dynamic), -1)])
-    there = m.geom_type[geom[:, 1]] > HFIELD
+    geom = _by_type(
+        m, np.concatenate([np.stack([m.pair_geom1, m.pair_geom2], axis=-1), dynamic, _vertices(m), _elements(m)])
+    )
+    pair = np.concatenate([np.arange(m.npair), np.full(len(geom) - m.npair, -1)])
+    there = collider_type(m)[geom[:, 1]] > HFIELD
     return GeomPairs(geom[there], pair[there])
 
 
 def tried_pairs(mj_model: mujoco.MjModel) -> GeomPairs:
     """`tested_pairs` in the order in which C lists their contacts.
 
-    Bodies are taken in order (lower id first); of two bodies, first their explicit pairs, then the geoms that contype
-    and conaffinity let collide.
+    Bodies are taken in order (lower id first), and then flexes; of two bodies, first their explicit pairs, then the
+    geoms that contype and conaffinity let collide.
     """
     geom, pair = tested_pairs(mj_model)
     low, high = np.minimum(*geom.T), np.maximum(*geom.T)
-    body = mj_model.geom_bodyid.astype(np.int64)[np.stack([low, high], axis=-1)]
+    both = np.stack([low, high], axis=-1)
+    body = np.concatenate([mj_model.geom_bodyid, mj_model.nbody + collider_flex(mj_model)]).astype(np.int64)[both]
     # C sorts what its mid-phase finds by the geoms as they are stored in the contact.
     stored = _midphase(mj_model, body)
     explicit = pair >= 0
@@ -151,10 +175,10 @@ def contacts(mj_model: mujoco.MjModel, pairs: GeomPairs) -> np.ndarray:
     """The most contacts (n,) that pairs make, 0 where that is left open; -1: not supported. Meshes need faces."""
     most = np.full((TYPES, TYPES), -1)
     needs_faces = np.zeros((TYPES, TYPES), dtype=bool)
-    for kinds, how in SUPPORTED.items():
+    for kinds, how in COLLIDED.items():
         most[kinds] = _most(mj_model, how)
         needs_faces[kinds] = how.family not in DISTANCES
-    one, two = mj_model.geom_type[pairs.geom].T
+    one, two = collider_type(mj_model)[pairs.geom].T
     found = most[one, two]
     for kind, geom in zip((one, two), pairs.geom.T, strict=True):
         mine = np.flatnonzero(((kind == MESH) | (kind == SDF)) & needs_faces[one, two])
@@ -174,7 +198,7 @@ def _most(mj_model: mujoco.MjModel, how: Collided) -> int:
 
 def within(mj_model: mujoco.MjModel, pairs: GeomPairs) -> np.ndarray:
     """How near to each other (n,) [m] pairs matter: at most margin and gap, of both geoms or of the explicit pair."""
-    found = (mj_model.geom_margin + mj_model.geom_gap)[pairs.geom].sum(1)
+    found = (of_colliders(mj_model, "margin") + of_colliders(mj_model, "gap"))[pairs.geom].sum(1)
     explicit = pairs.pair >= 0
     found[explicit] = (mj_model.pair_margin + mj_model.pair_gap)[pairs.pair[explicit]]
     return found
@@ -186,13 +210,46 @@ def pairs_of(mj_model: mujoco.MjModel, *families: dict[str, tuple[int, int]]) ->
     member = np.zeros((TYPES, TYPES), dtype=bool)
     for kinds in families:
         member[tuple(zip(*kinds.values(), strict=True))] = True
-    return geom[member[tuple(mj_model.geom_type[geom].T)]]
+    return geom[member[tuple(collider_type(mj_model)[geom].T)]]
 
 
 def _by_type(mj_model: mujoco.MjModel, geom: np.ndarray) -> np.ndarray:
     """Pairs (n, 2) with the geom of the lower type first."""
-    one, two = mj_model.geom_type[geom].T
+    one, two = collider_type(mj_model)[geom].T
     return np.where((one > two)[:, None], geom[:, ::-1], geom).astype(np.int64)
+
+
+def collider_type(mj_model: mujoco.MjModel) -> np.ndarray:
+    """(n,) the types of colliders."""
+    elements = np.where(mj_model.flex_dim[element_flex(mj_model)] == 1, LINE, TRIANGLE)
+    return np.concatenate([mj_model.geom_type, np.full(len(vertex_flex(mj_model)), VERTEX), elements])
+
+
+def _vertices(m: mujoco.MjModel) -> np.ndarray:
+    """(n, 2) planes and the vertices of the flexes that may touch them."""
+    met = met_planes(m)
+    count = m.flex_vertnum[met[:, 1]]
+    vertex = np.arange(count.sum()) + np.repeat(m.flex_vertadr[met[:, 1]] - (np.cumsum(count) - count), count)
+    return np.stack([np.repeat(met[:, 0], count), m.ngeom + vertex], axis=-1)
+
+
+def _elements(m: mujoco.MjModel) -> np.ndarray:
+    """(n, 2) geoms and the elements of the flexes that may touch them, but for those with a vertex on the same body."""
+    met = met_solids(m)
+    count = m.flex_elemnum[met[:, 1]]
+    element = np.arange(count.sum()) + np.repeat(m.flex_elemadr[met[:, 1]] - (np.cumsum(count) - count), count)
+    geom, vertex = np.repeat(met[:, 0], count), m.ngeom + corners(m)[element]
+    apart = (collider_body(m)[vertex] != m.geom_bodyid[geom][:, None]).all(1)
+    return np.stack([geom, m.ngeom + len(vertex_flex(m)) + element], axis=-1)[apart]
+
+
+def rank(m: mujoco.MjModel) -> np.ndarray:
+    """(n, n) the place of each pair of colliders in C's list of contacts, the first of its places."""
+    count = len(collider_body(m))
+    found = np.zeros((count, count), dtype=np.int64)
+    one, two = tried_pairs(m).geom[::-1].T
+    found[one, two] = np.arange(len(one))[::-1]
+    return found
 
 
 def _dynamic(mj_model: mujoco.MjModel) -> np.ndarray:
@@ -223,4 +280,6 @@ def _midphase(mj_model: mujoco.MjModel, body: np.ndarray) -> np.ndarray:
     """(n,) bool: whether C tests the geoms of two bodies (n, 2) by their bounding volume hierarchies."""
     if mj_model.opt.disableflags & DisableBit.MIDPHASE:
         return np.zeros(len(body), dtype=bool)
-    return (mj_model.body_geomnum[body] > 1).any(1) & (mj_model.body_bvhadr[body] >= 0).all(1)
+    several = np.append(mj_model.body_geomnum > 1, [True] * mj_model.nflex)
+    boxes = np.append(mj_model.body_bvhadr, mj_model.flex_bvhadr)
+    return several[body].any(1) & (boxes[body] >= 0).all(1)

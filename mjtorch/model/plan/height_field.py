@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.plan import contact_capacity
-from mjtorch.model.plan.geom_pairs import HFIELD, SUPPORTED, GeomPairs, together, within
+from mjtorch.model.plan.geom_pairs import HFIELD, SUPPORTED, GeomPairs, collider_type, together, within
 from mjtorch.model.plan.tensors import Tensors
 
 # mjMAXCONPAIR: a pair makes no more contacts.
@@ -50,7 +50,7 @@ class Window(NamedTuple):
 
 def windows(mj_model: mujoco.MjModel, pairs: GeomPairs) -> dict[str, Window]:
     """What the families of height fields are called -> the window of all geoms, of `pairs`, that may meet one."""
-    kinds = mj_model.geom_type[pairs.geom]
+    kinds = collider_type(mj_model)[pairs.geom]
     found: dict[str, Window] = {}
     for kind in np.unique(kinds[kinds[:, 0] == HFIELD], axis=0).tolist():
         name = _family(*kind)
@@ -100,5 +100,6 @@ def _seen(mj_model: mujoco.MjModel) -> Counter[str | None]:
     """For each family of height fields, the most contacts at a time, in short rollouts."""
     most: Counter[str | None] = Counter()
     for moment in contact_capacity.states(mj_model):
-        most |= Counter(_family(*pair) for pair in mj_model.geom_type[moment.data.contact.geom].tolist())
+        geom = moment.data.contact.geom
+        most |= Counter(_family(*pair) for pair in mj_model.geom_type[geom[(geom >= 0).all(axis=1)]].tolist())
     return most

@@ -9,6 +9,7 @@ from mujoco import mjtConstraint, mjtEq
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.model.plan.colliders import collider_trees
 from mjtorch.model.plan.constraint import ConstraintPlan
 from mjtorch.model.plan.flex import coupled_trees, edge_trees, equality_edges
 from mjtorch.model.plan.flex_grid import strain_trees
@@ -17,13 +18,14 @@ from mjtorch.model.plan.tensors import Tensors
 
 @tree.dataclass(kw_only=True)
 class IslandPlan(tree.Tree):
-    """Edges between kinematic trees: those of equalities, friction and limits, then one for each contact slot.
+    """Edges between kinematic trees: those of equalities, friction and limits, then of each contact slot.
 
     An edge that touches one tree joins it with itself. What joins more than two trees makes a chain of edges.
 
     row: (nedge,) the row that says whether an edge is there; first the edges that are not contacts
     trees: (nfixed, 2) the trees of the edges that are not contacts
-    geom_tree: (ngeom,) the tree of each geom, -1: none; dof_tree: (nv,) that of each dof
+    geom_tree: (ncollider,) the tree of each, -1: none; dof_tree: (nv,) that of each dof
+    node_tree: (ncollider, w) more trees of colliders: of elements, and of vertices that lie between nodes
     flex_trees: (ncoupled, 2) edges that elastic flexes make as soon as anything is constrained: what stiffness couples
     row_tree: (nefc - nc,) a tree of each row that is no contact's; row_slot: (nc,) the slot of each contact row
     """
@@ -32,6 +34,7 @@ class IslandPlan(tree.Tree):
     trees: Tensor
     flex_trees: Tensor
     geom_tree: Tensor
+    node_tree: Tensor
     dof_tree: Tensor
     row_tree: Tensor
     row_slot: Tensor
@@ -45,11 +48,14 @@ def build(mj_model: mujoco.MjModel, make: Tensors, constraint: ConstraintPlan) -
     slot = np.array(constraint.efc_id[fixed:], dtype=int)
     # The first row of each slot: normals come before friction.
     contact_row = fixed + np.unique(slot, return_index=True)[1]
+    node_tree = collider_trees(mj_model)
+    joined = 2 * node_tree.shape[1] if node_tree.shape[1] > 1 else 1
     return IslandPlan(
-        row=make.ints([*(row for row, _ in edges), *contact_row]),
+        row=make.ints([*(row for row, _ in edges), *np.tile(contact_row, joined)]),
         trees=make.ints([pair for _, pair in edges], -1, 2),
         flex_trees=make.ints([pair for trees in coupled_trees(mj_model) for pair in _chain(trees)], -1, 2),
-        geom_tree=make.ints(mj_model.body_treeid[mj_model.geom_bodyid]),
+        geom_tree=make.ints(node_tree[:, 0]),
+        node_tree=make.ints(node_tree[:, 1:]),
         dof_tree=make.ints(mj_model.dof_treeid),
         row_tree=make.ints([trees[0] for trees in touched]),
         row_slot=make.ints(slot),

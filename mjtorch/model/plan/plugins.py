@@ -6,8 +6,18 @@ from pathlib import Path
 import mujoco
 
 TOUCH_GRID = "mujoco.sensor.touch_grid"
+# Signed distance fields: how their names begin, and their attributes, as they are without being given.
+FIELD = "mujoco.sdf."
+ATTRIBUTES = {
+    "bolt": (0.26,),
+    "bowl": (0.4, 1.0, 0.02),
+    "gear": (0.0, 2.8, 25.0, 0.2, -1.0),
+    "nut": (0.26,),
+    "torus": (0.35, 0.15),
+}
+FIELDS = tuple(FIELD + name for name in ATTRIBUTES)
 # Those that are computed here.
-SUPPORTED = (TOUCH_GRID,)
+SUPPORTED = (TOUCH_GRID, *FIELDS)
 
 
 class _Plugin(ctypes.Structure):

@@ -7,12 +7,12 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.math.shape import Shape
 from mjtorch.model.plan import sdf, triangles
-from mjtorch.model.plan.sdf import Octrees
+from mjtorch.model.plan.geom_pairs import SDF
+from mjtorch.model.plan.sdf import Fields
 from mjtorch.model.plan.tensors import Tensors
 from mjtorch.model.plan.triangles import HFIELD, MESH, TrianglePlan
 
 NGROUP = int(mujoco.mjNGROUP)
-SHAPES = tuple(int(shape) for shape in Shape)
 
 
 @tree.dataclass(kw_only=True)
@@ -23,10 +23,9 @@ class RayPlan(tree.Tree):
     body: (n,) body of each, fixed: (n,) bool, whether that cannot move
     group: (n,) of each, from 0 to 5
     kind: (ngeom,) mjtGeom of every geom
-    fields: (f,) those that are distance fields of meshes, octree: theirs, none without such geoms
+    fields: (f,) those that are distance fields, field: theirs, none without such geoms
     nth_field: (ngeom,) the place of each geom among these, 0 of others
     triangles: of meshes and height fields
-    others: static, the visible geoms of other shapes
     """
 
     shapes: tuple[Shape, ...] = tree.field(static=True)
@@ -37,10 +36,9 @@ class RayPlan(tree.Tree):
     group: Tensor
     kind: Tensor
     fields: Tensor
-    octree: tuple[Octrees, ...]
+    field: tuple[Fields, ...]
     nth_field: Tensor
     triangles: TrianglePlan
-    others: tuple[int, ...] = tree.field(static=True)
 
 
 def visible_geoms(m: mujoco.MjModel) -> np.ndarray:
@@ -50,17 +48,12 @@ def visible_geoms(m: mujoco.MjModel) -> np.ndarray:
     return np.where(m.geom_matid < 0, m.geom_rgba[:, 3], m.mat_rgba[m.geom_matid.clip(min=0), 3]) != 0
 
 
-def unmet_geoms(m: mujoco.MjModel) -> np.ndarray:
-    """(ngeom,) bool: visible geoms that are neither of primitive shapes nor made of meshes or heights."""
-    return visible_geoms(m) & ~np.isin(m.geom_type, (*SHAPES, MESH, HFIELD)) & ~sdf.has_octree(m)
-
-
 def build(mj_model: mujoco.MjModel, make: Tensors) -> RayPlan:
     """The plan for `mj_model`."""
     m, visible = mj_model, visible_geoms(mj_model)
     by_shape = {shape: np.flatnonzero(visible & (m.geom_type == int(shape))) for shape in Shape}
     by_shape = {shape: geoms for shape, geoms in by_shape.items() if len(geoms)}
-    fields = np.flatnonzero(visible & sdf.has_octree(m))
+    fields = np.flatnonzero(visible & (m.geom_type == SDF))
     surfaces = [*np.flatnonzero(visible & (m.geom_type == MESH)), *np.flatnonzero(visible & (m.geom_type == HFIELD))]
     order = np.concatenate([np.zeros(0, int), *by_shape.values(), fields, surfaces]).astype(np.int64)
     nth_field = np.zeros(m.ngeom, dtype=np.int64)
@@ -76,8 +69,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> RayPlan:
         group=make.ints(m.geom_group[order].clip(0, NGROUP - 1)),
         kind=make.ints(m.geom_type),
         fields=make.ints(fields),
-        octree=(sdf.octrees(m, fields.tolist(), make),) if len(fields) else (),
+        field=(sdf.fields(m, fields.tolist(), make),) if len(fields) else (),
         nth_field=make.ints(nth_field),
         triangles=triangles.build(m, make, len(order) - len(surfaces), [int(g) for g in surfaces]),
-        others=tuple(int(i) for i in np.flatnonzero(unmet_geoms(m))),
     )

@@ -1,4 +1,4 @@
-"""Signed distance fields of meshes: the octrees that C reads them from, as grids."""
+"""Signed distance fields: of meshes the octrees that C reads them from, as grids; of plugins their attributes."""
 
 from collections.abc import Sequence
 
@@ -7,6 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.model.plan import plugins
 from mjtorch.model.plan.geom_pairs import MESH, SDF
 from mjtorch.model.plan.tensors import Tensors
 
@@ -35,16 +36,37 @@ class Octrees(tree.Tree):
 
 
 @tree.dataclass(kw_only=True)
+class Formulas(tree.Tree):
+    """The distance fields of n geoms that are plugins.
+
+    names: static, these without `mujoco.sdf.`; attributes: of each of them (n, a), in the order that it declares
+    which: (n,) the place of each geom's plugin among the names; -1 for what is none
+    """
+
+    names: tuple[str, ...] = tree.field(static=True)
+    attributes: tuple[Tensor, ...]
+    which: Tensor
+
+
+@tree.dataclass(kw_only=True)
+class Fields(tree.Tree):
+    """The distance fields of n geoms. octree: none if none is made of a mesh, formulas: none if none is a plugin."""
+
+    octree: tuple[Octrees, ...]
+    formulas: tuple[Formulas, ...]
+
+
+@tree.dataclass(kw_only=True)
 class Side(tree.Tree):
     """One geom of each of n pairs.
 
     center, half: (n, 3) [m] the boxes that they are in, in their own frames; zero for primitive shapes
-    octree: none if none of them is a distance field
+    fields: none if none of them is a distance field
     """
 
     center: Tensor
     half: Tensor
-    octree: tuple[Octrees, ...]
+    fields: tuple[Fields, ...]
 
 
 @tree.dataclass(kw_only=True)
@@ -86,9 +108,19 @@ def has_octree(mj_model: mujoco.MjModel) -> np.ndarray:
     return is_field & np.append(mj_model.mesh_octadr >= 0, False)[mesh]
 
 
+def has_formula(mj_model: mujoco.MjModel) -> np.ndarray:
+    """(ngeom,) bool: geoms that are signed distance fields of plugins."""
+    return (mj_model.geom_type == SDF) & (mj_model.geom_plugin >= 0)
+
+
 def meshes(mj_model: mujoco.MjModel) -> list[int]:
     """The meshes that are signed distance fields of geoms."""
     return sorted({int(mesh) for mesh in mj_model.geom_dataid[has_octree(mj_model)]})
+
+
+def without_field(mj_model: mujoco.MjModel) -> list[int]:
+    """The geoms that are signed distance fields, but neither of a mesh nor of a plugin."""
+    return np.flatnonzero((mj_model.geom_type == SDF) & ~has_octree(mj_model) & ~has_formula(mj_model)).tolist()
 
 
 def too_deep(mj_model: mujoco.MjModel) -> list[int]:
@@ -170,18 +202,44 @@ def _padded(arrays: list[np.ndarray]) -> np.ndarray:
 def _side(mj_model: mujoco.MjModel, geoms: Sequence[int], make: Tensors) -> Side:
     is_mesh = np.isin(mj_model.geom_type[geoms], (MESH, SDF))
     box = mj_model.geom_aabb[geoms] * is_mesh[:, None]
-    has_octree = (mj_model.geom_type[geoms] == SDF).any()
-    octree = (octrees(mj_model, geoms, make),) if has_octree else ()
-    return Side(center=make.floats(box[:, :3]), half=make.floats(box[:, 3:]), octree=octree)
+    some = (mj_model.geom_type[geoms] == SDF).any()
+    found = (fields(mj_model, geoms, make),) if some else ()
+    return Side(center=make.floats(box[:, :3]), half=make.floats(box[:, 3:]), fields=found)
 
 
-def octrees(mj_model: mujoco.MjModel, geoms: Sequence[int], make: Tensors) -> Octrees:
+def fields(mj_model: mujoco.MjModel, geoms: Sequence[int], make: Tensors) -> Fields:
+    """The distance fields of `geoms`."""
+    return Fields(
+        octree=(_octrees(mj_model, geoms, make),) if has_octree(mj_model)[geoms].any() else (),
+        formulas=(_formulas(mj_model, geoms, make),) if has_formula(mj_model)[geoms].any() else (),
+    )
+
+
+def _formulas(mj_model: mujoco.MjModel, geoms: Sequence[int], make: Tensors) -> Formulas:
+    """The plugins of `geoms`."""
+    known, is_plugin = plugins.names(mj_model), has_formula(mj_model)[geoms]
+    instance = np.where(is_plugin, mj_model.geom_plugin[geoms], -1)
+    name = [known[i].removeprefix(plugins.FIELD) if i >= 0 else "" for i in instance]
+    names = sorted({*name} - {""})
+    attributes = []
+    for one in names:
+        values = np.tile(plugins.ATTRIBUTES[one], (len(geoms), 1))
+        for k in np.flatnonzero(np.array(name) == one):
+            given = plugins.configuration(mj_model, int(instance[k]))
+            values[k] = [float(x) if x else usual for x, usual in zip(given, values[k], strict=True)]
+        attributes.append(make.floats(values))
+    which = [names.index(one) if one else -1 for one in name]
+    return Formulas(names=tuple(names), attributes=tuple(attributes), which=make.ints(which))
+
+
+def _octrees(mj_model: mujoco.MjModel, geoms: Sequence[int], make: Tensors) -> Octrees:
     """The octrees of `geoms`."""
     used = meshes(mj_model)
     cells = np.array([2 ** _depth(mj_model, mesh) for mesh in used])
     first = np.concatenate([[0], np.cumsum((cells + 1) ** 3)])
     box = mj_model.oct_aabb.reshape(-1, 6)[mj_model.mesh_octadr[used]]
-    which = [used.index(int(mj_model.geom_dataid[g])) if mj_model.geom_type[g] == SDF else 0 for g in geoms]
+    mine = has_octree(mj_model)
+    which = [used.index(int(mj_model.geom_dataid[g])) if mine[g] else 0 for g in geoms]
     strides = (cells[which, None] + 1) ** np.arange(3)
     corner = np.arange(8)[:, None] >> np.arange(3) & 1
     return Octrees(

@@ -1,0 +1,137 @@
+"""Contacts of flexes."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from mjtorch.collision.broad_phase import Chosen
+from mjtorch.collision.capsule_box import capsule_box
+from mjtorch.collision.contact_points import ContactPoints, Solid
+from mjtorch.collision.core import capsule_capsule, sphere_capsule
+from mjtorch.collision.plane import CORNERS, plane_point
+from mjtorch.collision.sphere import surface
+from mjtorch.control_flow.map import each
+from mjtorch.math.triangle import nearest_on_triangle
+from mjtorch.math.vector import basis, dot, normalize
+from mjtorch.model import Data, Model
+from mjtorch.model.plan.collision import Family
+from mjtorch.smooth.object import to_local
+
+# From geoms of n pairs, the corners (n, 3, 3) [m] of elements, of a line the second one twice, their radius (n,) [m],
+# and the distances (n,) [m] within which contacts matter.
+Collider = Callable[[Solid, Tensor, Tensor, Tensor], ContactPoints]
+
+
+def plane_vertex(m: Model, d: Data, family: Family) -> ContactPoints:
+    """Of planes and vertices, which are spheres (mj_collidePlaneFlex): one contact each."""
+    plane, vertex = family.geom
+    normal, point = d.geom_xmat[plane][..., 2], d.flexvert_xpos[vertex - m.ngeom]
+    radius = m.flex_radius[m.plan.collision.collider_flex[vertex]]
+    height = plane_point(d.geom_xpos[plane], normal, point).squeeze(-1)
+    dist, pos = surface(height, normal, point, torch.zeros_like(radius), radius)
+    exists = torch.ones_like(dist, dtype=torch.bool)
+    return ContactPoints(dist[:, None], pos[:, None], normal[:, None], exists[:, None])
+
+
+def element_contacts(m: Model, d: Data, family: Family, chosen: Chosen, reach: Tensor) -> ContactPoints:
+    """Of geoms and elements, those that may touch (mj_collideGeomElem); reach: (n,) [m] as for `Collider`."""
+    (geom, element), p = chosen.geom, m.plan.collision
+    collider, contacts = ELEMENTS[family.name], family.blocks[0].contacts
+    solid = Solid(d.geom_xpos[geom], d.geom_xmat[geom], m.geom_size[geom])
+    corner = d.flexvert_xpos[p.corner[element - (m.ngeom + m.nflexvert)]]
+    radius = m.flex_radius[p.collider_flex[element]]
+
+    def apart(pairs: tuple[Solid, Tensor, Tensor, Tensor]) -> ContactPoints:
+        none = pairs[-1].new_zeros((len(pairs[-1]), contacts))
+        nowhere = none[..., None].expand(-1, -1, 3)
+        return ContactPoints(none, nowhere, nowhere.clone(), torch.zeros_like(none, dtype=torch.bool))
+
+    pairs = (solid, corner, radius, reach)
+    return each(lambda pairs: collider(*pairs), pairs, where=chosen.near, otherwise=apart)
+
+
+def line(corner: Tensor, radius: Tensor) -> Solid:
+    """The capsules that lines are, from their second ends to their first (mj_makeCapsule)."""
+    one, two = corner[:, 0], corner[:, 1]
+    axis, length = normalize(one - two, basis(one, 0, 0, 1))
+    size = torch.cat([radius[:, None], 0.5 * length, torch.zeros_like(length)], dim=-1)
+    return Solid(0.5 * (one + two), torch.nn.functional.pad(axis[..., None], (2, 0)), size)
+
+
+def sphere_line(sphere: Solid, corner: Tensor, radius: Tensor, reach: Tensor) -> ContactPoints:
+    """As of a capsule."""
+    return sphere_capsule(sphere, line(corner, radius), reach)
+
+
+def capsule_line(capsule: Solid, corner: Tensor, radius: Tensor, reach: Tensor) -> ContactPoints:
+    """As of a capsule."""
+    return capsule_capsule(capsule, line(corner, radius), reach)
+
+
+def box_line(box: Solid, corner: Tensor, radius: Tensor, reach: Tensor) -> ContactPoints:
+    """As of a capsule; the normal points from the box to the line."""
+    found = capsule_box(line(corner, radius), box, reach)
+    return found._replace(normal=-found.normal)
+
+
+def points_triangle(point: Tensor, radius: Tensor, corner: Tensor, thickness: Tensor) -> ContactPoints:
+    """Contacts (n, k) of spheres around k points (n, k, 3) [m] (mjraw_SphereTriangle).
+
+    radius, thickness: (n,) [m] of the spheres, and of the triangles, whose corners are at (n, 3, 3) [m]
+    """
+    nearest = nearest_on_triangle(corner[:, None], point) @ corner
+    normal, distance = normalize(nearest - point, basis(point, 1, 0, 0))
+    dist, pos = surface(distance[..., 0], normal, nearest, radius[:, None], thickness[:, None])
+    return ContactPoints(dist, pos, normal, torch.ones_like(dist, dtype=torch.bool))
+
+
+def sphere_triangle(sphere: Solid, corner: Tensor, radius: Tensor, reach: Tensor) -> ContactPoints:
+    """One contact."""
+    return points_triangle(sphere.pos[:, None], sphere.size[:, 0], corner, radius)
+
+
+def capsule_triangle(capsule: Solid, corner: Tensor, radius: Tensor, reach: Tensor) -> ContactPoints:
+    """The ends of the axis and the triangle, then its corners and the axis between these (mjraw_CapsuleTriangle)."""
+    thick, half = capsule.size[:, 0], capsule.axis * capsule.size[:, 1:2]
+    ends = points_triangle(torch.stack([capsule.pos - half, capsule.pos + half], dim=1), thick, corner, radius)
+    start = (capsule.pos - half)[:, None]
+    along = 2 * half[:, None]
+    place = dot(corner - start, along, keepdim=True) / dot(along, along, keepdim=True)
+    nearest = start + place * along
+    normal, distance = normalize(corner - nearest, basis(corner, 1, 0, 0))
+    dist, pos = surface(distance[..., 0], normal, corner, thick[:, None], radius[:, None])
+    between = ((place > 0) & (place < 1)).squeeze(-1)
+    return joined(ends, ContactPoints(dist, pos, normal, between))
+
+
+def box_triangle(box: Solid, corner: Tensor, radius: Tensor, reach: Tensor) -> ContactPoints:
+    """The corners of the triangle and the nearest faces, then the corners of the box (mjraw_BoxTriangle)."""
+    local = to_local(box.mat[:, None], corner - box.pos[:, None])
+    beyond = local.abs() - box.size[:, None]
+    deepest, face = beyond.max(-1, keepdim=True)
+    inside = (beyond <= (reach + radius)[:, None, None]).all(-1)
+    of_face = face == torch.arange(3, device=face.device)
+    normal = torch.where(of_face, 2.0 * (local > 0).to(local.dtype) - 1.0, 0.0) @ box.mat.mT
+    dist, pos = surface(deepest[..., 0], normal, corner, torch.zeros_like(corner[..., 0]), radius[:, None])
+    signs = torch.tensor(CORNERS, dtype=dist.dtype, device=dist.device)
+    point = box.pos[:, None] + (signs * box.size[:, None]) @ box.mat.mT
+    return joined(
+        ContactPoints(dist, pos, normal, inside),
+        points_triangle(point, torch.zeros_like(radius), corner, radius),
+    )
+
+
+def joined(one: ContactPoints, two: ContactPoints) -> ContactPoints:
+    """Contacts of the same pairs, one after the other."""
+    return ContactPoints(*(torch.cat(x, dim=1) for x in zip(one[:4], two[:4], strict=True)))
+
+
+ELEMENTS: dict[str, Collider] = {
+    "sphere-line": sphere_line,
+    "capsule-line": capsule_line,
+    "box-line": box_line,
+    "sphere-triangle": sphere_triangle,
+    "capsule-triangle": capsule_triangle,
+    "box-triangle": box_triangle,
+}

@@ -1,0 +1,34 @@
+"""Nearest points of triangles."""
+
+import torch
+from torch import Tensor
+
+from mjtorch.math.vector import MIN_VALUE, dot
+
+
+def nearest_on_triangle(corner: Tensor, point: Tensor) -> Tensor:
+    """The shares (..., 3) of the corners in the point of a triangle that is nearest to `point` (..., 3) [m].
+
+    corner: (..., 3, 3) [m]. Two of them may be the same: then that is a line.
+    """
+    origin = corner[..., 0, :]
+    one, two, away = corner[..., 1, :] - origin, corner[..., 2, :] - origin, point - origin
+    a, b, c, x, y = dot(one, one), dot(one, two), dot(two, two), dot(one, away), dot(two, away)
+    det = a * c - b * b
+    flat = det <= MIN_VALUE * a * c
+    det = torch.where(flat, 1.0, det)
+    second, third = (c * x - b * y) / det, (a * y - b * x) / det
+    inside = torch.stack([1 - second - third, second, third], dim=-1)
+
+    following = corner.roll(-1, -2)
+    edge = following - corner
+    square = dot(edge, edge)
+    place = dot(point[..., None, :] - corner, edge) / torch.where(square <= MIN_VALUE, 1.0, square)
+    place = place.clamp(0.0, 1.0)
+    off = corner + place[..., None] * edge - point[..., None, :]
+    nearest = (dot(off, off).argmin(-1, keepdim=True) == torch.arange(3, device=off.device)).to(off.dtype)
+    # The edge `k` goes from corner `k` to the next one.
+    along = nearest * place
+    on_edge = nearest - along + along.roll(1, -1)
+    within = ((inside >= 0).all(-1) & ~flat)[..., None]
+    return torch.where(within, inside, on_edge)
