@@ -31,8 +31,13 @@ FIELDS = ("qLD", "qacc_smooth", "qacc", "qfrc_constraint", "efc_force")
 APART, JOINED = 1.0, 0.68
 
 
-def scene(distance: float, *, integrator: str = "Euler", cone: str = "pyramidal") -> mujoco.MjModel:
-    bodies = "".join(ROBOT.format(x=distance * k) + BOX.format(x=distance * k) for k in range(3))
+@pytest.fixture(autouse=True)
+def small_scenes_are_solved_by_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mjtorch.model.plan.forest.LEAST_DOFS", 0)
+
+
+def scene(distance: float, *, robots: int = 3, integrator: str = "Euler", cone: str = "pyramidal") -> mujoco.MjModel:
+    bodies = "".join(ROBOT.format(x=distance * k) + BOX.format(x=distance * k) for k in range(robots))
     xml = WORLD.format(bodies=bodies, integrator=integrator, cone=cone)
     return converged(load(xml))
 
@@ -130,6 +135,14 @@ def test_worlds() -> None:
 def test_one_tree_is_dense() -> None:
     m = mjtorch.put_model(load("gym/humanoid"))
     assert not m.plan.kinematics.trees
+
+
+def test_small_is_dense(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding out which rows join which trees would cost more than it saves."""
+    monkeypatch.undo()
+    m = mjtorch.put_model(scene(JOINED))
+    assert m.plan.kinematics.trees and not m.plan.solver.forest
+    assert mjtorch.put_model(scene(JOINED, robots=16)).plan.solver.forest
 
 
 def test_graph_stays_small() -> None:

@@ -142,6 +142,9 @@ def build(m: Model, d: Data, rows: BodyRows) -> Forest:
     slot, there, stiff, wrench = nothing, nothing > 0, nothing > 0, d.M.new_zeros(0)
     more = (rows.fixed[plan.shared[MOST:]] != 0).any()
     for c in rows.contacts:
+        stiff = c.moves
+        if not plan.joins:
+            continue
         first, second = c.tree
         joins = c.there & (first >= 0) & (second >= 0) & (first != second)
         fits = fitting(plan, c, joins)
@@ -151,13 +154,15 @@ def build(m: Model, d: Data, rows: BodyRows) -> Forest:
     groups = []
     for t, g in zip(k.trees, plan.groups, strict=True):
         own, own_there, J = nothing.expand(len(t.dof), 0), nothing.expand(len(t.dof), 0) > 0, d.M.new_zeros(0)
-        for c in rows.contacts:
+        for c in rows.contacts if plan.own else ():
             first, second = c.tree
             mine = c.there & (first == second) & (first == g.number[:, None])
             own, own_there, past = compacted(mine, min(MOST_OWN, c.row.shape[0]))
             stiff = stiff & ~(mine & ~past).any(0)
             more = more | past.any()
             J = own_rows(c, d.cdof[t.dof], g, own, own_there)
+        if rows.contacts and not plan.own:
+            J = d.M.new_zeros(len(t.dof), 0, t.dof.shape[1])
         U, number, met = shared_rows(rows, plan, t, g, slot, there)
         both = met[:, :, None] & met[:, None, :]
         count = len(plan.shared[:MOST]) + sum(slot.shape[0] * c.row.shape[1] for c in rows.contacts)
@@ -243,7 +248,7 @@ def shared_rows(
     parts = [rows.fixed[fixed][:, t.dof].movedim(0, 1)]
     numbers = [torch.arange(len(fixed), device=fixed.device).expand(len(t.dof), -1)]
     there_are = [torch.ones_like(numbers[0], dtype=torch.bool)]
-    for c in rows.contacts:
+    for c in rows.contacts if plan.joins else ():
         joint, met, _ = compacted(there & touches(g, c.tree[:, slot]), min(MOST_SHARED, len(slot)))
         width = c.row.shape[1]
         numbers.append((len(fixed) + width * joint[..., None] + torch.arange(width, device=slot.device)).flatten(1))
@@ -270,7 +275,9 @@ def stiffness(f: Forest, rows: BodyRows, weight: Tensor) -> Tensor:
         w = torch.cat([weight, weight.new_zeros(1)])[c.row][..., None]
         spring = (w * f.wrench[..., p.upper_row] * f.wrench[..., p.upper_col]).sum(2)
         spring = torch.where(f.stiff[..., None], spring, 0.0)
-        carried = f.subtree @ c.added(spring, f.stiff, len(f.subtree))
+        carried = c.added(spring, f.stiff, len(f.subtree))
+        if not p.leaves:
+            carried = f.subtree @ carried
         matrix = carried[f.dof_body][:, p.symmetric].unflatten(1, (6, 6))
         push = (matrix * rows.cdof[:, None]).sum(-1)
         value = (push[p.row] * rows.cdof[p.col]).sum(-1)

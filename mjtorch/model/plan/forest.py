@@ -7,10 +7,15 @@ import numpy as np
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.model.plan.colliders import collider_body, element_flex
 from mjtorch.model.plan.constraint import ConstraintPlan
+from mjtorch.model.plan.geom_pairs import tested_pairs
 from mjtorch.model.plan.island import trees_of_rows
 from mjtorch.model.plan.kinematics import TreesPlan
 from mjtorch.model.plan.tensors import Tensors
+
+# With fewer dofs the second derivative is factored whole: to find out which contacts join which trees costs more.
+LEAST_DOFS = 200
 
 
 @tree.dataclass(kw_only=True)
@@ -32,15 +37,20 @@ class GroupPlan(tree.Tree):
 class ForestPlan(tree.Tree):
     """How contacts and other rows of several dofs touch kinematic trees.
 
+    joins, own: static, whether contacts may touch two trees, and whether a tree may touch itself
+    leaves: static, whether no dof moves more than one body
     groups: the trees, by size
     row, col: (npair,) pairs of dofs of which the second moves what the first moves, or is the first
     M: (npair,) where each pair lies in [M, 0]; diagonal: (nv,) which pair is each dof with itself
-    geom_tree: (ngeom,) the tree of each geom, -1: none
+    geom_tree: (ncollider,) the tree of each, -1: none
     upper_row, upper_col: (21,) the upper half of a symmetric matrix (6, 6)
     symmetric: (36,) where the elements of the whole matrix lie in that
     shared: (nshared,) the rows that touch several trees, of those that have several dofs and are no contact's
     """
 
+    joins: bool = tree.field(static=True)
+    own: bool = tree.field(static=True)
+    leaves: bool = tree.field(static=True)
     groups: tuple[GroupPlan, ...]
     row: Tensor
     col: Tensor
@@ -56,12 +66,26 @@ class ForestPlan(tree.Tree):
 def build(
     m: mujoco.MjModel, make: Tensors, constraint: ConstraintPlan, trees: tuple[TreesPlan, ...], single: np.ndarray
 ) -> tuple[ForestPlan, ...]:
-    """The plan for `m`, if it has `trees`, and rows of several dofs, none of which is of an elliptic contact or a flex.
+    """The plan for `m`, if it has `trees`, many dofs or no contacts among them and rows of several dofs that it is for.
+
+    Those of elliptic contacts, of equalities and elements of flexes, and of vertices that lie between nodes are not.
 
     single: (nefc,) bool, the rows of one dof
     """
     elliptic = int(mujoco.mjtConstraint.mjCNSTR_CONTACT_ELLIPTIC) in constraint.efc_type
-    if not trees or elliptic or single.all() or constraint.equality.nedge or constraint.equality.nmode:
+    of_edges = constraint.equality.nedge or constraint.equality.nmode
+    first, second = m.body_treeid[collider_body(m)][tested_pairs(m).geom].T
+    both = (first >= 0) & (second >= 0)
+    joins, own = (bool((both & among).any()) for among in (first != second, first == second))
+    if (
+        (m.nv < LEAST_DOFS and (joins or own))
+        or not trees
+        or elliptic
+        or single.all()
+        or of_edges
+        or constraint.contact.node_body.shape[1]
+        or len(element_flex(m))
+    ):
         return ()
     moved = moved_bodies(m)
     pairs = [(i, j) for i in range(m.nv) for j in ancestors(m, i)]
@@ -77,6 +101,9 @@ def build(
     full[tuple(upper.T)] = full[tuple(upper.T[::-1])] = np.arange(len(upper))
     return (
         ForestPlan(
+            joins=joins,
+            own=own,
+            leaves=bool((moved[:, 1] - moved[:, 0] == 1).all()),
             groups=tuple(
                 GroupPlan(
                     number=make.ints(m.dof_treeid[dof[:, 0]]),
@@ -90,7 +117,7 @@ def build(
             col=make.ints(col),
             M=make.ints(stored[row, col]),
             diagonal=make.ints(place.diagonal()),
-            geom_tree=make.ints(m.body_treeid[m.geom_bodyid]),
+            geom_tree=make.ints(m.body_treeid[collider_body(m)]),
             upper_row=make.ints(upper[:, 0]),
             upper_col=make.ints(upper[:, 1]),
             symmetric=make.ints(full.ravel()),
