@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -472,6 +472,18 @@ def products(a: Tensor, b: Tensor) -> Functions:
     return found
 
 
+def factors(a: Tensor, b: Tensor, columns: int = 24) -> Iterator[Tensor]:
+    """Of a diagonal matrix and products of matrices of many columns, of which half is read; last, all is."""
+    J, K = F.pad(b, (3, columns - 5)), F.pad(a, (columns - 4 - len(a), 4))
+    weight = b[:, :1].abs()
+    H = torch.diag_embed(J.square().sum(0) + 1)
+    both = torch.addmm(torch.addmm(H, J.mT, weight * J), K.mT, b[:, 1:].clamp(min=0) * K)
+    yield torch.linalg.cholesky_ex(both)[0]
+    both = torch.addmm(torch.addmm(H, K.mT, weight * K), J.mT, b[:, 1:].clamp(min=0) * J)
+    yield torch.linalg.cholesky_ex(both.flip(0, 1))[0]
+    yield torch.addmm(H, K.mT, weight * K) @ J.mT
+
+
 def solves(a: Tensor, b: Tensor) -> Functions:
     """Factorisations of a (n, n) and of the positive definite matrix made of it; b (n, 2)."""
 
@@ -489,6 +501,7 @@ def solves(a: Tensor, b: Tensor) -> Functions:
             torch.linalg.cholesky(two(spd(a))),
             ours.cholesky(spd(a).tril()),
         ),
+        "factors of sums of products": lambda a, b: tuple(factors(a, b)),
         "triangular": lambda a, b: (
             solve_triangular(spd(a), b, upper=False),
             solve_triangular(spd(a).mT, b, upper=True),

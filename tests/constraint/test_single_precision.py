@@ -12,7 +12,7 @@ from reference import slow_but
 from torch import Tensor
 
 import mjtorch
-from mjtorch.constraint.solver.curvature import hessian, hessian_solve, whitened_solve
+from mjtorch.constraint.solver.curvature import bends, hessian, hessian_solve, whitened_solve
 from mjtorch.constraint.solver.problem import build, residuals
 from mjtorch.math import linalg
 from mjtorch.model import Data, Model
@@ -165,7 +165,7 @@ def test_whitened(cone: int) -> None:
     at = residuals(p, p.J @ p.qacc_smooth - p.aref)
     x = torch.linspace(-1, 1, m.nv, dtype=torch.float64)
     wanted = torch.linalg.solve(hessian(p, at), x)
-    torch.testing.assert_close(whitened_solve(p, at, x), wanted, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(whitened_solve(p, bends(p, at), x), wanted, rtol=1e-8, atol=1e-10)
     torch.testing.assert_close(hessian_solve(p, at, x), wanted, rtol=1e-8, atol=1e-10)
     unstable = p.replace(D=-1e6 * p.D, cones=tuple(c.replace(Dm=-1e6 * c.Dm) for c in p.cones))
     torch.testing.assert_close(hessian_solve(unstable, at, x), linalg.ltl_solve(p.qLD, x), rtol=1e-8, atol=1e-10)

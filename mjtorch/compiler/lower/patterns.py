@@ -80,6 +80,8 @@ def half_read(low: Lowering, node: Node) -> str:
             found.add(UPPER if user.kwargs.get("upper", False) else LOWER)
         elif name == "flip" and len(user.args[1]) == len(node.meta["val"].shape):
             found.add({LOWER: UPPER, UPPER: LOWER, BOTH: BOTH}[half_read(low, user)])
+        elif name == "addmm" and node not in user.args[1:]:
+            found.add(half_read(low, user))
         elif name != "diagonal":
             return BOTH
     return found.pop() if len(found) == 1 else BOTH

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.fx import Node
 
-from mjtorch.compiler.ir.nodes import Index, lookup
+from mjtorch.compiler.ir.nodes import BOOL, Call, Expr, FromIndex, Index, Number, lookup
 from mjtorch.compiler.lower.elementwise import choose, op_name, result_dtype
 from mjtorch.compiler.lower.lowering import RULES, Lowering, rule
 from mjtorch.compiler.lower.values import Array, Lazy, NoRule, Value, View, flat, numel
@@ -327,7 +327,21 @@ def _tril(low: Lowering, node: Node, x: Value, k: int = 0) -> Lazy:
 
 
 @rule("diag_embed")
-def _diag_embed(low: Lowering, node: Node, x: Value, offset: int = 0, dim1: int = -2, dim2: int = -1) -> View:
+def _diag_embed(low: Lowering, node: Node, x: Value, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Array:
+    val = node.meta["val"]
+    first, second = dim1 % val.dim(), dim2 % val.dim()
+    if not offset:
+        diagonal = low.array(x)
+        if isinstance(diagonal, Lazy) and diagonal.cost > 0:
+            diagonal = low.stored(diagonal)
+
+        def element(index: Sequence[Index]) -> Expr:
+            own = [i for d, i in enumerate(index) if d not in (first, second)]
+            here = Call("eq", (FromIndex(index[first]), FromIndex(index[second])), BOOL)
+            value = diagonal.at([*own, index[first]])
+            return Call("where", (here, value, Number(0.0, value.dtype)), value.dtype)
+
+        return Lazy(tuple(val.shape), diagonal.dtype, element, 2)
     out = low.store(torch.zeros(node.meta["val"].shape, dtype=node.meta["val"].dtype))
     low.store(x, _diagonal_of(out, offset, dim1, dim2))
     return out

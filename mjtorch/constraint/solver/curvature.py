@@ -1,10 +1,9 @@
 """The second derivative of the problem's cost, and systems of equations with it."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
+from mjtorch import tree
 from mjtorch.constraint.bodies import BodyRows
 from mjtorch.constraint.solver import trees
 from mjtorch.constraint.solver.problem import Problem, Residuals, inertia, inertia_times, merge
@@ -17,47 +16,79 @@ from mjtorch.math import linalg
 REFINABLE = 0.1
 
 
+@tree.dataclass(kw_only=True)
+class Bends(tree.Tree):
+    """The second derivative of the cost by the residuals of rows: a sum of squares.
+
+    rows: (nefc,) what the square of each row counts
+    directions: of cones (ncone, 2, w), in their rows; squares: (ncone, 2) what the squares along these count beside
+    """
+
+    rows: Tensor
+    directions: tuple[Tensor, ...]
+    squares: tuple[Tensor, ...]
+
+
 def curvature(p: Problem, at: Residuals) -> Tensor:
     """Second derivative (nterm,) of the cost of each term by its residual."""
     return torch.where((p.low < at.terms) & (at.terms < p.high), p.D, 0.0)
 
 
+def bends(p: Problem, at: Residuals) -> Bends:
+    """The second derivative at `at`.
+
+    In a cone's middle zone the cost is the square of r, and bends by `1 - t t'` with t the tangential direction, of
+    which its rows have the 1. In the bottom zone it is the sum of the squares of all rows.
+    """
+    weight = curvature(p, at)
+    rows = weight[: p.nefc]
+    directions: tuple[Tensor, ...] = ()
+    squares: tuple[Tensor, ...] = ()
+    for c, s in zip(p.cones, at.slips, strict=True):
+        r, q = weight[p.nefc :].unflatten(0, (2, -1)).unbind(0)
+        sticks, bend = q != 0, c.Dm * s.bending
+        rows = merge(p, rows, bend[:, None] * c.scale * c.tangential)
+        normal, tangent = c.scale[:, :1], s.U / s.T[:, None] * c.scale[:, 1:]
+        slope = torch.cat([normal, torch.where(sticks, 0.0, -c.mu)[:, None] * tangent], dim=1)
+        directions = (torch.stack([slope, torch.cat([torch.zeros_like(normal), tangent], dim=1)], dim=1),)
+        squares = (torch.stack([r + c.mu * c.mu * q, torch.where(sticks, 0.0, -bend)], dim=1),)
+    return Bends(rows=rows, directions=directions, squares=squares)
+
+
 def hessian(p: Problem, at: Residuals) -> Tensor:
     """Second derivative (nv, nv) of the problem's cost."""
-    if p.cones or not isinstance(p.rows, Rows):
-        return dense_hessian(p, at)
-    return p.rows.add_gram(inertia(p), curvature(p, at))
+    b = bends(p, at)
+    return gram(p, b) if isinstance(p.rows, Rows) else dense_gram(p, b)
 
 
-def dense_hessian(p: Problem, at: Residuals) -> Tensor:
-    """`hessian`, whatever the rows are.
+def gram(p: Problem, b: Bends) -> Tensor:
+    """`M + J' b J` (nv, nv), J by its `Rows`."""
+    assert isinstance(p.rows, Rows)
+    return add_cones(p, b, p.rows.add_gram(inertia(p), b.rows))
 
-    A cone adds dyads of the slopes of r and q where these are negative, and the bending of T, which is `1 - t t'` with
-    t the tangential direction.
-    """
+
+def dense_gram(p: Problem, b: Bends) -> Tensor:
+    """`gram`, whatever the rows are."""
     J = p.J
-    return torch.addmm(inertia(p), J.mT, weighted(p, at, J, [c.J for c in p.cones]))
+    return add_cones(p, b, torch.addmm(inertia(p), J.mT, b.rows[:, None] * J))
 
 
-def weighted(p: Problem, at: Residuals, Y: Tensor, of_cones: Sequence[Tensor]) -> Tensor:
-    """The second derivative of the cost by the rows' residuals, times Y (nefc, k); of it cones have (ncone, w, k)."""
-    weight = curvature(p, at)
-    product = weight[: p.nefc, None] * Y
-    for c, s, y in zip(p.cones, at.slips, of_cones, strict=True):
-        bend = c.Dm * s.bending
-        direction = torch.cat([c.axes[..., :1], c.axes[..., 1:] * (s.U / s.T[:, None])[:, None]], dim=2)
-        slopes = direction * c.scale[:, None]
-        weights = torch.cat([weight[p.nefc :], -bend]).unflatten(0, (3, -1)).mT
-        isotropic = bend[:, None] * c.scale * c.tangential
-        cones = slopes.mT @ (weights[..., None] * (slopes @ y)) + isotropic[..., None] * y
-        product = merge(p, product, cones)
-    return product
+def add_cones(p: Problem, b: Bends, H: Tensor) -> Tensor:
+    """H (nv, nv) and the squares along the directions of cones, which cost something only where these are touched."""
+    for c, direction, square in zip(p.cones, b.directions, b.squares, strict=True):
+        J = torch.where((square != 0)[..., None], direction @ c.J, 0.0).flatten(0, 1)
+        H = torch.addmm(H, J.mT, square.flatten()[:, None] * J)
+    return H
 
 
-def hessian_times(p: Problem, at: Residuals, x: Tensor) -> Tensor:
+def hessian_times(p: Problem, b: Bends, x: Tensor) -> Tensor:
     """`H x` (nv,), by way of the rows: what `H` itself has lost to rounding is in it."""
-    y = p.rows.times(x)[:, None]
-    return inertia_times(p, x) + p.rows.transpose_times(weighted(p, at, y, [y[c.rows] for c in p.cones])[:, 0])
+    y = p.rows.times(x)
+    product = b.rows * y
+    for c, direction, square in zip(p.cones, b.directions, b.squares, strict=True):
+        along = square * (direction * y[c.rows][:, None]).sum(-1)
+        product = merge(p, product, product[c.rows] + (along[..., None] * direction).sum(1))
+    return inertia_times(p, x) + p.rows.transpose_times(product)
 
 
 def hessian_solve(p: Problem, at: Residuals, x: Tensor) -> Tensor:
@@ -67,10 +98,10 @@ def hessian_solve(p: Problem, at: Residuals, x: Tensor) -> Tensor:
 
 def trees_solve(p: Problem, at: Residuals, x: Tensor, forest: Forest, rows: BodyRows) -> Tensor:
     """`hessian_solve`, tree by tree."""
-    weight = curvature(p, at)
-    b = trees.blocks(forest, rows, weight)
-    found = trees.solve(forest, b, x, lambda y: hessian_times(p, at, y))
-    return if_any(b.lost, lambda: trees.whitened_solve(forest, rows, weight, x), found)
+    b = bends(p, at)
+    blocks = trees.blocks(forest, rows, b.rows)
+    found = trees.solve(forest, blocks, x, lambda y: hessian_times(p, b, y))
+    return if_any(blocks.lost, lambda: trees.whitened_solve(forest, rows, b.rows, x), found)
 
 
 def dense_solve(p: Problem, at: Residuals, x: Tensor) -> Tensor:
@@ -80,7 +111,8 @@ def dense_solve(p: Problem, at: Residuals, x: Tensor) -> Tensor:
     what is found must be refined; how far that went tells whether it was enough. In the coordinates where M is the
     identity most of the trouble is gone: what is left are the stiffnesses of the constraints, which are all alike.
     """
-    H = hessian(p, at)
+    b = bends(p, at)
+    H = gram(p, b)
     factor, weak, lost = linalg.checked_cholesky(H.flip(0, 1) if p.leaves_first else H)
 
     def solved(y: Tensor) -> Tensor:
@@ -88,16 +120,16 @@ def dense_solve(p: Problem, at: Residuals, x: Tensor) -> Tensor:
 
     def refined() -> tuple[Tensor, Tensor]:
         # left' H^-1 left, the square of the error, is about correction' left; found' H found is found' x.
-        left = x - hessian_times(p, at, found)
+        left = x - hessian_times(p, b, found)
         correction = solved(left)
         return found + correction, correction @ left > REFINABLE**2 * (found @ x)
 
     found = solved(x)
     found, rough = if_any(weak, refined, (found, torch.zeros_like(weak)))
-    return if_any(lost | rough, lambda: whitened_solve(p, at, x), found)
+    return if_any(lost | rough, lambda: whitened_solve(p, b, x), found)
 
 
-def whitened_solve(p: Problem, at: Residuals, x: Tensor) -> Tensor:
+def whitened_solve(p: Problem, b: Bends, x: Tensor) -> Tensor:
     """`hessian_solve` by way of `z = L a`, `M = L^T L`: `H = L^T K L`, `K` the second derivative by z.
 
     `K` is the identity plus what the constraints add. If not even that has a factor it is taken for the identity.
@@ -106,6 +138,6 @@ def whitened_solve(p: Problem, at: Residuals, x: Tensor) -> Tensor:
     W, y = half[:-1], half[-1]
     identity = torch.eye(len(x), dtype=x.dtype, device=x.device)
     q = p.replace(M=(identity,), jacobian=(W,), cones=tuple(c.replace(J=W[c.rows]) for c in p.cones))
-    factor, info = torch.linalg.cholesky_ex(dense_hessian(q, at))
+    factor, info = torch.linalg.cholesky_ex(dense_gram(q, b))
     z = torch.where(info == 0, linalg.cholesky_solve(factor, y), y)
     return linalg.triangular_solve(p.qLD, z[:, None])[:, 0]

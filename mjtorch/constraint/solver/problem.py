@@ -49,7 +49,6 @@ class Cones(tree.Tree):
     mu: (ncone,) of the regularized cone
     Dm: (ncone,) stiffness
     tangential: (ncone, w) the friction coefficients, zero elsewhere
-    axes: (ncone, 3, 2) slopes of r, of q and of T in (N, T)
     J: (ncone, w, nv)
     """
 
@@ -58,7 +57,6 @@ class Cones(tree.Tree):
     mu: Tensor
     Dm: Tensor
     tangential: Tensor
-    axes: Tensor
     J: Tensor
 
 
@@ -191,7 +189,6 @@ def _cones(m: Model, d: Data) -> Cones:
     # Slots without contact may have no friction; one avoids dividing by it.
     friction = torch.where((D != 0)[:, None], d.contact.friction[p.cone_slot, : p.cone_rows.shape[1] - 1], 1.0)
     mu = friction[:, 0] * torch.rsqrt(torch.clamp(m.opt.impratio, min=MIN_VALUE))
-    one, zero = torch.ones_like(mu), torch.zeros_like(mu)
     scale = torch.cat([mu[:, None], friction], dim=1) * p.cone_mask
     return Cones(
         rows=p.cone_rows,
@@ -199,7 +196,6 @@ def _cones(m: Model, d: Data) -> Cones:
         mu=mu,
         Dm=D / (mu * mu * (1 + mu * mu)),
         tangential=torch.cat([torch.zeros_like(scale[:, :1]), scale[:, 1:]], dim=1),
-        axes=torch.stack([one, -mu, mu, one, zero, one], dim=1).unflatten(1, (3, 2)),
         J=d.efc_J[p.cone_rows],
     )
 

@@ -19,6 +19,7 @@ from mjtorch.compiler.ir.nodes import (
     Assign,
     Body,
     Buffer,
+    Call,
     Declare,
     Entry,
     Expr,
@@ -134,6 +135,9 @@ class Printer(ABC):
         if e.op == "where":
             if self.is_true(e.args[0]):
                 return args[1]
+            match e.args[0]:
+                case Call("eq", (FromIndex(one), FromIndex(two))):  # the same for all worlds
+                    return f"({self.index(one)}=={self.index(two)}?{args[1]}:{args[2]})"
             return f"sel{LETTER[e.dtype]}({','.join(args)})"
         return f"{e.op}{own}({','.join(args)})"
 
