@@ -23,6 +23,10 @@ BALL = """<mujoco><worldbody><geom type="plane" size="1 1 1"/>
     <body pos="0 0 0.09"><freejoint/><geom size="0.1"/></body>
 </worldbody></mujoco>"""
 
+TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
+# Before 2.13 loops side by side were made one that must not be, with wrong gradients: see docs/performance.md.
+OLD_INDUCTOR = {"cpp.max_horizontal_fusion_size": 1}
+
 many = torch.vmap(mjtorch.step, in_dims=(None, 0))
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
@@ -30,7 +34,8 @@ pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 def compiled(fn: Callable, backend: str = "eager") -> Callable:
     """For what Dynamo makes of a function, the backend "eager" will do, and takes less time."""
-    return torch.compile(fn, fullgraph=True, backend=backend)
+    options = OLD_INDUCTOR if backend == "inductor" and TORCH < (2, 13) else None
+    return torch.compile(fn, fullgraph=True, backend=backend, options=options)
 
 
 def single(xml: str) -> tuple[Model, Data]:

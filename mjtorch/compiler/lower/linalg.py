@@ -35,7 +35,7 @@ from mjtorch.compiler.lower.sums import (
     may_skip,
     nonzero,
     nonzero_rows,
-    some,
+    some_nonzero,
     zero,
 )
 from mjtorch.compiler.lower.values import Array, Lazy, Value, View, broadcast
@@ -85,7 +85,7 @@ def matrix_product(low: Lowering, a: Array, b: Array) -> View:
 
         def row_if_any(i: Index) -> None:
             empty = View(out.buffer, out.address([i, Index()]), out.axes[1:])
-            flag = some(low, inner, lambda k: nonzero(a.at([i, k])))
+            flag = some_nonzero(low, inner, lambda k: a.at([i, k]))
             low.choose(flag, lambda: row(i), lambda: low.store(0.0, empty))
 
         low.loop(m, row_if_any if may_skip(low, m) and n >= WIDE and inner < MANY_ROWS else row)
@@ -96,6 +96,8 @@ def matrix_product(low: Lowering, a: Array, b: Array) -> View:
 
 # Columns that are computed at a time: each element of the left matrix is loaded once for all of them.
 BLOCK = 4
+# What takes no more operations an element, such as a choice by a mask, is computed twice rather than stored.
+CHEAP = 3
 # A row of so many sums of few terms is left out if they are zero.
 WIDE = 8
 
@@ -104,7 +106,7 @@ def _nonzero_rows(low: Lowering, a: Array, b: Array) -> tuple[Callable[[Index], 
     if a.shape[0] == 1:
         return low.compact(a.shape[1], lambda k: nonzero(a.at([Index(), k])))
 
-    return low.compact(b.shape[0], lambda k: some(low, b.shape[1], lambda j: nonzero(b.at([k, j]))))
+    return low.compact(b.shape[0], lambda k: some_nonzero(low, b.shape[1], lambda j: b.at([k, j])))
 
 
 def _columns(
@@ -408,7 +410,7 @@ def triangular(low: Lowering, a: View, b: Array, upper: bool, unit: bool = False
     """
     shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:])
     n, columns, dtype = shape[-2], shape[-1], a.dtype
-    if isinstance(b, Lazy) and b.cost > 0 and columns >= MANY_ROWS:
+    if isinstance(b, Lazy) and b.cost > (0 if low.elements else CHEAP) and columns >= MANY_ROWS:
         b = low.stored(b)
     if low.elements:
         return elements.triangular(low, a, b, upper, unit)
@@ -442,7 +444,7 @@ def triangular(low: Lowering, a: View, b: Array, upper: bool, unit: bool = False
             low.loop(columns, column)
             return
         low.store(low.array(0.0), View(out.buffer, out.address([*batch, Index(), Index()]), out.axes[-2:]))
-        which, count = low.compact(columns, lambda c: some(low, n, lambda i: nonzero(given(i, c))))
+        which, count = low.compact(columns, lambda c: some_nonzero(low, n, lambda i: given(i, c)))
         low.loop(count, lambda q: column(which(q)))
 
     def grouped(batch: list[Index]) -> None:

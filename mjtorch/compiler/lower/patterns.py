@@ -12,7 +12,7 @@ from torch.fx import Node
 
 from mjtorch.compiler.ir.nodes import BOOL, INT, Assign, Call, Expr, FromIndex, Index, Load, Local, Number, Store
 from mjtorch.compiler.lower.lowering import Lowering, call
-from mjtorch.compiler.lower.sums import nonzero, some, zero
+from mjtorch.compiler.lower.sums import nonzero, some_nonzero, zero
 from mjtorch.compiler.lower.values import Array, View, broadcast
 
 # Rows that share a list, and columns that are eliminated at a time.
@@ -251,7 +251,7 @@ def triangular(low: Lowering, a: View, b: Array, out: View, upper: bool, unit: b
                 low.loop(n, lambda i, c=c: put(c, i, given(c, i)))
 
         def is_there(group: list[Index]) -> Expr:
-            return any_of([some(low, n, lambda i, c=c: nonzero(given(c, i))) for c in group])
+            return any_of([some_nonzero(low, n, lambda i, c=c: given(c, i)) for c in group])
 
         def turned(step: Index) -> Index:
             return Index(n - 1) + step * -1 if upper else step

@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mjtorch.compiler.ir.nodes import BOOL, INT, Assign, Call, Expr, Index, Local, Number, Store
+from mjtorch.compiler.ir.nodes import (
+    BOOL,
+    INT,
+    Assign,
+    Call,
+    Expr,
+    FromIndex,
+    Gather,
+    Index,
+    Load,
+    Local,
+    Number,
+    Store,
+    Variable,
+)
+from mjtorch.compiler.ir.walk import mentions, walk_expr
 from mjtorch.compiler.lower.lowering import Lowering, call
 from mjtorch.compiler.lower.values import Array, Lazy, View
 
@@ -40,6 +55,17 @@ def some(low: Lowering, count: int, flag: Callable[[Index], Expr]) -> Local:
     found = low.local(BOOL, Number(False, BOOL))
     low.loop(count, lambda i: low.emit(Assign(found, Call("or", (found, flag(i)), BOOL))))
     return found
+
+
+def some_nonzero(low: Lowering, count: int, value: Callable[[Index], Expr]) -> Expr:
+    """Whether `value(i)` may be other than zero for some `i < count`; by its mask, if all have one in common."""
+    any_one = Variable("any")
+    e = value(Index(0, ((any_one, 1),)))
+    if isinstance(e, Call) and e.op == "where" and e.args[2] == zero(e.dtype):
+        mask = [x for x in walk_expr(e.args[0]) if isinstance(x, (Load, Gather, FromIndex))]
+        if not any(mentions(x.index, any_one) for x in mask):
+            return e.args[0]
+    return some(low, count, lambda i: nonzero(value(i)))
 
 
 def nonzero(e: Expr) -> Expr:

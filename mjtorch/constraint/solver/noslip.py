@@ -64,7 +64,7 @@ def solve_noslip(
     c = m.plan.constraint
     rows = torch.arange(p.nefc, device=order.device)
     rubs = ((rows >= c.ne) & (rows < c.ne + c.nf)) | (rows >= p.nefc - c.nc)
-    W = linalg.ltl_half_solve(p.qLD, torch.where(rubs[:, None], p.J, 0.0).mT).mT
+    W = linalg.ltl_half_solve(p.qLD, torch.where((rubs & p.active)[:, None], p.J, 0.0).mT).mT
     velocity = linalg.ltl_half_solve(p.qLD, p.rows.transpose_times(force)[:, None])[:, 0]
     s = Sliding(W=W, b=efc_b, frictionloss=frictionloss, friction=friction[plan.slot], order=order, nactive=nactive)
     # The regulariser is left out from the first sweep on, which counts as a gain.

@@ -123,7 +123,8 @@ def solve_pgs(
 
 
 def _dual(plan: SolverPlan, p: Problem, frictionloss: Tensor, efc_b: Tensor, visits: Tensor) -> Dual:
-    W = linalg.ltl_half_solve(p.qLD, p.J.mT).mT
+    # Zero J is anyway in the other rows; said so, they are not looked at.
+    W = linalg.ltl_half_solve(p.qLD, torch.where(p.active[:, None], p.J, 0.0).mT).mT
     bound = torch.where(p.active, frictionloss, 0.0)
     low, high = plan.force_low - bound, plan.force_high + bound
     diagonal = torch.where(p.active, (W * W).sum(1) + p.R, 1.0)
