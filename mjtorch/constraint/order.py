@@ -6,15 +6,19 @@ from torch import Tensor
 from mjtorch.model import Data, Model
 from mjtorch.model.touching import colliders
 
+# Single precision has all whole numbers up to here.
+LARGEST = 2**24
+
 
 def c_order(m: Model, d: Data) -> Tensor:
-    """The contact slots (ncon,) as C lists what they hold; as they are if all have the same `dim`."""
-    slots = torch.arange(d.contact.geom.shape[0], device=d.contact.geom.device)
+    """The contact slots (ncon,) as C lists what they hold, empty ones last; as they are if all have one `dim`."""
     rank = m.plan.constraint.contact.rank
     if not rank.shape[0]:
-        return slots
+        return torch.arange(d.contact.geom.shape[0], device=d.contact.geom.device)
     geom = colliders(m, d)
-    return (rank[geom[:, 0], geom[:, 1]] * len(slots) + slots).sort().indices
+    key = rank[geom[:, 0], geom[:, 1]].to(torch.float32 if rank.numel() < LARGEST else torch.float64)
+    # Among many numbers, infinities take no time to sort.
+    return key.masked_fill(~d.contact.detected, torch.inf).sort(stable=True).indices
 
 
 def visits(m: Model, d: Data, slot: Tensor) -> Tensor:
