@@ -3,7 +3,7 @@
 import mujoco
 import pytest
 import torch
-from gradient.transition import differences_of_c, differences_of_ours, differences_of_steps, error
+from gradient.transition import STEP, differences_of_c, differences_of_ours, differences_of_steps, error
 from reference import MODELS, VARIED, case, converged, load, random_state, slow_but
 from torch import Tensor
 
@@ -18,32 +18,38 @@ NAMES = mjtorch.Linearization._fields
 E_KINETIC = int(mujoco.mjtSensor.mjSENS_E_KINETIC)
 
 
-def comparable(mj_model: mujoco.MjModel) -> Tensor:
-    """The sensor numbers that C's differences are right about, (nsensordata,) bool."""
+def comparable(mj_model: mujoco.MjModel, tie: int | None = None) -> Tensor:
+    """The sensor numbers that C's differences are right about, (nsensordata,) bool; none of the sensor `tie`."""
     right = torch.ones(mj_model.nsensordata, dtype=torch.bool)
     right[mj_model.sensor_adr[mj_model.sensor_type == E_KINETIC]] = False
+    if tie is not None:
+        right[mj_model.sensor_adr[tie] :][: mj_model.sensor_dim[tie]] = False
     return right
 
 
 # C's function refuses delays and sleep: differences of C's steps, made here, do instead.
 REFUSED_BY_C = ("feature/delays", "feature/sleep", "feature/users")
 # C does not put plastic springs back to where they rested before each difference, and finds contacts with height fields
-# to 1e-8 m, which is much in a difference.
-NOT_BY_C = ("feature/plastic", "feature/surfaces")
+# to 1e-8 m, which is much in a difference. Searches in the fields of plugins jump: one does within 1e-6 of a state.
+NOT_BY_C = {"feature/plastic": STEP, "feature/surfaces": STEP, "feature/plugin_fields": 1e-8}
+# Rays stop near what they see in the fields of plugins.
+COARSE = {"feature/plugin_fields": 1e-4}
+# A ball touches two elements of a flex in a point: which is listed first, and moves how, a nudge decides.
+TIES = {"feature/draped": 0}
 
 
 @pytest.mark.parametrize("model", slow_but(MODELS, *VARIED))
 def test_matches_differences(model: str) -> None:
     this = case(model, converge=True)
     by_c = this.mj_model.opt.integrator != int(Integrator.RK4) and model not in NOT_BY_C
-    sensors = comparable(this.mj_model) if by_c else slice(None)
+    sensors = comparable(this.mj_model, TIES.get(model)) if by_c else slice(None)
     by_steps = differences_of_steps if model in REFUSED_BY_C else differences_of_c
     for mj_data, d in zip(this.mj_datas[:SEEDS], this.datas[:SEEDS], strict=True):
-        wanted = by_steps(this.mj_model, mj_data) if by_c else differences_of_ours(this.m, d)
+        wanted = by_steps(this.mj_model, mj_data) if by_c else differences_of_ours(this.m, d, NOT_BY_C.get(model, STEP))
         found = mjtorch.linearize(this.m, d)
         for name, x, y in zip(NAMES, found, wanted, strict=True):
             rows = sensors if name in "CD" else slice(None)
-            assert error(x[rows], y[rows]) < 1e-5, name
+            assert error(x[rows], y[rows]) < COARSE.get(model, 1e-5), name
 
 
 @pytest.mark.parametrize("cone", ["pyramidal", "elliptic"])

@@ -53,7 +53,7 @@ def differences_of_steps(m: mujoco.MjModel, d: mujoco.MjData) -> Matrices:
     return J[:n, :n], J[:n, n:], J[n:, :n], J[n:, n:]
 
 
-def differences_of_ours(m: Model, d: Data) -> Matrices:
+def differences_of_ours(m: Model, d: Data, nudge: float = STEP) -> Matrices:
     """The same, of our own steps: for integrators that C's function refuses."""
     n, one, after = 2 * m.nv + m.na, torch.ones((), dtype=torch.float64), mjtorch.step(m, d)
 
@@ -64,9 +64,9 @@ def differences_of_ours(m: Model, d: Data) -> Matrices:
         change = mjtorch.differentiate_pos(m, after.qpos, new.qpos, one)
         return torch.cat([change, new.qvel, new.act, new.sensordata])
 
-    nudges = STEP * torch.eye(n + m.nu, dtype=torch.float64)
+    nudges = nudge * torch.eye(n + m.nu, dtype=torch.float64)
     many = torch.vmap(response)
-    J = ((many(nudges) - many(-nudges)) / (2 * STEP)).mT.numpy()
+    J = ((many(nudges) - many(-nudges)) / (2 * nudge)).mT.numpy()
     return J[:n, :n], J[:n, n:], J[n:, :n], J[n:, n:]
 
 
