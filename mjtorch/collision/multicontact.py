@@ -16,6 +16,7 @@ from torch import Tensor
 from mjtorch.collision.clipping import CONTACTS, Outline, outline, over
 from mjtorch.collision.support import MESH, Core, to_local, to_world
 from mjtorch.control_flow.cond import cond
+from mjtorch.control_flow.fori_loop import fori_loop
 from mjtorch.math.shape import Shape
 from mjtorch.math.vector import norm
 from mjtorch.model.plan.mesh import Hulls
@@ -246,7 +247,12 @@ def _polytope(
     of the first corner end, -1 where there are fewer; normals: (p, 3) of all faces; at: local positions of vertices
     """
     one, two, three = vertex.unbind(-1)
-    has = [(around[:, 0, :, None] == around[:, k, None]).any(-1) for k in (1, 2)]
+
+    def found(j: Tensor, has: Tensor) -> Tensor:
+        return has | (around[:, :1] == around[:, 1:].index_select(2, j[None]))
+
+    most = (around >= 0).any(1).any(0).sum()
+    has = fori_loop(0, most, found, torch.zeros_like(around[:, 1:], dtype=torch.bool))
     # Put two that differ in front.
     two, three = torch.where(two == one, three, two), torch.where(two == one, two, three)
     is_vertex = two == one
@@ -258,7 +264,7 @@ def _polytope(
     return Features(
         face=face,
         normal=normals[face] @ shape.mat.mT,
-        has_face=(around[:, 0] >= 0) & has[0] & has[1],
+        has_face=(around[:, 0] >= 0) & has.all(1),
         start=start.expand_as(end),
         end=end,
         has_edge=torch.where(is_vertex[:, None], other >= 0, only & ~is_face[:, None]),
@@ -304,14 +310,12 @@ def multicontact(one: Features, two: Features, faces1: Polygons, faces2: Polygon
 
 def meeting(one: Features, two: Features) -> Meeting:
     """Which features of two shapes meet."""
-    opposite = (one.normal[:, :, None] * two.normal[:, None]).sum(-1)
-    opposite = opposite.masked_fill(~(one.has_face[:, :, None] & two.has_face[:, None]), torch.inf)
-    facing, face1, face2 = _first_below(opposite, OPPOSITE)
-    edge1_first = one.size < 3
-    lies1, under1, edge1 = _first_below(_tilt(one, two), WITHIN)
-    lies2, under2, edge2 = _first_below(_tilt(two, one), WITHIN)
-    by_edge1 = ~facing & edge1_first & lies1
-    by_edge2 = ~facing & ~by_edge1 & (two.size < 3) & lies2
+    facing, face1, face2 = _first(one.has_face, lambda i: _opposite(_of_face(one.normal, i), two))
+    edge1_first, edge2_first = ~facing & (one.size < 3), ~facing & (two.size < 3)
+    lies1, under1, edge1 = _first_lying(one, two, edge1_first)
+    lies2, under2, edge2 = _first_lying(two, one, edge2_first)
+    by_edge1 = edge1_first & lies1
+    by_edge2 = ~by_edge1 & edge2_first & lies2
 
     face1, normal1 = _face(one, torch.where(by_edge2, under2, face1))
     face2, normal2 = _face(two, torch.where(by_edge1, under1, face2))
@@ -345,22 +349,45 @@ def contacts(met: Meeting, faces1: Polygons, faces2: Polygons, margin: Tensor, m
     return Patch(dist[..., 0], pos, torch.where(is_2, up, -normal2), exists)
 
 
-def _first_below(value: Tensor, limit: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Whether any of `value (n, a, b)` is below `limit`, and where the first is, all (n,)."""
-    below = value.detach().flatten(1) < limit
-    order = torch.arange(below.shape[1], device=value.device)
-    place = torch.where(below, order, below.shape[1]).amin(-1)
-    found = place < below.shape[1]
-    place = torch.where(found, place, 0)
-    return found, place // value.shape[2], place % value.shape[2]
+def _first(rows: Tensor, holds: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Whether anything holds in the rows (n, d) that count, and the first row and column where it does, all (n,).
+
+    holds: what does in the rows (n,), (n, e) bool
+    """
+    nowhere = torch.zeros_like(rows[:, 0], dtype=torch.long)
+    place = torch.arange(rows.shape[1], device=rows.device)
+
+    def look(i: Tensor, seen: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        found, first = seen
+        here = ~found & rows.index_select(1, i[None])[:, 0] & holds(i.expand(len(rows))).any(1)
+        return found | here, torch.where(here, i, first)
+
+    found, row = fori_loop(0, (rows.any(0) * (place + 1)).amax(), look, (nowhere > 0, nowhere))
+    column = holds(row)
+    place = torch.arange(column.shape[1], device=rows.device)
+    return found, row, torch.where(column & found[:, None], place, column.shape[1]).amin(1) * found
 
 
-def _tilt(edges: Features, faces: Features) -> Tensor:
-    """Cosines (n, d, e) of the angles between normals of the one and edges of the other, at least zero."""
-    edge = edges.end - edges.start
+def _opposite(normal: Tensor, other: Features) -> Tensor:
+    """Whether the normal (n, 3) of a face is opposite to that of each of the other faces (n, d)."""
+    return ((normal[:, None] * other.normal.detach()).sum(-1) < OPPOSITE) & other.has_face
+
+
+def _first_lying(edges: Features, faces: Features, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Whether, where that is `wanted (n,)`, an edge lies within a face, and the first such face and edge, all (n,)."""
+    edge = (edges.end - edges.start).detach()
     unit = edge / norm(edge, keepdim=True).clamp(min=1e-12)
-    cosine = (unit[:, None] * faces.normal[:, :, None]).sum(-1).abs()
-    return cosine.masked_fill(~(edges.has_edge[:, None] & faces.has_face[:, :, None]), torch.inf)
+
+    def lies(i: Tensor) -> Tensor:
+        cosine = (unit * _of_face(faces.normal, i)[:, None]).sum(-1).abs()
+        return (cosine < WITHIN) & edges.has_edge
+
+    return _first(faces.has_face & wanted[:, None], lies)
+
+
+def _of_face(normal: Tensor, index: Tensor) -> Tensor:
+    """The normals (n, 3) of faces, of all of them (n, d, 3)."""
+    return normal.detach().gather(1, index[:, None, None].expand(-1, 1, 3))[:, 0]
 
 
 def _face(f: Features, index: Tensor) -> tuple[Tensor, Tensor]:
