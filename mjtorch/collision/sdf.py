@@ -83,7 +83,7 @@ class Descent(NamedTuple):
 
 def sdf_field(solid: Solid, side: Side, types: tuple[int, ...], type: Tensor) -> Field:
     """Geoms of these `types`, of each its `type (n,)`, as distance fields."""
-    box, round, radius = parts(type, solid.size.detach())
+    box, round, radius = parts(type, solid.size)
     half = side.half + box + round + radius[:, None]
     return Field(
         pos=solid.pos,
