@@ -455,6 +455,11 @@ def products(a: Tensor, b: Tensor) -> Functions:
         "outer": lambda a, b: (torch.outer(a[0], b[0]), torch.kron(a, b), torch.einsum("ij,jk,k->i", a, b, b[0])),
         "cross": lambda a, b: (torch.linalg.cross(b, b.flip(0)), torch.linalg.cross(a[:3], a[1:], dim=0)),
         "broadcast cross": lambda a, b: torch.linalg.cross(b, b[:1]),
+        "many rows of nothing": lambda a, b: a.repeat(4, 1)[:, :0] @ b.repeat(1, 4)[:0],
+        "many masked rows": lambda a, b: (
+            torch.where(a.repeat(4, 1)[:, :1] > 0, a.repeat(4, 1), 0) @ b.repeat(1, 4),
+            a[:1].repeat(1, 4) @ torch.where(b.repeat(4, 1)[:, :1] > 0, b.repeat(4, 1), 0),
+        ),
         "many rows": lambda a, b: (a.repeat(1, 4) @ b.repeat(4, 1).clamp(min=0), a[:1].repeat(1, 4) @ b.repeat(4, 1)),
     }
     for name, constant in CONSTANTS.items():

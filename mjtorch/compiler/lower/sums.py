@@ -60,7 +60,7 @@ def some(low: Lowering, count: int, flag: Callable[[Index], Expr]) -> Local:
 def some_nonzero(low: Lowering, count: int, value: Callable[[Index], Expr]) -> Expr:
     """Whether `value(i)` may be other than zero for some `i < count`; by its mask, if all have one in common."""
     any_one = Variable("any")
-    e = value(Index(0, ((any_one, 1),)))
+    e = value(Index(0, ((any_one, 1),))) if count else Number(False, BOOL)
     if isinstance(e, Call) and e.op == "where" and e.args[2] == zero(e.dtype):
         mask = [x for x in walk_expr(e.args[0]) if isinstance(x, (Load, Gather, FromIndex))]
         if not any(mentions(x.index, any_one) for x in mask):
