@@ -5,6 +5,10 @@ from torch import Tensor
 
 from mjtorch.math.vector import MIN_VALUE, dot
 
+# Edges whose parallelogram is, squared, this many roundings of their product are along a line: the difference of two
+# products of nearly that size is rounding, more so where a compiler fuses one of them with the subtraction.
+FLAT = 1e3
+
 
 def nearest_on_triangle(corner: Tensor, point: Tensor) -> Tensor:
     """The shares (..., 3) of the corners in the point of a triangle that is nearest to `point` (..., 3) [m].
@@ -15,7 +19,7 @@ def nearest_on_triangle(corner: Tensor, point: Tensor) -> Tensor:
     one, two, away = corner[..., 1, :] - origin, corner[..., 2, :] - origin, point - origin
     a, b, c, x, y = dot(one, one), dot(one, two), dot(two, two), dot(one, away), dot(two, away)
     det = a * c - b * b
-    flat = det <= MIN_VALUE * a * c
+    flat = det <= FLAT * torch.finfo(det.dtype).eps * a * c
     det = torch.where(flat, 1.0, det)
     second, third = (c * x - b * y) / det, (a * y - b * x) / det
     inside = torch.stack([1 - second - third, second, third], dim=-1)

@@ -180,6 +180,18 @@ def test_contacts_name_what_touches() -> None:
     assert case("feature/rope", seeds=1).datas[0].contact.flex.shape == (0, 2)
 
 
+def test_single_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled as users' programs are, with products fused with sums: a line is a triangle with a corner twice."""
+    monkeypatch.setenv("MJTORCH_CXXFLAGS", "-O2")
+    this = case("feature/draped", seeds=4)
+    m = put_model(this.mj_model, dtype=torch.float32)
+    worlds = mjtorch.tree.stack([put_data(this.mj_model, d, model=m) for d in this.mj_datas])
+    found = mjtorch.jit(mjtorch.forward, in_dims=(None, 0))(m, worlds)
+    for k, mj_data in enumerate(this.mj_datas):
+        d = mjtorch.tree.map(lambda x, k=k: x[k], found)
+        assert_fields_close(d, mj_data, ["efc_vel", "qacc"], 1e-2, m=m)
+
+
 @pytest.mark.parametrize("model", ["feature/landing", "feature/draped"])
 def test_forces_from_a_distance_are_of_derivatives_alone(model: str) -> None:
     this = case(model, seeds=1)
