@@ -242,14 +242,14 @@ NAMES = (*ROBOTS, *MADE)
 
 
 def select(patterns: Sequence[str]) -> list[str]:
-    """The names that match the patterns, such as `menagerie/*`; all of them if there is none.
+    """The names that match the patterns, such as `menagerie/*`, and paths of files; all names if there is neither.
 
     Raises:
-        ValueError: a pattern matches nothing; close names are listed.
+        ValueError: a pattern matches nothing, and is no file; close names are listed.
     """
     chosen: list[str] = []
     for pattern in patterns or ["*"]:
-        matching = fnmatch.filter(NAMES, pattern)
+        matching = [pattern] if Path(pattern).is_file() else fnmatch.filter(NAMES, pattern)
         if not matching:
             close = difflib.get_close_matches(pattern, NAMES) or NAMES
             raise ValueError(f"no model is called {pattern!r}; there are {', '.join(close)}")
@@ -274,7 +274,7 @@ def find(robot: Robot, assets: Path | None = None) -> Path:
 
 
 def load(name: str, assets: Path | None = None) -> mujoco.MjModel:
-    """Compile the model of this name.
+    """Compile the model of this name, or in this file.
 
     Raises:
         MissingError: the package that it is in is not installed.
@@ -282,8 +282,8 @@ def load(name: str, assets: Path | None = None) -> mujoco.MjModel:
     """
     if name in MADE:
         return MADE[name]().compile()
-    robot = ROBOTS[name]
-    file = find(robot, assets)
+    robot = ROBOTS.get(name) or Robot("", name)
+    file = find(robot, assets) if robot.package else Path(name)
     spec = from_urdf(file) if file.suffix == ".urdf" else MjSpec.from_file(str(file))
     if robot.change is not None:
         robot.change(spec)

@@ -8,6 +8,7 @@ is the median over worlds of the largest difference of qpos from C's after ten s
 state only. Of meshes those count that collide, with the vertices of the largest hull.
 
 Models come from packages, which `--list` names with what to install; `--assets` is a folder of unpacked wheels instead.
+The path of a file of yours, MJCF or URDF, is a model, too.
 Linux and macOS.
 """
 
@@ -324,7 +325,9 @@ def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     numbers = lambda text: [int(n) for n in text.split(",")]  # noqa: E731
-    parser.add_argument("models", nargs="*", metavar="MODEL", help="names or patterns ('menagerie/*'); default: all")
+    parser.add_argument(
+        "models", nargs="*", metavar="MODEL", help="names, patterns ('menagerie/*') or files; default: all"
+    )
     parser.add_argument("--list", action="store_true", help="show the models and where they come from")
     parser.add_argument("--assets", type=Path, metavar="DIR", help="a folder of unpacked wheels")
     parser.add_argument("--worlds", type=int, default=256)

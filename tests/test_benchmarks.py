@@ -99,6 +99,13 @@ def test_patterns_choose_models() -> None:
         robot_models.select(["menagerie/g11"])
 
 
+def test_a_file_is_a_model(tmp_path: Path) -> None:
+    file = tmp_path / "own.xml"
+    file.write_text("<mujoco><worldbody><body><freejoint/><geom size='1'/></body></worldbody></mujoco>")
+    assert robot_models.select([str(file)]) == [str(file)]
+    assert robot_models.load(str(file)).nv == 6
+
+
 @pytest.mark.parametrize(
     "options, said",
     [
