@@ -112,7 +112,10 @@ print(json.dumps({"traces": step.traces + mine.traces, "digest": digest, "why": 
 """
 
 
-def test_a_second_process_compiles_and_traces_nothing(own_cache: pathlib.Path) -> None:
+def test_a_second_process_compiles_and_traces_nothing(own_cache: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Also where libraries lie in several folders, as some of robotics do: sets of these have no order."""
+    places = [str(tmp_path / f"{k}-packages") for k in range(4)]
+    path = os.pathsep.join([*places, os.environ.get("PYTHONPATH", "")])
     results, libraries = [], []
     for seed in "01":
         done = subprocess.run(
@@ -120,7 +123,7 @@ def test_a_second_process_compiles_and_traces_nothing(own_cache: pathlib.Path) -
             capture_output=True,
             text=True,
             check=False,
-            env={**os.environ, "PYTHONHASHSEED": seed},
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path},
         )
         assert done.returncode == 0, done.stderr
         results.append(json.loads(done.stdout))

@@ -34,9 +34,12 @@ from mjtorch.compiler.cache.fingerprint import ASIDE, ATOMS, NAMED, PACKAGE, SIL
 from mjtorch.tree.dataclass import NAMESPACE
 from mjtorch.tree.static import Name
 
+# In the same order in every process, as it is part of what programs are known by.
 INSTALLED = tuple(
     os.path.abspath(p) + os.sep
-    for p in {*map(sysconfig.get_path, ("purelib", "platlib")), *(p for p in sys.path if p.endswith("-packages"))}
+    for p in sorted(
+        {*map(sysconfig.get_path, ("purelib", "platlib")), *(p for p in sys.path if p.endswith("-packages"))}
+    )
 )
 # Their functions and objects know what no key tells.
 BLIND = {"random", "_random", "secrets", "uuid", "time", "datetime", "_datetime", "socket", "subprocess", "tempfile"}
