@@ -16,7 +16,7 @@ from mjtorch.math.linalg import ltl_half_solve
 from mjtorch.math.vector import MIN_VALUE
 from mjtorch.model import Data, DisableBit, EnableBit, Model
 from mjtorch.model.sleeping import any_awake, awake
-from mjtorch.smooth.adhesion import row_adhesion
+from mjtorch.smooth.adhesion import row_adhesion, used_rows
 from mjtorch.smooth.inertia import full_m
 
 # R over inverse inertia that makes a row rigid in single precision.
@@ -37,6 +37,8 @@ def make_constraint(m: Model, d: Data) -> Data:
     active = elements.active[p.element]
     if m.plan.sleep:
         active = active & may_act(m, d)
+    if p.nc and m.plan.collision.adhesion_source:
+        active = torch.cat([active[: -p.nc], active[-p.nc :] & used_rows(m, d)])
     by_family = active.split([len(x) for x in jacobians])
     J = torch.cat([torch.where(on[:, None], x, 0.0) for on, x in zip(by_family, jacobians, strict=True)])
 

@@ -419,7 +419,7 @@ TABLE: tuple[Feature, ...] = (
     Feature("contacts", "surface velocity", YES, _set("geom_surfacevel")),
     Feature("contacts", "adhesion of geoms", YES, _set("geom_adhesion")),
     Feature("contacts", "adhesion of pairs", YES, _set("pair_adhesion")),
-    Feature("contacts", "adhesion across a gap", NO, _sticking_gaps, "set gap to zero"),
+    Feature("contacts", "adhesion across a gap", YES, _sticking_gaps),
     Feature("contacts", "speculative", NO, _enabled(EnableBit.SPECULATIVE, "speculative"), "disable the flag"),
     Feature("contacts", "ipc", NO, _enabled(EnableBit.IPC, "ipc"), "disable the flag"),
     *_rows("equality", "", "eq_type", _members(mjtEq), EQUALITY, "use another equality"),

@@ -81,7 +81,6 @@ REFUSED = (
         "nativeccd disabled",
         'geom "rock"',
     ),
-    refused("geom", 'adhesion="1" gap=".1"', "adhesion across a gap", 'geom "ball"'),
     refused("option", 'integrator="discrete"', "integrator: discrete", "option integrator"),
     refused(
         "sections",
@@ -143,7 +142,7 @@ def test_refusal_names_feature_element_and_way_out(parts: dict[str, str], featur
 
 
 def test_all_refusals_come_in_one_error() -> None:
-    mj_model = build(geom='adhesion="1" gap=".1"', option='integrator="discrete"')
+    mj_model = build(option='integrator="discrete"', sections=GENERAL.format('biastype="dcmotor"'))
     with pytest.raises(NotImplementedError) as error:
         put_model(mj_model)
     assert len(str(error.value).splitlines()) == 3
