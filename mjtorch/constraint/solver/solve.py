@@ -13,14 +13,17 @@ from mjtorch.constraint.solver.problem import Problem, build, force, residuals, 
 from mjtorch.math import linalg
 from mjtorch.math.value import value_of
 from mjtorch.model import Data, DisableBit, Model, Solver
+from mjtorch.smooth.metric import Metric
 
 
-def solve(m: Model, d: Data) -> Data:
+def solve(m: Model, d: Data, metric: tuple[Metric, ...] = ()) -> Data:
     """Solve for `qacc`, `qfrc_constraint`, `efc_force` and `efc_state`; sets `efc_b` and `solver_niter` too.
 
     Islands (see `island`) are solved together, which gives the same solution. Everything can be differentiated, by the
     implicit function theorem: derivatives are those of the exact minimiser. Noslip iterations change forces but have no
     derivatives of their own.
+
+    metric: the effective inertia instead of M, if there is one.
     """
     if not d.efc_J.numel():
         return d.replace(
@@ -28,7 +31,7 @@ def solve(m: Model, d: Data) -> Data:
             qfrc_constraint=torch.zeros_like(d.qfrc_smooth),
             solver_niter=torch.zeros_like(d.solver_niter),
         )
-    problem = build(m, d)
+    problem = build(m, d, metric)
     efc_b = problem.rows.times(d.qacc_smooth) - d.efc_aref
     # Loops see none of the derivatives.
     fixed, fixed_b = tree.map(torch.Tensor.detach, (problem, efc_b))
