@@ -36,7 +36,7 @@ from mjtorch.smooth.energy import energy_pos, energy_vel
 from mjtorch.smooth.inertia import crb, factor_m, mul_m, solve_m
 from mjtorch.smooth.jacobian import xfrc_accumulate
 from mjtorch.smooth.kinematics import kinematics
-from mjtorch.smooth.metric import effective_inertia, floating
+from mjtorch.smooth.metric import effective_inertia
 from mjtorch.smooth.passive import passive
 from mjtorch.smooth.rne import rne
 from mjtorch.smooth.tendon import tendon
@@ -218,7 +218,7 @@ def fwd_constraint(m: Model, d: Data) -> Data:
     """Constraint forces and the acceleration under them (mj_fwdConstraint)."""
     if m.opt.integrator == Integrator.DISCRETE:
         metric = effective_inertia(m, d)
-        return floating(m, solve(m, implicit_rows(m, d, metric), (metric,)), metric)
+        return solve(m, implicit_rows(m, d, metric), (metric,))
     return solve(m, d)
 
 

@@ -12,8 +12,8 @@ from mjtorch.constraint.solver.primal import solve_cg, solve_newton, warmstart
 from mjtorch.constraint.solver.problem import Problem, build, force, residuals, state
 from mjtorch.math import linalg
 from mjtorch.math.value import value_of
-from mjtorch.model import Data, DisableBit, Model, Solver
-from mjtorch.smooth.metric import Metric
+from mjtorch.model import Data, DisableBit, Integrator, Model, Solver
+from mjtorch.smooth.metric import Metric, effective_inertia, floating
 
 
 def solve(m: Model, d: Data, metric: tuple[Metric, ...] = ()) -> Data:
@@ -23,8 +23,16 @@ def solve(m: Model, d: Data, metric: tuple[Metric, ...] = ()) -> Data:
     implicit function theorem: derivatives are those of the exact minimiser. Noslip iterations change forces but have no
     derivatives of their own.
 
-    metric: the effective inertia instead of M, if there is one.
+    metric: the effective inertia of the integrator `discrete`, if that is known already.
     """
+    if m.opt.integrator == Integrator.DISCRETE:
+        metric = metric or (effective_inertia(m, d),)
+        return floating(m, minimised(m, d, metric), metric[0])
+    return minimised(m, d, ())
+
+
+def minimised(m: Model, d: Data, metric: tuple[Metric, ...]) -> Data:
+    """`solve`, with the inertia M or, if there is one, `metric`."""
     if not d.efc_J.numel():
         return d.replace(
             qacc=d.qacc_smooth,
