@@ -9,6 +9,7 @@ from mjtorch.collision import collision
 from mjtorch.compiler import stage, static_arguments
 from mjtorch.constraint import (
     force_from_distance,
+    implicit_rows,
     inv_constraint,
     make_constraint,
     reference_constraint,
@@ -18,7 +19,8 @@ from mjtorch.constraint.sleep import collision_and_wake, wake, wake_equality, wa
 from mjtorch.control_flow import cond
 from mjtorch.control_flow.layout import like_new
 from mjtorch.flex import flex, flex_velocity
-from mjtorch.integrate import continuous_acc, euler, idle, implicit, rungekutta4
+from mjtorch.integrate import advance, continuous_acc, euler, idle, implicit, rungekutta4
+from mjtorch.math.linalg import ltl_solve
 from mjtorch.math.value import value_of
 from mjtorch.math.vector import norm
 from mjtorch.model import Data, DisableBit, EnableBit, Integrator, Model
@@ -34,6 +36,7 @@ from mjtorch.smooth.energy import energy_pos, energy_vel
 from mjtorch.smooth.inertia import crb, factor_m, mul_m, solve_m
 from mjtorch.smooth.jacobian import xfrc_accumulate
 from mjtorch.smooth.kinematics import kinematics
+from mjtorch.smooth.metric import effective_inertia
 from mjtorch.smooth.passive import passive
 from mjtorch.smooth.rne import rne
 from mjtorch.smooth.tendon import tendon
@@ -99,6 +102,8 @@ def integrated(m: Model, d: Data) -> Data:
             return rungekutta4(m, d, dynamics)
         case Integrator.IMPLICIT | Integrator.IMPLICITFAST:
             return implicit(m, d)
+        case Integrator.DISCRETE:
+            return advance(m, d, d.qacc)
     return euler(m, d)
 
 
@@ -127,7 +132,10 @@ def inverse(m: Model, d: Data) -> Data:
     """
     check_data(m, d, "inverse")
     qacc = d.qacc
-    d = inv_acceleration(m, positions_and_velocities(m, d))
+    d = positions_and_velocities(m, d)
+    if m.opt.integrator == Integrator.DISCRETE:
+        d = implicit_rows(m, d, effective_inertia(m, d))
+    d = inv_acceleration(m, d)
     return like_new(sensor_acc(m, d).replace(qacc=qacc))
 
 
@@ -199,21 +207,33 @@ def fwd_acceleration(m: Model, d: Data) -> Data:
         qfrc_smooth = value_of(qfrc_smooth, qfrc_smooth + force_from_distance(m, d))
     for p in m.plan.sleep:
         qfrc_smooth = torch.where(awake(m, d, p.dof), qfrc_smooth, 0.0)
+    if m.opt.integrator == Integrator.DISCRETE:
+        metric = effective_inertia(m, d)
+        return d.replace(qfrc_smooth=qfrc_smooth, qacc_smooth=ltl_solve(metric.qLD, qfrc_smooth + metric.shift))
     return d.replace(qfrc_smooth=qfrc_smooth, qacc_smooth=solve_m(m, d, qfrc_smooth))
 
 
 @stage
 def fwd_constraint(m: Model, d: Data) -> Data:
     """Constraint forces and the acceleration under them (mj_fwdConstraint)."""
+    if m.opt.integrator == Integrator.DISCRETE:
+        metric = effective_inertia(m, d)
+        return solve(m, implicit_rows(m, d, metric), (metric,))
     return solve(m, d)
 
 
 def inv_acceleration(m: Model, d: Data) -> Data:
     """Constraint forces and qfrc_inverse under `d.qacc`, which invdiscrete makes an acceleration (mj_inverseSkip)."""
-    if m.opt.enabled(EnableBit.INVDISCRETE):
+    implicit = m.opt.integrator == Integrator.DISCRETE
+    if m.opt.enabled(EnableBit.INVDISCRETE) and not implicit:
         d = d.replace(qacc=continuous_acc(m, d))
     d = inv_constraint(m, d)
-    return d.replace(qfrc_inverse=mul_m(m, d, d.qacc) + d.qfrc_bias - d.qfrc_passive - d.qfrc_constraint)
+    if implicit:
+        metric = effective_inertia(m, d)
+        force = metric.M @ d.qacc - metric.shift
+    else:
+        force = mul_m(m, d, d.qacc)
+    return d.replace(qfrc_inverse=force + d.qfrc_bias - d.qfrc_passive - d.qfrc_constraint)
 
 
 @stage

@@ -15,7 +15,7 @@ from mjtorch.model.arguments import check_numbers
 from mjtorch.model.sleeping import awake
 from mjtorch.sensor import remembered
 from mjtorch.smooth.actuation import disabled_actuators, next_activation
-from mjtorch.smooth.derivative import damping_derivative, deriv_smooth_vel, free_bias_vel, smooth_vel_terms
+from mjtorch.smooth.derivative import damping_derivative, deriv_smooth_vel, free_mhat, smooth_vel_terms
 from mjtorch.smooth.inertia import factored_solve, factorised, full_m, solve_m, stored_blocks, tree_blocks
 from mjtorch.smooth.plastic import yielded
 from mjtorch.smooth.servo import anchored, wrapped
@@ -176,19 +176,13 @@ def implicit(m: Model, d: Data) -> Data:
     inertia, derivative = full_m(m, d), h * deriv_smooth_vel(m, d, include_bias=False)
     # Their own derivative need not be symmetric: the common factor sees the plain inertia of such bodies.
     d, factors = factorised(m, d, tree_blocks(m, inertia - p.bound * derivative))
-    floating = linalg.solve(floating_mhat(m, d, inertia - derivative), qfrc[p.free_dof])
+    floating = linalg.solve(free_mhat(m, d, inertia - derivative), qfrc[p.free_dof])
     return advance(m, d, torch.cat([factored_solve(m, factors, qfrc), floating.flatten()])[p.free_source])
 
 
 def implicit_mhat(m: Model, d: Data, include_bias: bool) -> Tensor:
     """`M - h D` (nv, nv), `D` from `deriv_smooth_vel`."""
     return full_m(m, d) - m.opt.timestep * deriv_smooth_vel(m, d, include_bias)
-
-
-def floating_mhat(m: Model, d: Data, mhat: Tensor) -> Tensor:
-    """The blocks (f, 6, 6) of `mhat` (nv, nv) of the bodies that float alone, with the derivative of the bias force."""
-    p = m.plan.integration
-    return mhat[p.free_dof[:, :, None], p.free_dof[:, None, :]] + m.opt.timestep * free_bias_vel(m, d)
 
 
 def continuous_acc(m: Model, d: Data) -> Tensor:
@@ -212,7 +206,7 @@ def continuous_acc(m: Model, d: Data) -> Tensor:
             mhat = implicit_mhat(m, d, include_bias=False)
             qfrc = mhat @ d.qacc
             if p.free_body.shape[0]:
-                floating = floating_mhat(m, d, mhat) @ d.qacc[p.free_dof][..., None]
+                floating = free_mhat(m, d, mhat) @ d.qacc[p.free_dof][..., None]
                 qfrc = torch.cat([qfrc, floating.flatten()])[p.free_source]
         case Integrator.RK4:
             raise ValueError("inverse: discrete inverse dynamics does not exist for RK4; disable the flag invdiscrete")

@@ -1,6 +1,7 @@
 """Constraints: rows (equality, friction, limit, contact) and the solver."""
 
 from mjtorch.constraint.distance import force_from_distance
+from mjtorch.constraint.implicit_rows import implicit_rows
 from mjtorch.constraint.island import Islands, island
 from mjtorch.constraint.make import make_constraint, reference_constraint
 from mjtorch.constraint.order import c_order
@@ -13,6 +14,7 @@ __all__ = [
     "contact_efc_address",
     "contact_force",
     "force_from_distance",
+    "implicit_rows",
     "inv_constraint",
     "island",
     "make_constraint",

@@ -11,6 +11,7 @@ from mjtorch.math.triangle import nearest_on_triangle
 from mjtorch.math.vector import MIN_VALUE, basis
 from mjtorch.model import Cone, Data, Model
 from mjtorch.model.touching import colliders
+from mjtorch.smooth.adhesion import acting, cone_friction, pulled, used_rows
 from mjtorch.smooth.jacobian import dof_motion
 
 # mjMINMU: no contact has less friction; an empty slot has none
@@ -75,8 +76,10 @@ def along_rows(m: Model, d: Data, directions: Tensor) -> Tensor:
     p = m.plan.constraint.contact
     row = directions[p.direction]
     if m.opt.cone == Cone.PYRAMIDAL and p.max_dim > 1:
-        mu = d.contact.friction.flatten()[p.edge_mu] * p.edge_sign
+        mu = cone_friction(m, d).flatten()[p.edge_mu] * p.edge_sign
         row = row + mu[:, None] * directions[p.edge]
+    if m.plan.collision.adhesion_source:
+        row = torch.where(used_rows(m, d)[:, None], row, 0.0)
     return row
 
 
@@ -95,7 +98,10 @@ def regularizer_scale(m: Model, d: Data) -> Tensor:
         table = F.pad(relative * relative / ratio, (1, 0), value=1.0)
         return table.flatten()[p.scale]
     edges = (2 * first * first / ratio).squeeze(1)
-    return torch.where(p.has_edges > 0, edges, 1.0)[p.scale]
+    has_edges = p.has_edges > 0
+    if m.plan.collision.adhesion_source:
+        has_edges = has_edges & ~pulled(m, d)
+    return torch.where(has_edges, edges, 1.0)[p.scale]
 
 
 def friction_reference(m: Model, d: Data) -> Tensor:
@@ -125,9 +131,9 @@ def contact(m: Model, d: Data) -> tuple[Elements, Tensor]:
     p, c = m.plan.constraint.contact, d.contact
     weight = inverse_weight(m, d)
     if m.opt.cone == Cone.PYRAMIDAL and p.max_dim > 1:
-        mu = c.friction[:, 0]
+        mu = cone_friction(m, d)[:, 0]
         weight = weight * (1 + mu * mu * p.has_edges)
-    active = c.active & answered(m, d) if p.has_rigid else c.active
+    active = acting(m, d) & answered(m, d) if p.has_rigid else acting(m, d)
     elements = Elements(
         solref=c.solref, solimp=c.solimp, pos=c.dist, margin=c.includemargin, diag=weight, active=active
     )

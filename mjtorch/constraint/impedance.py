@@ -40,6 +40,21 @@ def stiffness_damping(
     return stiffness, damping
 
 
+def settled(
+    solref: Tensor, impedance: Tensor, stiffness: Tensor, damping: Tensor, timestep: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`stiffness` and `damping` (n,), softer where a step is too long for them: what is violated would bounce back.
+
+    For the integrator `discrete`: at most `h^2 K imp = 1`, with the damping ratio that `solref` (n, 2) gives; direct
+    stiffnesses and dampings are taken as they are.
+    """
+    reset = mixed(solref)
+    stiff = (timestep * timestep * stiffness * impedance > 1) & (reset | (solref[:, 0] > 0))
+    most = 1 / (timestep * timestep * impedance)
+    ratio = torch.where(reset, DEFAULT_RATIO, solref[:, 1])
+    return torch.where(stiff, most, stiffness), torch.where(stiff, 2 * ratio * most.sqrt(), damping)
+
+
 def impedance(solimp: Tensor, distance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Impedance, its derivative by `distance`, and the impedance at full width, (n,) each (getimpedance).
 

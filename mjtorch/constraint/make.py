@@ -9,14 +9,14 @@ from mjtorch.constraint.contact import contact, regularizer_scale
 from mjtorch.constraint.element import Elements
 from mjtorch.constraint.equality import equality, jac_dot_v
 from mjtorch.constraint.friction import friction, frictionloss, tendon_friction
-from mjtorch.constraint.impedance import impedance, stiffness_damping
+from mjtorch.constraint.impedance import impedance, settled, stiffness_damping
 from mjtorch.constraint.limit import limit, tendon_limit
 from mjtorch.constraint.surface import surface_velocity
 from mjtorch.math.linalg import ltl_half_solve
 from mjtorch.math.vector import MIN_VALUE
-from mjtorch.model import Data, DisableBit, EnableBit, Model
+from mjtorch.model import Data, DisableBit, EnableBit, Integrator, Model
 from mjtorch.model.sleeping import any_awake, awake
-from mjtorch.smooth.adhesion import row_adhesion
+from mjtorch.smooth.adhesion import row_adhesion, used_rows
 from mjtorch.smooth.inertia import full_m
 
 # R over inverse inertia that makes a row rigid in single precision.
@@ -37,15 +37,22 @@ def make_constraint(m: Model, d: Data) -> Data:
     active = elements.active[p.element]
     if m.plan.sleep:
         active = active & may_act(m, d)
+    if p.nc and m.plan.collision.adhesion_source:
+        active = torch.cat([active[: -p.nc], active[-p.nc :] & used_rows(m, d)])
     by_family = active.split([len(x) for x in jacobians])
     J = torch.cat([torch.where(on[:, None], x, 0.0) for on, x in zip(by_family, jacobians, strict=True)])
 
     imp, slope, width_imp = impedance(elements.solimp, elements.pos - elements.margin)
     refsafe = not m.opt.disabled(DisableBit.REFSAFE)
-    stiffness, damping = stiffness_damping(elements.solref, width_imp, m.opt.timestep, refsafe)
+    implicit = m.opt.integrator == Integrator.DISCRETE
+    stiffness, damping = stiffness_damping(elements.solref, width_imp, m.opt.timestep, refsafe and not implicit)
     pos, margin = elements.pos, elements.margin
     if not p.all_spring:
         stiffness, pos, margin = (x * p.spring for x in (stiffness, pos, margin))
+    if implicit and refsafe:
+        first = p.equality.id.shape[0] + p.nf  # equalities are as they are
+        safe = settled(elements.solref[first:], imp[first:], stiffness[first:], damping[first:], m.opt.timestep)
+        stiffness, damping = (torch.cat([x[:first], y]) for x, y in zip((stiffness, damping), safe, strict=True))
     # Said to be constant where nothing is, these are not computed there.
     imp, slope = torch.where(elements.active, imp, 0.5), torch.where(elements.active, slope, 0.0)
     rows = torch.stack([stiffness, damping, imp, slope, pos, margin, elements.diag], dim=-1)[p.element]

@@ -8,7 +8,7 @@ from mjtorch.constraint.tendon import tendon_actions
 from mjtorch.model import Cone, Data, Model
 from mjtorch.model.arguments import check_both, checked_ids
 from mjtorch.model.touching import of_geoms
-from mjtorch.smooth.adhesion import adhesion
+from mjtorch.smooth.adhesion import adhesion, cone_friction
 from mjtorch.smooth.com import subtree_sum
 from mjtorch.smooth.jacobian import applied_force, wrench_at
 from mjtorch.smooth.rne import body_acceleration, body_force
@@ -58,7 +58,7 @@ def _in_frames(m: Model, d: Data) -> Tensor:
     force = torch.cat([d.efc_force[-p.nc :], d.efc_force.new_zeros(1)])[p.contact.slot_rows]
     if m.opt.cone == Cone.PYRAMIDAL:
         plus, minus = force[:, 1:].unflatten(1, (-1, 2)).unbind(-1)
-        force = torch.cat([force.sum(1, keepdim=True), (plus - minus) * d.contact.friction], dim=1)
+        force = torch.cat([force.sum(1, keepdim=True), (plus - minus) * cone_friction(m, d)], dim=1)
     if m.plan.collision.adhesion_source:
         force = torch.cat([force[:, :1] - adhesion(m, d)[:, None], force[:, 1:]], dim=1)
     return force

@@ -135,6 +135,12 @@ def check_options(m: Model, caller: str) -> None:
             )
     if opt.integrator == Integrator.RK4 and plan.delayed:
         raise ValueError(f"{caller}: m.opt.integrator is RK4, which supports sensors with delays from MuJoCo 4.0 on")
+    if (opt.integrator == Integrator.DISCRETE) != plan.discrete:
+        _refuse(
+            caller,
+            "integrator",
+            f"is {Integrator(opt.integrator).name}, but was {'' if plan.discrete else 'not '}DISCRETE",
+        )
     if opt.cone != plan.cone:
         _refuse(caller, "cone", f"is {Cone(opt.cone).name}, but the rows of contacts are for {Cone(plan.cone).name}")
     if opt.solver == Solver.PGS and opt.iterations > plan.sweeps:

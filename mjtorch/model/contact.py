@@ -12,7 +12,7 @@ class Contact(tree.Tree):
     A slot whose `detected` is False holds no contact (its geoms may be far apart, or it may be spare capacity): its
     frame is zero, its other numbers are finite but mean nothing to the physics. A detected contact is active, that is,
     makes constraint rows if any dof moves its geoms apart, where `dist < includemargin`; otherwise it lies in the gap
-    and only reports.
+    and only reports, unless its geoms stick together: then it pulls, without friction, as if its `dim` were 1.
 
     dist: (n,) [m] distance between nearest points, negative in penetration
     pos: (n, 3) [m] midpoint between the geoms
@@ -55,5 +55,5 @@ class Contact(tree.Tree):
 
     @property
     def active(self) -> Tensor:
-        """(n,) bool: makes constraint rows."""
+        """(n,) bool: makes constraint rows, even if its geoms do not stick together."""
         return self.detected & (self.dist < self.includemargin)

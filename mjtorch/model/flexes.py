@@ -94,7 +94,12 @@ def sleeping(m: mujoco.MjModel) -> np.ndarray:
 
 def early(m: mujoco.MjModel) -> np.ndarray:
     """(nflex,) bool: all, before MuJoCo 4.0, whose elasticity was another."""
-    return np.full(m.nflex, int(mujoco.mj_versionString().split(".")[0]) < 4)
+    return np.full(m.nflex, is_early(m))
+
+
+def is_early(_: mujoco.MjModel) -> bool:
+    """Whether this MuJoCo is older than 4.0."""
+    return int(mujoco.mj_versionString().split(".")[0]) < 4
 
 
 # What it is called, and which flexes make use of it.

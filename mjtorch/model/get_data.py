@@ -221,13 +221,15 @@ def _contacts(result: mujoco.MjData, d: Any, layout: _Layout, slots: list[int], 
     for name in CONTACT_FIELDS:
         target, given = getattr(contact, name), getattr(d.contact, name)
         target[:] = given[slots].reshape(target.shape) if len(given) else -1
-    contact.dim[:] = layout.dim[slots]
     contact.geom1[:], contact.geom2[:] = contact.geom[:, 0], contact.geom[:, 1]
     for name in ("H", "adhesion", "surfacevel"):
         if hasattr(contact, name):
             getattr(contact, name)[:] = 0.0  # fresh memory is not
     contact.adhesion[:] = _adhesion(result.model, contact.geom)
-    contact.exclude[:] = contact.dist >= contact.includemargin
+    apart = contact.dist >= contact.includemargin
+    # What sticks across a gap has no friction.
+    contact.dim[:] = np.where(apart & (contact.adhesion != 0), 1, layout.dim[slots])
+    contact.exclude[:] = apart & (contact.adhesion == 0)
     contact.efc_address[:] = -1
     for row in reversed(np.flatnonzero(is_contact_row(layout.efc_type[rows]))):
         contact.efc_address[slots.index(layout.efc_id[rows[row]])] = row
@@ -243,6 +245,9 @@ def _rows(result: mujoco.MjData, d: Any, layout: _Layout, slots: list[int], rows
     for name in ROWS:
         getattr(result, name)[:] = getattr(d, name)[rows]
     kind, owner = layout.efc_type[rows], layout.efc_id[rows]
+    of_contact = np.flatnonzero(is_contact_row(kind))
+    alone = result.contact.dim[[slots.index(o) for o in owner[of_contact]]] == 1
+    kind[of_contact[alone]] = mujoco.mjtConstraint.mjCNSTR_CONTACT_FRICTIONLESS
     result.efc_type[:] = kind
     result.efc_id[:] = [slots.index(o) if c else o for o, c in zip(owner, is_contact_row(kind), strict=True)]
     types = mujoco.mjtConstraint

@@ -9,12 +9,13 @@ from mjtorch import tree
 
 
 class Integrator(enum.IntEnum):
-    """mjtIntegrator, the ones that are supported."""
+    """mjtIntegrator."""
 
     EULER = 0
     RK4 = 1
     IMPLICIT = 2
     IMPLICITFAST = 3
+    DISCRETE = 4
 
 
 class Cone(enum.IntEnum):

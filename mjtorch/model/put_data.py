@@ -14,6 +14,7 @@ from mjtorch.model.contact import Contact
 from mjtorch.model.data import Data
 from mjtorch.model.make_data import N_WARNING, integer_shapes, make_data, shapes
 from mjtorch.model.model import Model
+from mjtorch.model.plan.geom_pairs import contact_condim
 from mjtorch.model.put_model import put_model
 
 # What identifies a constraint row on both sides: mjtConstraint, object, and which of the object's rows it is.
@@ -67,7 +68,8 @@ def put_data(
     def integer(x: Any) -> Tensor:
         return tensor(x, torch.int64)
 
-    slots, lost = contact_slots(m.plan.collision.contact_dim, mj_data.contact.dim, mj_data.contact.dist)
+    dim = contact_condim(mj_model, mj_data.contact)
+    slots, lost = contact_slots(m.plan.collision.contact_dim, dim, mj_data.contact.dist)
     numbers = _matrices(mj_model, mj_data) | _rows(mj_model, mj_data, m, slots)
     numbers["qpos_asleep"] = np.array(mj_data.qpos if m.plan.sleep else [])
     for name, shape in shapes(m).items():
@@ -221,7 +223,11 @@ def mj_row_keys(
         slots[owner] if kind >= first_contact else owner
         for kind, owner in zip(mj_data.efc_type, mj_data.efc_id, strict=True)
     ]
-    keys = row_keys(tuple(mj_data.efc_type.tolist()), tuple(int(owner) for owner in owners))
+    # Across a gap, contacts that have friction elsewhere are listed as if they had none.
+    types = {owner: kind for kind, owner, _ in place if kind >= first_contact}
+    listed = [(int(owner), int(kind)) for owner, kind in zip(owners, mj_data.efc_type, strict=True)]
+    kinds = tuple(types.get(owner, kind) if kind >= first_contact else kind for owner, kind in listed)
+    keys = row_keys(kinds, tuple(owner for owner, _ in listed))
     ten_J = tendon_jacobian(mj_model, mj_data)
     for row, (kind, owner, _) in enumerate(keys):
         if kind in LIMITS and (kind, owner, 1) in place:

@@ -157,6 +157,7 @@ def _check_substeps(mj_model: mujoco.MjModel, plan: Plan) -> None:
         "activations of DC motors and PID servos": p.motor_states or bool(plan.motor.integral_act.shape[0]),
         "activations that are angles or orientations": orientation,
         "sleep": bool(plan.sleep),
+        "the integrator discrete": plan.option.discrete,
     }
     found = [name for name, there in unsupported.items() if there]
     if found:

@@ -267,6 +267,21 @@ def _late_with_rk4(m: mujoco.MjModel) -> Names:
     return _where("sensor", late_sensors)(m) if m.opt.integrator == Integrator.RK4 else []
 
 
+def _discrete(test: Callable[[mujoco.MjModel], bool]) -> Callable[[mujoco.MjModel], Names]:
+    """The integrator `discrete`, if `test(m)`."""
+    return _option(lambda m: m.opt.integrator == Integrator.DISCRETE and test(m), 'integrator="discrete"')
+
+
+def _sleeps(m: mujoco.MjModel) -> bool:
+    """Whether trees may sleep."""
+    return bool(m.opt.enableflags & EnableBit.SLEEP)
+
+
+def _has_noslip(m: mujoco.MjModel) -> bool:
+    """Whether friction is solved once more."""
+    return m.opt.noslip_iterations > 0
+
+
 def _multiple(m: mujoco.MjModel) -> np.ndarray:
     """(nactuator,) actuators with more than one control, output or activation."""
     return (m.actuator_ctrlnum != 1) | (m.actuator_outnum != 1) | (m.actuator_actnum > 1)
@@ -419,7 +434,7 @@ TABLE: tuple[Feature, ...] = (
     Feature("contacts", "surface velocity", YES, _set("geom_surfacevel")),
     Feature("contacts", "adhesion of geoms", YES, _set("geom_adhesion")),
     Feature("contacts", "adhesion of pairs", YES, _set("pair_adhesion")),
-    Feature("contacts", "adhesion across a gap", NO, _sticking_gaps, "set gap to zero"),
+    Feature("contacts", "adhesion across a gap", YES, _sticking_gaps),
     Feature("contacts", "speculative", NO, _enabled(EnableBit.SPECULATIVE, "speculative"), "disable the flag"),
     Feature("contacts", "ipc", NO, _enabled(EnableBit.IPC, "ipc"), "disable the flag"),
     *_rows("equality", "", "eq_type", _members(mjtEq), EQUALITY, "use another equality"),
@@ -447,7 +462,11 @@ TABLE: tuple[Feature, ...] = (
     Feature("integrator", "RK4", YES, _choice("integrator", Integrator.RK4)),
     Feature("integrator", "implicit", YES, _choice("integrator", Integrator.IMPLICIT)),
     Feature("integrator", "implicitfast", YES, _choice("integrator", Integrator.IMPLICITFAST)),
-    Feature("integrator", "discrete", NO, _choice("integrator", 4), 'use integrator="implicitfast"'),
+    Feature("integrator", "discrete", YES, _choice("integrator", Integrator.DISCRETE)),
+    Feature("integrator", "discrete before MuJoCo 4.0", NO, _discrete(flexes.is_early), "update mujoco"),
+    Feature("integrator", "discrete with flexes", NO, _discrete(lambda m: m.nflex > 0), 'use integrator="Euler"'),
+    Feature("integrator", "discrete with sleep", NO, _discrete(_sleeps), "disable the flag sleep"),
+    Feature("integrator", "discrete with noslip iterations", NO, _discrete(_has_noslip), "set noslip_iterations to 0"),
     *_rows("sensors", "", "sensor_type", _members(mjtSensor), SENSOR_NAMES, "remove it or compute it from Data"),
     Feature("sensors", "touch in sites of meshes", NO, _mesh_touch, "give the site a primitive type: C stops here"),
     Feature("sensors", "tactile sensors on other than primitive geoms", NO, _unfelt, "use primitive geoms"),

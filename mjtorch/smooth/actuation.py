@@ -219,6 +219,24 @@ def gain_velocity(m: Model, d: Data) -> Tensor:
     return total
 
 
+def gain_length(m: Model, d: Data) -> Tensor:
+    """Derivative (nout,) of `gain` by the actuators' own lengths."""
+    p, prm = m.plan.actuation, servo.per_output(m, m.actuator_gainprm)
+    total = select(p.gain_affine, prm[:, 1], torch.zeros_like(prm[:, 1]))
+    if p.muscle_gain.shape[0]:
+        slope = muscle.gain_length(*_muscle_state(m, d, p.muscle_gain), prm[p.muscle_gain])
+        nothing = [slope.new_zeros(len(which.id)) for which in p.user_gain]
+        total = torch.cat([total, slope, *nothing])[p.gain_source]
+    return total
+
+
+def bias_length(m: Model, d: Data) -> Tensor:
+    """Derivative (k,) of the passive forces of muscles by their lengths."""
+    k = m.plan.actuation.muscle_bias
+    length, _, lengthrange, acc0 = _muscle_state(m, d, k)
+    return muscle.bias_length(length, lengthrange, acc0, servo.per_output(m, m.actuator_biasprm)[k])
+
+
 def _muscle_state(m: Model, d: Data, actuator: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Length, velocity, length range and acc0 of some actuators."""
     length, velocity = d.actuator_length[actuator], d.actuator_velocity[actuator]

@@ -7,18 +7,41 @@ from mjtorch.model import Data, Model
 
 
 def adhesion(m: Model, d: Data) -> Tensor:
-    """How hard (ncon,) [N] active contacts can pull: both geoms together, that of higher priority, or the pair."""
+    """How hard (ncon,) [N] contacts can pull: both geoms together, that of higher priority, or the pair."""
     c, (source,) = d.contact, m.plan.collision.adhesion_source
     row = source[c.geom[:, 0].clamp(min=0), c.geom[:, 1].clamp(min=0)]
     one, two = torch.cat([m.geom_adhesion, m.pair_adhesion])[row].unbind(-1)
     both = torch.where(row[:, 0] == row[:, 1], one, one + two)
-    return torch.where(c.active, both, 0.0)
+    return torch.where(c.detected, both, 0.0)
+
+
+def acting(m: Model, d: Data) -> Tensor:
+    """(ncon,) bool: contacts that exert forces, those that stick across a gap too."""
+    return d.contact.active | (adhesion(m, d) != 0) if m.plan.collision.adhesion_source else d.contact.active
+
+
+def pulled(m: Model, d: Data) -> Tensor:
+    """(ncon,) bool: contacts that stick across a gap, without friction. For models in which contacts stick."""
+    return (d.contact.dist >= d.contact.includemargin) & (adhesion(m, d) != 0)
+
+
+def cone_friction(m: Model, d: Data) -> Tensor:
+    """Friction coefficients (ncon, 5) of the cones of contacts: none across a gap."""
+    friction = d.contact.friction
+    return torch.where(pulled(m, d)[:, None], 0.0, friction) if m.plan.collision.adhesion_source else friction
+
+
+def used_rows(m: Model, d: Data) -> Tensor:
+    """(nc,) bool: contact rows, but those that a contact across a gap has no use for: it has one along the normal."""
+    p = m.plan.constraint.contact
+    return (p.first == torch.arange(p.first.shape[0], device=p.first.device)) | ~pulled(m, d)[p.slot]
 
 
 def row_adhesion(m: Model, d: Data) -> Tensor:
     """The part of it (nc,) [N] that each contact row has: normals have all, edges of pyramids equal shares."""
     p = m.plan.constraint.contact
-    return adhesion(m, d)[p.slot] * p.normal_share
+    share = torch.where(pulled(m, d)[p.slot], used_rows(m, d), p.normal_share)
+    return adhesion(m, d)[p.slot] * share
 
 
 def adhesion_force(m: Model, d: Data) -> Tensor:

@@ -1,5 +1,7 @@
 """Derivatives of smooth forces by velocity, for implicit integration (mjd_smooth_vel)."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -7,7 +9,7 @@ from mjtorch.math.spatial import blocks, cross_motion, skew, symmetric
 from mjtorch.math.vector import cross, norm
 from mjtorch.model import Data, DisableBit, Model
 from mjtorch.smooth import ellipsoid, fluid, motor, servo
-from mjtorch.smooth.actuation import controls, disabled_actuators, force_input, gain_velocity
+from mjtorch.smooth.actuation import bias_length, controls, disabled_actuators, force_input, gain_length, gain_velocity
 from mjtorch.smooth.com import subtree_sum
 from mjtorch.smooth.polynomial import polynomial_slope
 from mjtorch.smooth.reflected import dof_damping
@@ -64,6 +66,30 @@ def has_velocity_terms(m: Model) -> bool:
     p = m.plan.actuation
     depends = p.bias_affine.some or p.gain_affine.some or p.muscle_gain.shape[0] > 0 or m.plan.motor.out.shape[0] > 0
     return depends and not m.opt.disabled(DisableBit.ACTUATION)
+
+
+def has_length_terms(m: Model) -> bool:
+    """Whether the force of any actuator depends on its length."""
+    return m.plan.actuation.muscle_bias.shape[0] > 0 and not m.opt.disabled(DisableBit.ACTUATION)
+
+
+def actuator_len(m: Model, d: Data) -> Tensor:
+    """Derivative (nout,) of actuator forces by their lengths, 0 where `forcerange` clamps (mjd_actuatorLenDeriv)."""
+    p, motors = m.plan.actuation, m.plan.motor.out
+    force, zero = d.actuator_force, torch.zeros_like(d.actuator_force)
+    total = torch.where(p.bias_affine.mask, servo.per_output(m, m.actuator_biasprm)[:, 1], zero)
+    if p.gain_affine.some or p.muscle_gain.shape[0]:
+        total = total + gain_length(m, d) * force_input(m, d, controls(m, d)[0], d.act_dot)
+    if p.muscle_bias.shape[0]:
+        total = total.index_add(0, p.muscle_bias, bias_length(m, d))
+    unlimited = zero
+    if motors.shape[0]:
+        ctrl, _ = servo.slewed_controls(m, d, controls(m, d)[0])
+        electrical, mechanical = motor.length_slope(m, d, ctrl)
+        total, unlimited = total.index_copy(0, motors, electrical), zero.index_copy(0, motors, mechanical)
+        force = force - zero.index_copy(0, motors, motor.friction(m, d, d.act_dot))
+    total = unsaturated(m, d, total, force) + unlimited
+    return torch.where(disabled_actuators(m), zero, total) if m.opt.disableactuator else total
 
 
 def actuator_vel(m: Model, d: Data) -> Tensor:
@@ -160,15 +186,33 @@ def body_vel(m: Model, d: Data, include_bias: bool, include_fluid: bool) -> Tens
         matrices.append(ellipsoid_matrix(m, d, symmetric=not include_bias))
     if inertia is not None:
         matrices.append(-bias_matrix(inertia, d.cvel))
+    if composite is None:
+        return of_subtrees(m, d, matrices)
     change = subtree_sum(m, sum(matrices[1:], matrices[0]))[p.dof_body]
     below, above = d.cdof, (change @ d.cdof[:, :, None]).squeeze(-1)
     weight = (change.mT @ d.cdof[:, :, None]).squeeze(-1)
-    if composite is not None:
-        axis = axis_acceleration(m, d)
-        momentum, force = (composite[p.dof_body] @ torch.stack([d.cdof, axis], dim=-1)).unbind(-1)
-        below, weight = torch.cat([below, axis], dim=-1), torch.cat([weight, -momentum], dim=-1)
-        above = above - force
+    axis = axis_acceleration(m, d)
+    momentum, force = (composite[p.dof_body] @ torch.stack([d.cdof, axis], dim=-1)).unbind(-1)
+    below, weight = torch.cat([below, axis], dim=-1), torch.cat([weight, -momentum], dim=-1)
+    above = above - force
     return q.below * (weight @ below.mT) + q.above * (d.cdof @ above.mT)
+
+
+def of_subtrees(m: Model, d: Data, matrices: list[Tensor]) -> Tensor:
+    """What derivatives by the velocities of bodies (nbody, 6, 6), added up, are by those of dofs (nv, nv)."""
+    q = m.plan.integration
+    change = subtree_sum(m, sum(matrices[1:], matrices[0]))[m.plan.kinematics.dof_body]
+    above = (change @ d.cdof[:, :, None]).squeeze(-1)
+    weight = (change.mT @ d.cdof[:, :, None]).squeeze(-1)
+    return q.below * (weight @ d.cdof.mT) + q.above * (d.cdof @ above.mT)
+
+
+def drag_matrices(m: Model, d: Data) -> list[Tensor]:
+    """Derivatives (nbody, 6, 6) of drag alone, without lift and the inertia of the medium, as in `fluid_matrix`."""
+    matrices = [fluid_matrix(m, d)] if m.plan.passive.boxes else []
+    if m.plan.passive.ellipsoids:
+        matrices.append(ellipsoid_matrix(m, d, symmetric=False, slopes=ellipsoid.drag_alone))
+    return matrices
 
 
 def bias_matrix(inertia: Tensor, velocity: Tensor) -> Tensor:
@@ -199,16 +243,23 @@ def fluid_matrix(m: Model, d: Data) -> Tensor:
     return (to_local * slope[:, None]) @ to_local.mT
 
 
-def ellipsoid_matrix(m: Model, d: Data, *, symmetric: bool) -> Tensor:
+def ellipsoid_matrix(
+    m: Model,
+    d: Data,
+    *,
+    symmetric: bool,
+    slopes: Callable[[ellipsoid.Ellipsoids, Tensor], Tensor] = ellipsoid.wrench_derivative,
+) -> Tensor:
     """Derivative (nbody, 6, 6) of the medium's wrench on ellipsoids, as in `fluid_matrix` (mjd_ellipsoidFluid).
 
     symmetric: take the symmetric part, as `implicitfast` does save for bodies that float alone.
+    slopes: which derivatives; not given: of all of the wrench.
     """
     p = m.plan.passive
     mat = d.geom_xmat[p.fluid_geom]
     arm = d.geom_xpos[p.fluid_geom] - d.subtree_com[m.plan.kinematics.body_root[p.fluid_body]]
     to_local = blocks(mat, skew(arm) @ mat, torch.zeros_like(mat), mat)
-    slope = ellipsoid.wrench_derivative(ellipsoid.ellipsoids(m), ellipsoid.geom_velocity(m, d))
+    slope = slopes(ellipsoid.ellipsoids(m), ellipsoid.geom_velocity(m, d))
     if symmetric:
         slope = torch.where(p.fluid_floats[:, None, None], slope, 0.5 * (slope + slope.mT))
     moved = to_local @ (ellipsoid.fluid_share(m)[..., None] * slope) @ to_local.mT
@@ -249,3 +300,9 @@ def free_bias_vel(m: Model, d: Data) -> Tensor:
     torque = arm @ force + around @ inertia - skew(momentum)
     rotational = torch.cat([force @ turn, turn.mT @ torque @ turn], dim=1)
     return torch.cat([torch.zeros_like(rotational), rotational], dim=-1)
+
+
+def free_mhat(m: Model, d: Data, mhat: Tensor) -> Tensor:
+    """The blocks (f, 6, 6) of `mhat` (nv, nv) of the bodies that float alone, with the derivative of the bias force."""
+    p = m.plan.integration
+    return mhat[p.free_dof[:, :, None], p.free_dof[:, None, :]] + m.opt.timestep * free_bias_vel(m, d)

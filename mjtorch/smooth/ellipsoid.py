@@ -129,6 +129,13 @@ def wrench_derivative(e: Ellipsoids, velocity: Tensor) -> Tensor:
     )
 
 
+def drag_alone(e: Ellipsoids, velocity: Tensor) -> Tensor:
+    """The symmetric part of `wrench_derivative` of what resists motion, without lift and the inertia of the medium."""
+    w, v = velocity.split(3, dim=-1)
+    turning, moving = (0.5 * (x + x.mT) for x in (angular_drag_derivative(e, w), drag_derivative(e, v)))
+    return blocks(turning, torch.zeros_like(turning), torch.zeros_like(turning), moving)
+
+
 def kutta_derivative(e: Ellipsoids, v: Tensor) -> Tensor:
     """Derivative (k, 3, 3) of the Kutta lift `-c sqrt(num / den) |v|^2 q_i u_i`, `q = squares - num`, `u` along `v`."""
     s = section(e, v)

@@ -136,6 +136,19 @@ def friction(m: Model, d: Data, act_dot: Tensor) -> Tensor:
     return cogging - torch.where(p.bristled.mask, held, 0.0)
 
 
+def length_slope(m: Model, d: Data, ctrl: Tensor) -> tuple[Tensor, Tensor]:
+    """Derivatives (n,) of the electrical torque, of a controller with voltage to spare, and of cogging by length."""
+    p = m.plan.motor
+    gain, bias, dyn = _parameters(m)
+    R, K, time, most = gain[:, 0], gain[:, 1], dyn[:, 0], dyn[:, 1]
+    drive = torch.where(controls_freely(m, d, ctrl), -gain[:, 4] * R / _positive(K), 0.0)
+    share = torch.where(time > 0, -torch.expm1(-m.opt.timestep / _positive(time)), 1.0)
+    _, _, _, _, change = states(m, d.act_dot)
+    held = (most > 0) & p.inductive.mask & (change.abs() >= most)
+    cogging = bias[:, 0] * bias[:, 1] * torch.cos(bias[:, 1] * d.actuator_length[p.out] + bias[:, 2])
+    return torch.where(held, 0.0, K * drive * share / _positive(warm_resistance(m, d))), cogging
+
+
 def velocity_slope(m: Model, d: Data, ctrl: Tensor) -> tuple[Tensor, Tensor]:
     """Derivatives (n,) of the electrical and the mechanical torque by velocity (mjd_actuator_vel).
 

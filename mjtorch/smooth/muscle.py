@@ -48,6 +48,16 @@ def length_curve(length: Tensor, lmin: Tensor, lmax: Tensor) -> Tensor:
     return torch.where((lmin <= length) & (length <= lmax), curve, torch.zeros_like(curve))
 
 
+def length_slope(length: Tensor, lmin: Tensor, lmax: Tensor) -> Tensor:
+    """Derivative (n,) of `length_curve`."""
+    left, right = 0.5 * (lmin + 1), 0.5 * (1 + lmax)
+    rise, fall = (length - lmin) / _positive(left - lmin).square(), (length - lmax) / _positive(lmax - right).square()
+    below, above = (1 - length) / _positive(1 - left).square(), (1 - length) / _positive(right - 1).square()
+    top, foot = torch.where(length <= 1, below, above), torch.where(length <= left, rise, fall)
+    slope = torch.where((length <= left) | (length > right), foot, top)
+    return torch.where((lmin <= length) & (length <= lmax), slope, torch.zeros_like(slope))
+
+
 def velocity_curve(velocity: Tensor, fvmax: Tensor) -> Tensor:
     """Strength (n,) at normalized `velocity`: 0 below -1, 1 at rest, `fvmax` when lengthening fast."""
     y = fvmax - 1
@@ -78,6 +88,13 @@ def gain_velocity(length: Tensor, velocity: Tensor, lengthrange: Tensor, acc0: T
     return -peak_force(prm, acc0) * strength * velocity_slope(velocity / top, prm[:, 8]) / top
 
 
+def gain_length(length: Tensor, velocity: Tensor, lengthrange: Tensor, acc0: Tensor, prm: Tensor) -> Tensor:
+    """Derivative (n,) [N/m] of `gain` by length."""
+    slope = length_slope(normalized_length(length, prm, lengthrange), prm[:, 4], prm[:, 5])
+    speed = velocity_curve(velocity / top_speed(prm, lengthrange), prm[:, 8])
+    return -peak_force(prm, acc0) * slope * speed / _positive(optimum_length(prm, lengthrange))
+
+
 def bias(length: Tensor, lengthrange: Tensor, acc0: Tensor, prm: Tensor) -> Tensor:
     """Passive force (n,) [N]: none up to the optimum, a parabola, then linear (mju_muscleBias)."""
     lmax, fpmax = prm[:, 5], prm[:, 7]
@@ -85,6 +102,14 @@ def bias(length: Tensor, lengthrange: Tensor, acc0: Tensor, prm: Tensor) -> Tens
     excess = (normalized_length(length, prm, lengthrange) - 1).clamp(min=0) / _positive(knee - 1)
     curve = torch.where(excess <= 1, 0.5 * excess.square(), excess - 0.5)
     return -peak_force(prm, acc0) * fpmax * curve
+
+
+def bias_length(length: Tensor, lengthrange: Tensor, acc0: Tensor, prm: Tensor) -> Tensor:
+    """Derivative (n,) [N/m] of `bias`."""
+    lmax, fpmax = prm[:, 5], prm[:, 7]
+    knee = _positive(0.5 * (1 + lmax) - 1)
+    excess = (normalized_length(length, prm, lengthrange) - 1).clamp(min=0) / knee
+    return -peak_force(prm, acc0) * fpmax * excess.clamp(max=1) / (knee * _positive(optimum_length(prm, lengthrange)))
 
 
 def sigmoid(x: Tensor) -> Tensor:

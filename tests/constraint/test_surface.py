@@ -31,10 +31,15 @@ STICKY = {
     "sticky": 'adhesion="1.5"',
     "pair": '<contact><pair geom1="belt" geom2="box" adhesion="4" condim="3"/></contact>',
 }
+ACROSS = {
+    "floor": 'adhesion=".3" gap=".03"',
+    "sticky": 'adhesion="1.5" gap=".02"',
+    "pair": '<contact><pair geom1="belt" geom2="box" adhesion="4" condim="3" gap=".1"/></contact>',
+}
 MOVING = {"floor": "", "sticky": "", "pair": ""}
 
 
-@pytest.mark.parametrize("parts", [MOVING, STICKY], ids=["moving", "sticky"])
+@pytest.mark.parametrize("parts", [MOVING, STICKY, ACROSS], ids=["moving", "sticky", "across"])
 @pytest.mark.parametrize("cone", ["pyramidal", "elliptic"])
 def test_matches_c(cone: str, parts: dict[str, str]) -> None:
     mj_model = converged(load(MODEL.format(cone=cone, **parts)))

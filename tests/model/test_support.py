@@ -81,8 +81,21 @@ REFUSED = (
         "nativeccd disabled",
         'geom "rock"',
     ),
-    refused("geom", 'adhesion="1" gap=".1"', "adhesion across a gap", 'geom "ball"'),
-    refused("option", 'integrator="discrete"', "integrator: discrete", "option integrator"),
+    pytest.param(
+        {"option": 'integrator="discrete" noslip_iterations="3"'},
+        *("integrator: discrete with noslip", 'option integrator="discrete"'),
+        marks=SINCE_4,
+    ),
+    pytest.param(
+        {"option": 'integrator="discrete"', "flag": 'sleep="enable"'},
+        *("integrator: discrete with sleep", 'option integrator="discrete"'),
+        marks=SINCE_4,
+    ),
+    pytest.param(
+        {"option": 'integrator="discrete"', "world": sheet(QUIET)},
+        *("integrator: discrete with flexes", 'option integrator="discrete"'),
+        marks=SINCE_4,
+    ),
     refused(
         "sections",
         '<extension><plugin plugin="mujoco.pid"><instance name="steady"/></plugin></extension>'
@@ -143,7 +156,9 @@ def test_refusal_names_feature_element_and_way_out(parts: dict[str, str], featur
 
 
 def test_all_refusals_come_in_one_error() -> None:
-    mj_model = build(geom='adhesion="1" gap=".1"', option='integrator="discrete"')
+    hills = '<geom name="hills" type="hfield" hfield="hills"/>'
+    motor = GENERAL.format('biastype="dcmotor"')
+    mj_model = build(asset=HILLS, world=hills, geom='type="sdf" mesh="lump"', sections=motor)
     with pytest.raises(NotImplementedError) as error:
         put_model(mj_model)
     assert len(str(error.value).splitlines()) == 3

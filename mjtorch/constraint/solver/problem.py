@@ -29,6 +29,7 @@ from mjtorch.math import linalg
 from mjtorch.math.vector import MIN_VALUE
 from mjtorch.model import Data, Model
 from mjtorch.smooth.inertia import full_m
+from mjtorch.smooth.metric import Metric
 
 # mjtConstraintState
 SATISFIED, QUADRATIC, CONE = 0, 1, 4
@@ -134,8 +135,8 @@ class Residuals:
     slips: tuple[Slip, ...]
 
 
-def build(m: Model, d: Data) -> Problem:
-    """Collect what the solvers need."""
+def build(m: Model, d: Data, metric: tuple[Metric, ...] = ()) -> Problem:
+    """Collect what the solvers need; metric: the effective inertia instead of M, if there is one."""
     p = m.plan.solver
     active = d.efc_D != 0
     # A row that is not active may hold anything in R; it must not spread.
@@ -158,11 +159,12 @@ def build(m: Model, d: Data) -> Problem:
         trace = (d.M * k.M_diagonal).sum()
     else:
         lines, jacobian, M = rows.build(p.rows, d.efc_J, active), (d.efc_J,), (full_m(m, d),)
+        M = tuple(x.M for x in metric) or M
         trace = M[0].diagonal().sum()
     return Problem(
         M=M,
-        qLD=d.qLD,
-        qfrc_smooth=d.qfrc_smooth,
+        qLD=metric[0].qLD if metric else d.qLD,
+        qfrc_smooth=d.qfrc_smooth + metric[0].shift if metric else d.qfrc_smooth,
         qacc_smooth=d.qacc_smooth,
         jacobian=jacobian,
         rows=lines,

@@ -12,23 +12,34 @@ from mjtorch.constraint.solver.primal import solve_cg, solve_newton, warmstart
 from mjtorch.constraint.solver.problem import Problem, build, force, residuals, state
 from mjtorch.math import linalg
 from mjtorch.math.value import value_of
-from mjtorch.model import Data, DisableBit, Model, Solver
+from mjtorch.model import Data, DisableBit, Integrator, Model, Solver
+from mjtorch.smooth.metric import Metric, effective_inertia, floating
 
 
-def solve(m: Model, d: Data) -> Data:
+def solve(m: Model, d: Data, metric: tuple[Metric, ...] = ()) -> Data:
     """Solve for `qacc`, `qfrc_constraint`, `efc_force` and `efc_state`; sets `efc_b` and `solver_niter` too.
 
     Islands (see `island`) are solved together, which gives the same solution. Everything can be differentiated, by the
     implicit function theorem: derivatives are those of the exact minimiser. Noslip iterations change forces but have no
     derivatives of their own.
+
+    metric: the effective inertia of the integrator `discrete`, if that is known already.
     """
+    if m.opt.integrator == Integrator.DISCRETE:
+        metric = metric or (effective_inertia(m, d),)
+        return floating(m, minimised(m, d, metric), metric[0])
+    return minimised(m, d, ())
+
+
+def minimised(m: Model, d: Data, metric: tuple[Metric, ...]) -> Data:
+    """`solve`, with the inertia M or, if there is one, `metric`."""
     if not d.efc_J.numel():
         return d.replace(
             qacc=d.qacc_smooth,
             qfrc_constraint=torch.zeros_like(d.qfrc_smooth),
             solver_niter=torch.zeros_like(d.solver_niter),
         )
-    problem = build(m, d)
+    problem = build(m, d, metric)
     efc_b = problem.rows.times(d.qacc_smooth) - d.efc_aref
     # Loops see none of the derivatives.
     fixed, fixed_b = tree.map(torch.Tensor.detach, (problem, efc_b))

@@ -85,7 +85,7 @@ def build(
     collisions = collision.build(mj_model, make, contact_capacity)
     constraints = constraint.build(mj_model, make, collisions)
     masks = kinematics.build(mj_model, make)
-    servos, motors = servo.build(mj_model, make)
+    servos, motors, options = *servo.build(mj_model, make), option.build(mj_model)
     return Plan(
         servo=servos,
         motor=motors,
@@ -102,9 +102,9 @@ def build(
         constraint=constraints,
         island=island.build(mj_model, make, constraints),
         sleep=sleep.build(mj_model, make, constraints),
-        solver=solver.build(mj_model, make, constraints, collisions, masks.trees),
+        solver=solver.build(mj_model, make, constraints, collisions, () if options.discrete else masks.trees),
         noslip=noslip.build(mj_model, make, constraints),
         sensor=sensor.build(mj_model, make, collisions, constraints),
         ray=ray.build(mj_model, make),
-        option=option.build(mj_model),
+        option=options,
     )

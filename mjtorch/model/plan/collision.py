@@ -23,6 +23,7 @@ from mjtorch.model.plan.geom_pairs import (
     TYPES,
     GeomPairs,
     collider_type,
+    condim,
     contacts,
     together,
     tried_pairs,
@@ -244,7 +245,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
     tried = GeomPairs(tried.geom[listed], tried.pair[listed])
     windows = height_field.windows(mj_model, tried)
     candidates = _candidates(mj_model, tried, windows)
-    counts = _counted(np.concatenate([candidates.dim, np.repeat(_condim(mj_model, met), contacts(mj_model, met))]))
+    counts = _counted(np.concatenate([candidates.dim, np.repeat(condim(mj_model, met), contacts(mj_model, met))]))
     rows = _rows(candidates)
     number = np.concatenate(list(rows.values()))
     order = np.empty_like(number)
@@ -323,7 +324,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
 def _crowds(mj_model: mujoco.MjModel, tried: GeomPairs, capacity: int | None) -> tuple[Crowd, ...]:
     """The crowd that there is, if there is one; none if flexes touch something."""
     tried = tried if not len(vertex_flex(mj_model)) else GeomPairs(tried.geom[:0], tried.pair[:0])
-    return crowd.crowd_of(mj_model, tried, _condim(mj_model, tried), max(CROWDED, capacity or 0))
+    return crowd.crowd_of(mj_model, tried, condim(mj_model, tried), max(CROWDED, capacity or 0))
 
 
 def _crowd_families(
@@ -438,7 +439,7 @@ def _candidates(mj_model: mujoco.MjModel, pairs: GeomPairs, windows: dict[str, W
         count[_family_of(types) == FAMILIES.index(name)] = window.contacts
     tried = np.repeat(np.arange(len(count)), count)
     nth = np.arange(len(tried)) - np.repeat(np.cumsum(count) - count, count)
-    dim = _condim(mj_model, pairs)
+    dim = condim(mj_model, pairs)
     if (dim != dim[:1]).any():
         order = np.argsort(dim[tried], kind="stable")
         tried, nth = tried[order], nth[order]
@@ -452,16 +453,6 @@ def _family_of(types: np.ndarray) -> np.ndarray:
         place[kinds] = FAMILIES.index(together(how.family))
     one, two = types.T
     return place[one, two]
-
-
-def _condim(mj_model: mujoco.MjModel, pairs: GeomPairs) -> np.ndarray:
-    """Of an explicit pair its own, else that of the geom of higher priority, else the larger (mj_contactParam)."""
-    condim, priority = (of_colliders(mj_model, name)[pairs.geom] for name in ("condim", "priority"))
-    same = priority[:, 0] == priority[:, 1]
-    dim = np.where(same, condim.max(1), np.where(priority[:, 0] > priority[:, 1], *condim.T))
-    explicit = pairs.pair >= 0
-    dim[explicit] = mj_model.pair_dim[pairs.pair[explicit]]
-    return dim
 
 
 def _pair_rows(mj_model: mujoco.MjModel, c: Candidates, otherwise: np.ndarray) -> np.ndarray:

@@ -20,6 +20,7 @@ from mjtorch.model.option import DisableBit, EnableBit, Integrator
 from mjtorch.model.plan import colliders, crowd, mesh
 from mjtorch.model.plan.colliders import corners, element_flex
 from mjtorch.model.plan.crowd import Crowd
+from mjtorch.model.plan.geom_pairs import contact_condim
 from mjtorch.model.plan.mesh import hull_reach
 
 # Families of spheres and capsules among themselves; and all whose pairs are quickly collided, so that boxes along the
@@ -188,7 +189,7 @@ def observed(
     poses = []
     for data, step, at_start, is_pose in states(mj_model):
         count = np.zeros(len(moving))
-        count[: len(dims)] = np.bincount(data.contact.dim, minlength=7)[dims]
+        count[: len(dims)] = np.bincount(contact_condim(mj_model, data.contact), minlength=7)[dims]
         if len(keys) > len(dims) and step % (seldom if is_pose else every) == 0:
             pos, mat = torch.tensor(data.geom_xpos), torch.tensor(data.geom_xmat).unflatten(-1, (3, 3))
             boxes = Boxes(pos, mat, half + round + radius[:, None], reach(mat, half, round, radius))

@@ -1,6 +1,6 @@
 """Which pairs of geoms are tested for contact, and in which order their contacts are listed (mj_collision)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mujoco
 import numpy as np
@@ -202,6 +202,28 @@ def within(mj_model: mujoco.MjModel, pairs: GeomPairs) -> np.ndarray:
     explicit = pairs.pair >= 0
     found[explicit] = (mj_model.pair_margin + mj_model.pair_gap)[pairs.pair[explicit]]
     return found
+
+
+def condim(mj_model: mujoco.MjModel, pairs: GeomPairs) -> np.ndarray:
+    """Of an explicit pair its own, else that of the geom of higher priority, else the larger (n,) (mj_contactParam)."""
+    own, priority = (of_colliders(mj_model, name)[pairs.geom] for name in ("condim", "priority"))
+    same = priority[:, 0] == priority[:, 1]
+    dim = np.where(same, own.max(1), np.where(priority[:, 0] > priority[:, 1], *own.T))
+    explicit = pairs.pair >= 0
+    dim[explicit] = mj_model.pair_dim[pairs.pair[explicit]]
+    return dim
+
+
+def contact_condim(mj_model: mujoco.MjModel, contact: Any) -> np.ndarray:
+    """`condim` (ncon,) of the contacts of an `MjData`, which gives those that stick across a gap one of 1."""
+    dim = np.array(contact.dim)
+    across = np.flatnonzero((contact.adhesion != 0) & (contact.dist >= contact.includemargin))
+    geom = np.sort(contact.geom[across], axis=1)
+    explicit = np.sort([mj_model.pair_geom1, mj_model.pair_geom2], axis=0)
+    same = (geom[:, :1] == explicit[0]) & (geom[:, 1:] == explicit[1])
+    pair = np.where(same.any(1), np.append(same, np.ones((len(geom), 1), dtype=bool), axis=1).argmax(1), -1)
+    dim[across] = condim(mj_model, GeomPairs(geom, pair))
+    return dim
 
 
 def pairs_of(mj_model: mujoco.MjModel, *families: dict[str, tuple[int, int]]) -> np.ndarray:

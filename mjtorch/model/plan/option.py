@@ -4,7 +4,7 @@ import mujoco
 import numpy as np
 
 from mjtorch import tree
-from mjtorch.model.option import DisableBit, EnableBit, Solver
+from mjtorch.model.option import DisableBit, EnableBit, Integrator, Solver
 
 # What these switch off has no place in plans made without it; it can be switched off later, but not on.
 ONLY_OFF = (
@@ -28,6 +28,7 @@ class OptionPlan(tree.Tree):
     noslip, sdf: whether there are iterations of the noslip solver, and of contacts of signed distance fields
     sleep: whether trees may sleep
     delayed: whether sensors have delays that RK4 does not support
+    discrete: whether the integrator is `discrete`, in whose inertia dofs of all trees may be coupled
     """
 
     cone: int = tree.field(static=True)
@@ -37,6 +38,7 @@ class OptionPlan(tree.Tree):
     sdf: bool = tree.field(static=True)
     sleep: bool = tree.field(static=True)
     delayed: bool = tree.field(static=True)
+    discrete: bool = tree.field(static=True)
 
 
 def late_sensors(mj_model: mujoco.MjModel) -> np.ndarray:
@@ -59,4 +61,5 @@ def build(mj_model: mujoco.MjModel) -> OptionPlan:
         sdf=opt.sdf_iterations > 0,
         sleep=bool(opt.enableflags & EnableBit.SLEEP),
         delayed=bool(late_sensors(mj_model).any()),
+        discrete=int(opt.integrator) == Integrator.DISCRETE,
     )

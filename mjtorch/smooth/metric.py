@@ -1,0 +1,127 @@
+"""The inertia in which the integrator `discrete` takes a step (computation/index.rst, "Integrators").
+
+Over a time step h springs and dampers resist acceleration as masses would: `M + h D + h^2 K`, with D and K the damping
+and stiffness of joints, tendons, actuators and drag, as far as they are not negative.
+"""
+
+import torch
+from torch import Tensor
+
+from mjtorch import tree
+from mjtorch.math import linalg
+from mjtorch.math.vector import norm
+from mjtorch.model import Data, DisableBit, Model, Solver
+from mjtorch.smooth.derivative import (
+    actuator_len,
+    actuator_vel,
+    damping_derivative,
+    dof_moment,
+    drag_matrices,
+    free_mhat,
+    has_length_terms,
+    has_velocity_terms,
+    of_subtrees,
+)
+from mjtorch.smooth.inertia import full_m
+from mjtorch.smooth.passive import stretch
+from mjtorch.smooth.polynomial import polynomial_slope
+from mjtorch.smooth.tendon import tendon_damping_derivative, tendon_stretch
+
+
+@tree.dataclass(kw_only=True)
+class Metric(tree.Tree):
+    """The effective inertia.
+
+    M: (nv, nv) all of it; qLD: (nv, nv) lower, `M = qLD^T qLD`
+    backbone: (nv, nv) without what tendons and actuators add between dofs
+    added: (nv,) what the diagonal has more than that of the inertia
+    shift: (nv,) what forces of springs change by over the step, at the present velocity
+    coupled: (nv,) bool, dofs that tendons or actuators add something to
+    """
+
+    M: Tensor
+    qLD: Tensor
+    backbone: Tensor
+    added: Tensor
+    shift: Tensor
+    coupled: Tensor
+
+
+def effective_inertia(m: Model, d: Data) -> Metric:
+    """The effective inertia (mj_effBuild, mj_effShift, mj_effActuation). Needs `fwd_velocity` and `fwd_actuation`."""
+    h = m.opt.timestep
+    springs, dampers = not m.opt.disabled(DisableBit.SPRING), not m.opt.disabled(DisableBit.DAMPER)
+    inertia = full_m(m, d)
+    diagonal, shift = torch.zeros_like(d.qvel), torch.zeros_like(d.qvel)
+    if springs:
+        stiffness = h * spring_slope(m, d)
+        diagonal, shift = diagonal + h * stiffness, -stiffness * d.qvel
+    if dampers:
+        diagonal = diagonal + h * damping_derivative(m, d.qvel).clamp(min=0)
+    backbone = inertia + torch.diag(diagonal)
+    if (springs or dampers) and m.opt.fluid:
+        # Only where C stores the inertia, which of free bodies about their centres is a diagonal.
+        stored = m.plan.kinematics.M_dense < m.nC
+        backbone = backbone - h * torch.where(stored, of_subtrees(m, d, drag_matrices(m, d)), 0.0)
+    total, coupled = backbone, torch.zeros_like(d.qvel, dtype=torch.bool)
+    # The dual solver knows no couplings: their forces are as they are at the beginning of the step.
+    for weight, pull, velocity, J in couplings(m, d) if m.opt.solver != Solver.PGS else ():
+        weighted = weight[:, None] * J
+        total, coupled = total + J.mT @ weighted, coupled | (weighted != 0).any(0)
+        backbone = backbone + torch.diag(weight @ (J * J))
+        shift = shift - (pull * velocity) @ J
+    added = backbone.diagonal() - inertia.diagonal()
+    return Metric(M=total, qLD=linalg.ltl(total), backbone=backbone, added=added, shift=shift, coupled=coupled)
+
+
+def floating(m: Model, d: Data, metric: Metric) -> Data:
+    """`qacc` with the derivative of the bias force, in bodies that float alone and that nothing touches."""
+    p = m.plan.integration
+    if not p.free_body.shape[0]:
+        return d
+    qfrc = (d.qfrc_smooth + metric.shift)[p.free_dof]
+    alone = linalg.solve(free_mhat(m, d, metric.M), qfrc)
+    touched = metric.coupled
+    if m.plan.constraint.nefc:
+        touched = touched | (d.efc_J != 0).any(0)
+    alone = torch.where(touched[p.free_dof].any(-1)[:, None], d.qacc[p.free_dof], alone)
+    return d.replace(qacc=torch.cat([d.qacc, alone.flatten()])[p.free_source])
+
+
+def couplings(m: Model, d: Data) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """What tendons and actuators add: `h^2 k + h b` and `h k` (n,), velocities (n,), and what they act by (n, nv)."""
+    h, found = m.opt.timestep, []
+    springs = m.plan.tendon.springs and not m.opt.disabled(DisableBit.SPRING)
+    dampers = m.plan.tendon.dampers and not m.opt.disabled(DisableBit.DAMPER)
+    if springs or dampers:
+        k = b = torch.zeros_like(d.ten_velocity)
+        k = tendon_slope(m, d).clamp(min=0) if springs else k
+        b = tendon_damping_derivative(m, d).clamp(min=0) if dampers else b
+        found.append((h * h * k + h * b, h * k, d.ten_velocity, d.ten_J))
+    if has_velocity_terms(m) or has_length_terms(m):
+        k, b = (-actuator_len(m, d)).clamp(min=0), (-actuator_vel(m, d)).clamp(min=0)
+        found.append((h * h * k + h * b, h * k, d.actuator_velocity, dof_moment(m, d)))
+    return found
+
+
+def spring_slope(m: Model, d: Data) -> Tensor:
+    """Stiffness (nv,) of the joint springs where they are, not less than zero; turns have it about all axes."""
+    p = m.plan.passive
+    scalar, vector = stretch(m, d)
+
+    def slope(joint: Tensor, x: Tensor) -> Tensor:
+        k = m.jnt_stiffness[joint]
+        return polynomial_slope(k, m.jnt_stiffnesspoly[joint], x) if p.stiffness_poly else k
+
+    parts = [slope(p.scalar_joint, scalar)]
+    if p.vector_joint.shape[0]:
+        parts.append(slope(p.vector_joint, norm(vector))[:, None].expand(-1, 3).flatten())
+    return torch.cat([*parts, d.qpos.new_zeros(1)])[p.spring_dof].clamp(min=0)
+
+
+def tendon_slope(m: Model, d: Data) -> Tensor:
+    """Stiffness (ntendon,) of the springs of tendons that are not at rest."""
+    x, k = tendon_stretch(m, d), m.tendon_stiffness
+    if m.plan.tendon.stiffness_poly:
+        k = polynomial_slope(k, m.tendon_stiffnesspoly, x)
+    return torch.where(x != 0, k, 0.0)

@@ -1,0 +1,114 @@
+"""The integrator `discrete` against C: springs, dampers and constraints as they are at the end of a step."""
+
+import mujoco
+import pytest
+import torch
+from reference import (
+    COMPUTED,
+    FORWARD,
+    SINCE_4,
+    STATE,
+    Case,
+    assert_fields_close,
+    case_of,
+    converged,
+    load,
+    mj_stepped,
+    poison,
+    slow_but,
+)
+
+import mjtorch
+from mjtorch import DisableBit, EnableBit, Integrator
+
+pytestmark = SINCE_4
+
+STIFF = "feature/stiff"
+# What has terms in the effective inertia, and constraints of all kinds.
+OTHERS = (
+    *("motors", "servos", "muscles", "actuators", "transmissions", "tendon_spatial", "tendon_forces", "ellipsoids"),
+    *("fluid", "boxes", "contacts", "forces", "magnets", "weld", "plastic", "joints"),
+)
+LOOSE = {"contacts": 1e-5, "hulls": 1e-5}
+FLAGS = ("", "SPRING", "DAMPER", "SPRING DAMPER", "REFSAFE", "ACTUATION", "CONTACT", "CONSTRAINT")
+
+
+def discrete(name: str, **options: int) -> Case:
+    mj_model = converged(load(name, integrator=int(Integrator.DISCRETE), **{"solver": 2} | options))
+    return case_of(mj_model, seeds=2)
+
+
+def check(this: Case, tolerance: float = 1e-6) -> None:
+    for seed, (mj_data, d) in enumerate(zip(this.mj_datas, this.datas, strict=True)):
+        found = mjtorch.forward(this.m, poison(d, COMPUTED))
+        assert_fields_close(found, mj_data, FORWARD, tolerance, m=this.m, context=f"seed {seed}")
+        wanted, after = mj_stepped(this.mj_model, mj_data), mjtorch.step(this.m, poison(d, COMPUTED))
+        assert_fields_close(after, wanted, STATE[:6], tolerance, m=this.m, context=f"seed {seed}")
+
+
+@pytest.mark.parametrize("model", slow_but(OTHERS, "motors", "transmissions", "ellipsoids", "boxes", "magnets"))
+def test_models_match_c(model: str) -> None:
+    check(discrete(f"feature/{model}"), LOOSE.get(model, 1e-6))
+
+
+@pytest.mark.parametrize("flags", FLAGS)
+def test_flags_match_c(flags: str) -> None:
+    ours = load(STIFF).opt.disableflags
+    for flag in flags.split():
+        ours |= int(DisableBit[flag])
+    check(discrete(STIFF, disableflags=ours))
+
+
+@pytest.mark.parametrize("exact", [False, True], ids=["", "diagexact"])
+@pytest.mark.parametrize("cone", [0, 1], ids=["pyramidal", "elliptic"])
+@pytest.mark.parametrize("solver", [0, 1], ids=["PGS", "CG"])
+def test_solvers_match_c(solver: int, cone: int, exact: bool) -> None:
+    flags = int(EnableBit.DIAGEXACT) if exact else 0
+    this = discrete(STIFF, solver=solver, cone=cone, enableflags=flags, iterations=400)
+    check(this, 1e-4 if solver == 0 else 1e-5)
+
+
+@pytest.mark.parametrize("flag", [0, int(EnableBit.INVDISCRETE)], ids=["", "invdiscrete"])
+@pytest.mark.parametrize("model", [STIFF, "feature/motors", "feature/boxes"])
+def test_inverse_matches_c(model: str, flag: int) -> None:
+    this = discrete(model, enableflags=flag)
+    for mj_data, d in zip(this.mj_datas, this.datas, strict=True):
+        mj_data.qacc[:] += 0.5
+        d = d.replace(qacc=d.qacc + 0.5)
+        mujoco.mj_inverse(this.mj_model, mj_data)
+        found = mjtorch.inverse(this.m, poison(d, ["qfrc_inverse", "efc_force", "qfrc_constraint"]))
+        assert_fields_close(found, mj_data, ("qfrc_inverse", "qfrc_constraint", "efc_force"), 1e-7, m=this.m)
+
+
+def test_derivatives_are_those_of_small_nudges() -> None:
+    """By stiffness, damping and control: what the effective inertia is made of."""
+    this = discrete(STIFF)
+    d = this.datas[0]
+
+    def speed(stiffness: torch.Tensor, damping: torch.Tensor, gain: torch.Tensor, ctrl: torch.Tensor) -> torch.Tensor:
+        m = this.m.replace(jnt_stiffness=stiffness, dof_damping=damping, actuator_biasprm=gain)
+        return mjtorch.step(m, d.replace(ctrl=ctrl)).qvel
+
+    m = this.m
+    inputs = (m.jnt_stiffness, m.dof_damping, m.actuator_biasprm, d.ctrl)
+    slopes = torch.func.jacrev(speed, argnums=(0, 1, 2, 3))(*inputs)
+    for k, slope in enumerate(slopes):
+        # What is zero must not become negative: the effective inertia has no part of that.
+        at = int(torch.where(inputs[k].flatten() != 0, slope.flatten(1).abs().amax(0), 0.0).argmax())
+        size = 1e-5 * float(1 + inputs[k].flatten()[at].abs())
+        nudge = torch.zeros(inputs[k].numel(), dtype=torch.float64)
+        nudge[at] = size
+        ends = [
+            speed(*(x + sign * nudge.view_as(x) if i == k else x for i, x in enumerate(inputs))) for sign in (1, -1)
+        ]
+        wanted = (ends[0] - ends[1]) / (2 * size)
+        torch.testing.assert_close(
+            slope.flatten(1)[:, at], wanted, rtol=1e-4, atol=1e-5 * float(1e-6 + wanted.abs().max())
+        )
+
+
+def test_the_integrator_is_chosen_when_the_model_is_put() -> None:
+    this = discrete(STIFF)
+    m = this.m.replace(opt=this.m.opt.replace(integrator=Integrator.EULER))
+    with pytest.raises(ValueError, match=r"m\.opt\.integrator is EULER, but was DISCRETE when the model was put"):
+        mjtorch.step(m, this.datas[0])
