@@ -28,7 +28,8 @@ FOLDERS = {
 VERSION = int(mujoco.mj_versionString().split(".")[0])
 SINCE_4 = pytest.mark.skipif(VERSION < 4, reason="MuJoCo 4.0 came with it")
 # Small models of our own, one feature each; of older versions of MuJoCo some cannot be loaded, or are refused.
-NEW = {"plastic", "cloth", "rope", "jelly", "grids", "landing", "puddings", "draped", "stiff"} if VERSION < 4 else set()
+FLEXES = {"cloth", "rope", "jelly", "grids", "landing", "puddings", "draped", "tangle"}
+NEW = {"plastic", "stiff", *FLEXES} if VERSION < 4 else set()
 FEATURES = tuple(f"feature/{p.stem}" for p in sorted(FOLDERS["feature"].glob("*.xml")) if p.stem not in NEW)
 # The models that come with Gymnasium.
 GYM = (
@@ -63,7 +64,7 @@ def slow_but(models: Iterable[Any], *quick: Any) -> list[Any]:
 
 
 # Models with elastic flexes, which C refuses with implicit integrators.
-ELASTIC = {"feature/cloth", "feature/jelly", "feature/grids", "feature/landing", "feature/puddings", "feature/draped"}
+ELASTIC = {f"feature/{name}" for name in FLEXES - {"rope"}}
 
 
 def with_integrators(models: Iterable[Any], integrators: Iterable[Any]) -> list[Any]:

@@ -16,7 +16,7 @@ from mjtorch.collision.contact_points import ContactPoints, Solid
 from mjtorch.collision.convex import Contacts, nearest, several, single
 from mjtorch.collision.core import capsule_capsule, sphere_capsule, sphere_sphere
 from mjtorch.collision.cylinder import sphere_cylinder
-from mjtorch.collision.flex import ELEMENTS, element_contacts, plane_vertex
+from mjtorch.collision.flex import ELEMENTS, element_contacts, element_core, from_side, plane_vertex
 from mjtorch.collision.height_field import field_contacts
 from mjtorch.collision.mesh_sdf import mesh_sdf_contacts
 from mjtorch.collision.plane import plane_box, plane_cylinder, plane_ellipsoid
@@ -26,7 +26,7 @@ from mjtorch.collision.support import MESH, Core, assembled, from_first
 from mjtorch.control_flow.map import each
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.collision import Block, Family
-from mjtorch.model.plan.geom_pairs import SDF
+from mjtorch.model.plan.geom_pairs import CONVEX_ELEMENT, CONVEX_ELEMENTS, CYLINDER, SDF, TRIANGLE
 from mjtorch.model.plan.mesh import Hulls
 
 # From the first geoms of n pairs, the second ones, and the distances (n,) [m] within which contacts matter. How many
@@ -60,6 +60,8 @@ def family_contacts(m: Model, d: Data, family: Family, chosen: Chosen, threshold
     reach = threshold[chosen.candidate]
     if family.name in ELEMENTS:
         return [element_contacts(m, d, family, chosen, reach)]
+    if family.name in (CONVEX_ELEMENT, CONVEX_ELEMENTS):
+        return [convex_elements(m, d, family, chosen, reach)]
     rounding = m.settings.rounding[0] if m.settings.rounding else None
     picks = picked(family, chosen)
     one, two = (
@@ -152,6 +154,31 @@ def convex_contacts(
     return points
 
 
+def convex_elements(m: Model, d: Data, family: Family, chosen: Chosen, reach: Tensor) -> ContactPoints:
+    """Of elements of flexes and convex geoms, or other elements, one contact for each pair (mjc_ConvexElem).
+
+    reach: (n,) [m] as for `Collider`
+    """
+    assert chosen.near is not None, "elements are bounded"
+    first, second = chosen.geom
+    # What moves its own corners goes first; the normal points from the geom to the element.
+    if family.name == CONVEX_ELEMENT:
+        side, element = -1.0, element_core(m, d, second)
+        other = core_of(m, family, 0, lambda x: x[first], all_cores(m, d, {*family.types[0]}))
+    else:
+        side, element, other = 1.0, element_core(m, d, first), element_core(m, d, second)
+    one, two, origin = from_first(element, other)
+    hulls = next(iter(m.plan.collision.hulls), None)
+    found = nearest(one, two, chosen.near, reach.detach(), m.opt.ccd_iterations, m.opt.ccd_tolerance, hulls)
+    near = chosen.near & found.within
+    contacts = single(found._replace(nearest=found.nearest._replace(normal=side * found.nearest.normal)))
+    points = _points(contacts, family.blocks[0], 0, near, origin)
+    if CYLINDER not in family.types[0] or TRIANGLE not in family.types[1]:
+        return points
+    of_both = other.among((CYLINDER,)) & (m.plan.collision.collider_dim[second] == 2)
+    return points._replace(normal=from_side(other, points, of_both[:, None]))
+
+
 def _types(blocks: list[Block], k: int) -> tuple[int, ...]:
     """The types of the first geoms of some blocks, or of the second."""
     return tuple(sorted({t for block in blocks for t in block.types[k]}))
@@ -177,15 +204,21 @@ def _points(contacts: Contacts, block: Block, start: int, near: Tensor, origin: 
 
 def cores(m: Model, d: Data, family: Family, picks: tuple[Pick, Pick]) -> tuple[Core, Core]:
     """The geoms of pairs as the general collider wants them, the first ones and the second."""
-    p = m.plan.collision
-    every = tuple(sorted({*family.types[0], *family.types[1]}))
-    geoms = assembled(every, p.geom_type, d.geom_xpos, d.geom_xmat, m.geom_size)
+    geoms = all_cores(m, d, {*family.types[0], *family.types[1]})
+    one, two = (core_of(m, family, k, of, geoms) for k, of in enumerate(picks))
+    return one, two
 
-    def core(of: Pick, types: tuple[int, ...]) -> Core:
-        (hull, _), shape = hulls_of(m, family, types, of), tree.map(of, geoms).replace(types=types)
-        return shape if hull is None else shape.replace(hull=hull)
 
-    return core(picks[0], family.types[0]), core(picks[1], family.types[1])
+def all_cores(m: Model, d: Data, types: set[int]) -> Core:
+    """All geoms as convex shapes, those of these `types` being of interest."""
+    return assembled(tuple(sorted(types)), m.plan.collision.geom_type, d.geom_xpos, d.geom_xmat, m.geom_size)
+
+
+def core_of(m: Model, family: Family, k: int, of: Pick, geoms: Core) -> Core:
+    """Of all `geoms`, the first ones of pairs, or with k = 1 the second."""
+    types = family.types[k]
+    (hull, _), shape = hulls_of(m, family, types, of), tree.map(of, geoms).replace(types=types)
+    return shape if hull is None else shape.replace(hull=hull)
 
 
 def hulls_of(m: Model, family: Family, types: tuple[int, ...], of: Pick) -> tuple[Tensor | None, Hulls | None]:

@@ -11,6 +11,7 @@ from mjtorch.collision.contact_points import ContactPoints, Solid
 from mjtorch.collision.core import capsule_capsule, sphere_capsule
 from mjtorch.collision.plane import CORNERS, plane_point
 from mjtorch.collision.sphere import surface
+from mjtorch.collision.support import Core, hull_core
 from mjtorch.control_flow.map import each
 from mjtorch.math.triangle import nearest_on_triangle
 from mjtorch.math.vector import basis, dot, normalize
@@ -18,8 +19,10 @@ from mjtorch.model import Data, Model
 from mjtorch.model.plan.collision import Family
 from mjtorch.smooth.object import to_local
 
-# From geoms of n pairs, the corners (n, 3, 3) [m] of elements, of a line the second one twice, their radius (n,) [m],
-# and the distances (n,) [m] within which contacts matter.
+LINES = "line-line"
+NEAR_END = 0.05
+# From geoms, or lines as capsules, of n pairs, the corners (n, 3, 3) [m] of elements, of a line the second one twice,
+# their radius (n,) [m], and the distances (n,) [m] within which contacts matter.
 Collider = Callable[[Solid, Tensor, Tensor, Tensor], ContactPoints]
 
 
@@ -35,12 +38,18 @@ def plane_vertex(m: Model, d: Data, family: Family) -> ContactPoints:
 
 
 def element_contacts(m: Model, d: Data, family: Family, chosen: Chosen, reach: Tensor) -> ContactPoints:
-    """Of geoms and elements, those that may touch (mj_collideGeomElem); reach: (n,) [m] as for `Collider`."""
-    (geom, element), p = chosen.geom, m.plan.collision
+    """Of geoms, or lines, and elements that have a formula, those that may touch (mj_collideGeomElem).
+
+    reach: (n,) [m] as for `Collider`
+    """
+    geom, element = chosen.geom
     collider, contacts = ELEMENTS[family.name], family.blocks[0].contacts
-    solid = Solid(d.geom_xpos[geom], d.geom_xmat[geom], m.geom_size[geom])
-    corner = d.flexvert_xpos[p.corner[element - (m.ngeom + m.nflexvert)]]
-    radius = m.flex_radius[p.collider_flex[element]]
+    corner, radius = element_of(m, d, element)
+    corner = corner[:, :3]
+    if family.name == LINES:
+        solid = line(*element_of(m, d, geom))
+    else:
+        solid = Solid(d.geom_xpos[geom], d.geom_xmat[geom], m.geom_size[geom])
 
     def apart(pairs: tuple[Solid, Tensor, Tensor, Tensor]) -> ContactPoints:
         none = pairs[-1].new_zeros((len(pairs[-1]), contacts))
@@ -49,6 +58,33 @@ def element_contacts(m: Model, d: Data, family: Family, chosen: Chosen, reach: T
 
     pairs = (solid, corner, radius, reach)
     return each(lambda pairs: collider(*pairs), pairs, where=chosen.near, otherwise=apart)
+
+
+def element_of(m: Model, d: Data, element: Tensor) -> tuple[Tensor, Tensor]:
+    """The corners (n, k, 3) [m] of elements, colliders `element (n,)`, and their radius (n,) [m]."""
+    p = m.plan.collision
+    corner = d.flexvert_xpos[p.corner[element - (m.ngeom + m.nflexvert)]]
+    return corner, m.flex_radius[p.collider_flex[element]]
+
+
+def element_core(m: Model, d: Data, element: Tensor) -> Core:
+    """Elements, colliders `element (n,)`, as convex shapes: the hulls of their corners, and a ball."""
+    corner, radius = element_of(m, d, element)
+    return hull_core(corner, radius)
+
+
+def from_side(cylinder: Core, contacts: ContactPoints, mask: Tensor) -> Tensor:
+    """Normals (n, k, 3) of contacts of cylinders, from their round sides where C says so (mjc_fixNormal).
+
+    That is where contacts are away from the ends, by `NEAR_END` of the length, and not much nearer to an end than to
+    the side, and where `mask (n, 1)`.
+    """
+    local = (contacts.pos - cylinder.pos[:, None]) @ cylinder.mat
+    radius, half = cylinder.round[:, :1], cylinder.half[:, 2:]
+    z = local[..., 2].abs()
+    outward, distance = normalize(torch.nn.functional.pad(local[..., :2], (0, 1)), basis(local, 1, 0, 0))
+    is_side = (z <= (1 - NEAR_END) * half) & ((half - z).abs() >= 0.25 * (radius - distance[..., 0]).abs()) & mask
+    return torch.where(is_side[..., None], outward @ cylinder.mat.mT, contacts.normal)
 
 
 def line(corner: Tensor, radius: Tensor) -> Solid:
@@ -128,6 +164,7 @@ def joined(one: ContactPoints, two: ContactPoints) -> ContactPoints:
 
 
 ELEMENTS: dict[str, Collider] = {
+    LINES: capsule_line,
     "sphere-line": sphere_line,
     "capsule-line": capsule_line,
     "box-line": box_line,

@@ -15,7 +15,7 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.collision.contact_points import ContactPoints, Solid
 from mjtorch.collision.convex import nearest, single
-from mjtorch.collision.support import PRISM, Core, detach, from_first, is_at, support
+from mjtorch.collision.support import Core, detach, from_first, hull_core, is_at, support
 from mjtorch.math.vector import cross, dot, norm
 from mjtorch.model import Model
 from mjtorch.model.plan.height_field import HeightFields
@@ -167,22 +167,7 @@ def prisms(terrain: Terrain, pair: Tensor, element: Tensor) -> Core:
     top = terrain.top.flatten(0, 1)[element]
     bottom = terrain.bottom[pair, None, None].expand(-1, 3, 1)
     vert = torch.cat([torch.cat([top[..., :2], bottom], dim=-1), top], dim=1)
-    center = vert.mean(1).detach()
-    vert = vert - center[:, None]
-    mat = torch.eye(3, dtype=vert.dtype, device=vert.device).expand(len(vert), 3, 3)
-    none = torch.zeros_like(center)
-    return Core(
-        pos=center,
-        mat=mat,
-        half=none,
-        round=none,
-        radius=none[:, 0],
-        extent=norm(vert.abs().amax(1).detach()),
-        type=torch.full_like(element, PRISM),
-        hull=torch.full_like(element, -1),
-        prism=vert,
-        types=(PRISM,),
-    )
+    return hull_core(vert, torch.zeros_like(vert[:, 0, 0]))
 
 
 def by_pair(touching: Tensor, pair: Tensor, pairs: int, most: int) -> tuple[Tensor, Tensor]:

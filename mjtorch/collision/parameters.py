@@ -13,8 +13,9 @@ MIN_FRICTION = 1e-5
 def margins(m: Model, source: Tensor) -> tuple[Tensor, Tensor]:
     """`includemargin` and the distance under which a contact is detected, (n,) [m]; source: (n, 2) whose are added.
 
-    Margins and gaps of two geoms add up; a contact within the gap, that is, between margin and margin + gap, is
-    detected but exerts no force. Under `EnableBit.OVERRIDE` the margin is `opt.o_margin` (and C, whose broad phase
+    Margins and gaps of two geoms add up, but for what touches itself, which has none; a contact within the gap, that
+    is, between margin and margin + gap, is detected but exerts no force.
+    Under `EnableBit.OVERRIDE` the margin is `opt.o_margin` (and C, whose broad phase
     ignores gaps then, may miss a contact in the gap).
     """
     table = torch.stack([m.geom_margin, m.geom_gap], dim=-1)
@@ -23,9 +24,13 @@ def margins(m: Model, source: Tensor) -> tuple[Tensor, Tensor]:
     if m.plan.collision.explicit:
         # An explicit pair is added to itself.
         table = torch.cat([table, 0.5 * torch.stack([m.pair_margin, m.pair_gap], dim=-1)])
+    if m.plan.collision.itself:
+        table = torch.cat([table, torch.zeros_like(table[:1])])
     margin, gap = table[source].sum(1).unbind(-1)
     if m.opt.enabled(EnableBit.OVERRIDE):
         margin = m.opt.o_margin.expand(margin.shape)
+        if m.plan.collision.itself:
+            margin = torch.where(source[:, 0] == len(table) - 1, 0.0, margin)
     return margin, margin + gap
 
 

@@ -16,7 +16,7 @@ from mjtorch.math.shape import TYPES, Shape, parts
 from mjtorch.math.vector import MIN_VALUE, norm
 from mjtorch.model.plan.mesh import ROW, Hulls
 
-# mjGEOM_HFIELD, which is what the prisms are called that a height field is made of, and mjGEOM_MESH.
+# mjGEOM_HFIELD, which is what the prisms of a height field are called, and elements of flexes; mjGEOM_MESH.
 PRISM, MESH = 1, 7
 HULLS = (PRISM, MESH)
 # Types with a box in them, types with an ellipsoid, and those without a corner.
@@ -49,8 +49,8 @@ class Core(tree.Tree):
 
     pos: (n, 3) [m], mat: (n, 3, 3); half, round: (n, 3) [m] half lengths of the box and of the ellipsoid, in these axes
     radius: (n,) [m] of the ball, extent: (n,) [m] the size of the geom; type: (n,) mjtGeom
-    hull: (n,) as in `Convex`; prism: (n, 6, 3) [m] vertices of prisms, which may move,
-        in these axes; (n, 0, 3) for others
+    hull: (n,) as in `Convex`; prism: (n, k, 3) [m] vertices of prisms, six, and of
+        elements of flexes, which may move, in these axes; (n, 0, 3) for others
     types: static, the types that there are
     """
 
@@ -97,6 +97,25 @@ def assembled(types: tuple[int, ...], type: Tensor, pos: Tensor, mat: Tensor, si
     half, round, radius = parts(types[0] if len(types) == 1 else type, size)
     none = pos.new_zeros((pos.shape[0], 0, 3))
     return Core(pos, mat, half, round, radius, norm(size), type, torch.full_like(type, -1), none, types)
+
+
+def hull_core(vert: Tensor, radius: Tensor) -> Core:
+    """The hulls of n times k points `vert (n, k, 3)` [m], and balls of `radius (n,)` [m] around all that is in them."""
+    center = vert.mean(1).detach()
+    vert = vert - center[:, None]
+    none, number = torch.zeros_like(center), torch.zeros_like(center[:, 0], dtype=torch.long)
+    return Core(
+        pos=center,
+        mat=torch.eye(3, dtype=vert.dtype, device=vert.device).expand(len(vert), 3, 3),
+        half=none,
+        round=none,
+        radius=radius,
+        extent=norm(vert.abs().amax(1).detach()),
+        type=number + PRISM,
+        hull=number - 1,
+        prism=vert,
+        types=(PRISM,),
+    )
 
 
 def detach(shape: Core) -> Core:

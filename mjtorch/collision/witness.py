@@ -187,7 +187,8 @@ def turn(surface1: Surface, surface2: Surface, normal: Tensor) -> tuple[Tensor, 
     # To first order points move across the normal only: rounding must not be multiplied by what is large in H.
     dist = dot(normal, surface2.fixed - surface1.fixed)
     if surface1.tilt is not None:
-        carried = (surface2.bend @ surface1.tilt[..., None])[..., 0] + dist.detach()[:, None] * surface1.tilt
+        tilt = surface1.tilt if surface2.tilt is None else surface1.tilt + surface2.tilt
+        carried = (surface2.bend @ tilt[..., None])[..., 0] + dist.detach()[:, None] * surface1.tilt
         between = between - carried
     a = (across @ (surface1.bend + surface2.bend) @ across.mT).detach()
     rest = (across @ between[..., None])[..., 0]
@@ -213,11 +214,13 @@ def witness(shape1: Core, shape2: Core, found: Nearest, corner1: Tensor, corner2
     # What was found is the gap along the normal; it is another only if the points are off.
     off = (dist - found.dist).detach()
     total = step if surface1.tilt is None else step + surface1.tilt
+    # How far the normal turns from that of the second surface, which is turned itself.
+    relative = total if surface2.tilt is None else total + surface2.tilt
     return Nearest(
         normal + (total - total.detach()),
         dist - torch.where(off.abs() > 1e-3 * found.dist.abs(), off, 0.0),
         surface1.point + (surface1.bend @ step[..., None])[..., 0],
-        surface2.point - (surface2.bend @ total[..., None])[..., 0],
+        surface2.point - (surface2.bend @ relative[..., None])[..., 0],
     )
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from mjtorch.constraint.element import Elements
 from mjtorch.constraint.impedance import mixed
 from mjtorch.constraint.wrench import along
-from mjtorch.math.triangle import nearest_on_triangle
+from mjtorch.math.triangle import nearest_on_simplex
 from mjtorch.math.vector import MIN_VALUE, basis
 from mjtorch.model import Cone, Data, Model
 from mjtorch.model.touching import colliders
@@ -21,7 +21,7 @@ MIN_FRICTION = 1e-5
 def contact_jacobian(m: Model, d: Data, there: Tensor) -> Tensor:
     """Velocity of the second geom relative to the first (nc, nv), along the directions that the cone is made of.
 
-    Instead of a geom it may be a vertex of a flex.
+    Instead of a geom it may be a vertex or an element of a flex.
     Pyramidal: normal plus and minus friction times each other direction. Elliptic: normal, tangents, spin, rolls.
     there: (ncon,) bool, the contacts whose rows are of interest; others have zero.
     """
@@ -47,19 +47,28 @@ def moved(m: Model, d: Data, there: Tensor) -> Tensor:
 
 
 def carried(m: Model, d: Data) -> tuple[Tensor, Tensor]:
-    """What is pushed apart in each contact (ncon, 4): first what touches first, then the other, or its three corners.
+    """What is pushed apart in each contact (ncon, w): what touches first, or its corners, then the other, or its.
 
-    They are numbers of geoms and vertices. And how far each moves the contact (ncon, 4): -1, then 1, 0, 0, or where the
-    point nearest to the contact lies between the corners (mj_elemBodyWeight).
+    They are numbers of geoms and vertices. And how far each moves the contact (ncon, w): 1, 0, 0, or where the point
+    nearest to the contact lies between the corners (mj_elemBodyWeight); less than nothing for what touches first.
     """
-    c, p, number = d.contact, m.plan.collision, colliders(m, d)
-    second = number[:, 1]
-    is_element = (second >= m.ngeom + m.nflexvert)[:, None]
-    corner = p.corner[(second - (m.ngeom + m.nflexvert)).clamp(min=0)]
-    between = nearest_on_triangle(d.flexvert_xpos[corner], c.pos)
-    share = torch.where(is_element, between, basis(between, 1, 0, 0))
-    other = torch.where(is_element, corner + m.ngeom, second[:, None].clamp(max=m.ngeom + m.nflexvert - 1))
-    return torch.cat([number[:, :1], other], dim=1), torch.cat([-torch.ones_like(share[:, :1]), share], dim=1)
+    number = colliders(m, d)
+    second, share2 = corners_of(m, d, number[:, 1])
+    if m.plan.collision.pairs_elements:
+        first, share1 = corners_of(m, d, number[:, 0])
+    else:
+        first, share1 = number[:, :1], torch.ones_like(share2[:, :1])
+    return torch.cat([first, second], dim=1), torch.cat([-share1, share2], dim=1)
+
+
+def corners_of(m: Model, d: Data, number: Tensor) -> tuple[Tensor, Tensor]:
+    """The geoms and vertices (ncon, k) that colliders (ncon,) are, or are made of, and their shares in contacts."""
+    first = m.ngeom + m.nflexvert
+    is_element = (number >= first)[:, None]
+    corner = m.plan.collision.corner[(number - first).clamp(min=0)]
+    between = nearest_on_simplex(d.flexvert_xpos[corner], d.contact.pos)
+    share = torch.where(is_element, between, basis(between, 1, *[0] * (corner.shape[1] - 1)))
+    return torch.where(is_element, corner + m.ngeom, number[:, None].clamp(max=first - 1)), share
 
 
 def answered(m: Model, d: Data) -> Tensor:

@@ -1,13 +1,15 @@
-"""Nearest points of triangles."""
+"""Nearest points of triangles and tetrahedra."""
 
 import torch
 from torch import Tensor
 
-from mjtorch.math.vector import MIN_VALUE, dot
+from mjtorch.math.vector import MIN_VALUE, cross, dot, norm
 
 # Edges whose parallelogram is, squared, this many roundings of their product are along a line: the difference of two
 # products of nearly that size is rounding, more so where a compiler fuses one of them with the subtraction.
 FLAT = 1e3
+# The corners of each face of a tetrahedron.
+FACES = ((0, 1, 2), (0, 1, 3), (0, 2, 3), (1, 2, 3))
 
 
 def nearest_on_triangle(corner: Tensor, point: Tensor) -> Tensor:
@@ -36,3 +38,29 @@ def nearest_on_triangle(corner: Tensor, point: Tensor) -> Tensor:
     on_edge = nearest - along + along.roll(1, -1)
     within = ((inside >= 0).all(-1) & ~flat)[..., None]
     return torch.where(within, inside, on_edge)
+
+
+def nearest_on_simplex(corner: Tensor, point: Tensor) -> Tensor:
+    """The shares (..., k) of the corners in the point of a triangle or tetrahedron that is nearest to `point` (..., 3).
+
+    corner: (..., k, 3) [m], k being 3 or 4. Some of them may be the same: then that is what the others span.
+    """
+    if corner.shape[-2] == 3:
+        return nearest_on_triangle(corner, point)
+    one, two, three = (corner[..., 1:, :] - corner[..., :1, :]).unbind(-2)
+    away, across = point - corner[..., 0, :], cross(two, three)
+    det = dot(one, across)
+    flat = det.abs() <= FLAT * torch.finfo(det.dtype).eps * norm(one) * norm(two) * norm(three)
+    others = torch.stack([dot(away, across), dot(away, cross(three, one)), dot(away, cross(one, two))], dim=-1)
+    others = others / torch.where(flat, 1.0, det)[..., None]
+    inner = torch.cat([1 - others.sum(-1, keepdim=True), others], dim=-1)
+
+    faces = torch.tensor(FACES, device=corner.device)
+    face = corner[..., faces, :]
+    share = nearest_on_triangle(face, point[..., None, :])
+    off = (share[..., None] * face).sum(-2) - point[..., None, :]
+    nearest = dot(off, off).argmin(-1, keepdim=True) == torch.arange(4, device=off.device)
+    place = (faces[..., None] == torch.arange(4, device=off.device)).to(off.dtype)
+    outer = (torch.where(nearest[..., None], share, 0.0)[..., None] * place).sum((-3, -2))
+    within = ((inner >= 0).all(-1) & ~flat)[..., None]
+    return torch.where(within, inner, outer)

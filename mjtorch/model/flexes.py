@@ -6,8 +6,17 @@ import mujoco
 import numpy as np
 
 from mjtorch.model.option import DisableBit, EnableBit, Integrator
-from mjtorch.model.plan.colliders import meeting, met_planes, met_solids
+from mjtorch.model.plan.colliders import (
+    SOLIDS,
+    collider_flex,
+    meeting,
+    met_flexes,
+    met_planes,
+    met_solids,
+    no_contacts,
+)
 from mjtorch.model.plan.flex_points import elastic
+from mjtorch.model.plan.geom_pairs import CONVEX_ELEMENT, CONVEX_ELEMENTS, ELEMENTS, pairs_of
 
 # By mjModel, a test of each flex.
 Test = Callable[[mujoco.MjModel], np.ndarray]
@@ -15,22 +24,37 @@ Test = Callable[[mujoco.MjModel], np.ndarray]
 METRIC, SOLID_SIZE = 21, 24
 
 
-def touching_themselves(m: mujoco.MjModel) -> np.ndarray:
+def on_flexes(m: mujoco.MjModel) -> np.ndarray:
     """(nflex,) bool: flexes that may touch another flex or themselves."""
+    return np.isin(np.arange(m.nflex), met_flexes(m))
+
+
+def grids(m: mujoco.MjModel) -> np.ndarray:
+    """(nflex,) bool: grids that may touch more than planes."""
     if no_contacts(m):
         return np.zeros(m.nflex, dtype=bool)
+    solids = np.isin(m.geom_type, (*SOLIDS, int(mujoco.mjtGeom.mjGEOM_HFIELD)))
     one = (m.flex_contype[:, None] & m.flex_conaffinity) != 0
     meets = one | one.T
-    itself = one.diagonal() & ~m.flex_rigid.astype(bool) & (m.flex_selfcollide != 0)
-    np.fill_diagonal(meets, False)
-    return meets.any(axis=1) | itself
+    np.fill_diagonal(meets, one.diagonal() & ~m.flex_rigid.astype(bool) & (m.flex_selfcollide != 0))
+    return ((meeting(m) & solids[:, None]).any(axis=0) | meets.any(axis=1)) & (m.flex_interp != 0)
 
 
-def touching_solids(m: mujoco.MjModel) -> np.ndarray:
-    """(nflex,) bool: flexes that may touch geoms that they cannot."""
-    others = meeting(m) & (m.geom_type != mujoco.mjtGeom.mjGEOM_PLANE)[:, None]
-    others[tuple(met_solids(m).T)] = False
-    return others.any(axis=0)
+def on_fields(m: mujoco.MjModel) -> np.ndarray:
+    """(nflex,) bool: flexes that may touch height fields, and membranes that may touch signed distance fields."""
+    high, signed = (m.geom_type == kind for kind in (mujoco.mjtGeom.mjGEOM_HFIELD, mujoco.mjtGeom.mjGEOM_SDF))
+    meets = meeting(m)
+    return (meets & high[:, None]).any(axis=0) | ((meets & signed[:, None]).any(axis=0) & (m.flex_dim == 2))
+
+
+def by_other_means(m: mujoco.MjModel) -> np.ndarray:
+    """(nflex,) bool: flexes of which C finds contacts without formula by libccd."""
+    found = np.zeros(m.nflex, dtype=bool)
+    if m.opt.disableflags & DisableBit.NATIVECCD:
+        families = (CONVEX_ELEMENT, CONVEX_ELEMENTS)
+        kinds = {str(kinds): kinds for kinds, how in ELEMENTS.items() if how.family in families}
+        found[collider_flex(m)[pairs_of(m, kinds)[:, 1] - m.ngeom]] = True
+    return found
 
 
 def pushed_softly(m: mujoco.MjModel) -> np.ndarray:
@@ -44,8 +68,8 @@ def sticking(m: mujoco.MjModel) -> np.ndarray:
 
 
 def touching(m: mujoco.MjModel) -> np.ndarray:
-    """(nflex,) bool: flexes that may touch geoms."""
-    return on_planes(m) | on_solids(m)
+    """(nflex,) bool: flexes that may touch something."""
+    return on_planes(m) | on_solids(m) | on_flexes(m)
 
 
 def on_planes(m: mujoco.MjModel) -> np.ndarray:
@@ -54,13 +78,8 @@ def on_planes(m: mujoco.MjModel) -> np.ndarray:
 
 
 def on_solids(m: mujoco.MjModel) -> np.ndarray:
-    """(nflex,) bool: lines and membranes that may touch spheres, capsules or boxes."""
+    """(nflex,) bool: flexes that may touch convex geoms."""
     return np.isin(np.arange(m.nflex), met_solids(m)[:, 1])
-
-
-def no_contacts(m: mujoco.MjModel) -> bool:
-    """Whether contacts are disabled."""
-    return bool(m.opt.disableflags & (DisableBit.CONTACT | DisableBit.CONSTRAINT))
 
 
 def rods(m: mujoco.MjModel) -> np.ndarray:
@@ -106,16 +125,15 @@ def is_early(_: mujoco.MjModel) -> bool:
 SUPPORTED: tuple[tuple[str, Test], ...] = (
     ("elastic membranes, shells and solids", elastic),
     ("contacts of flexes with planes", on_planes),
-    ("contacts of lines and membranes with spheres, capsules and boxes", on_solids),
+    ("contacts of flexes with convex geoms", on_solids),
+    ("contacts of flexes with flexes and themselves", on_flexes),
 )
+MEET = "set contype and conaffinity so that they do not meet"
 # What it is called, which flexes are refused for it, and what to do.
 REFUSED: tuple[tuple[str, Test, str], ...] = (
-    (
-        "contacts of flexes with other geoms",
-        touching_solids,
-        "set contype and conaffinity so that they do not meet",
-    ),
-    ("contacts of flexes with flexes", touching_themselves, 'set selfcollide="none" and contype="0" in its contact'),
+    ("contacts of flexes with height and signed distance fields", on_fields, MEET),
+    ("contacts of grids with more than planes", grids, f'{MEET}, nor flexes, and selfcollide="none"'),
+    ("contacts of flexes by other means (nativeccd disabled)", by_other_means, "enable the flag nativeccd"),
     ("passive contacts of flexes", pushed_softly, 'set passive="false" in its contact'),
     ("contacts of flexes where geoms stick", sticking, "set adhesion to zero"),
     ("elastic rods", rods, 'remove young, or use edge equality="true"'),

@@ -23,9 +23,10 @@ _FLEXES = (
     "springs and dampers of edges",
     "elastic membranes, shells and solids",
     "contacts of flexes with planes",
-    "contacts of lines and membranes with spheres, capsules and boxes",
-    "contacts of flexes with other geoms",
-    "contacts of flexes with flexes",
+    "contacts of flexes with convex geoms",
+    "contacts of flexes with flexes and themselves",
+    "contacts of flexes with height and signed distance fields",
+    "contacts of grids with more than planes",
     "passive contacts of flexes",
     "elastic rods",
     "plastic flexes",
@@ -107,7 +108,7 @@ WARP = Relative(
         "inverse dynamics": _all("comparison with forward dynamics (fwdinv)"),
         "deformables": _all(
             *("elastic rods", "plastic flexes", "Neo-Hookean solids"),
-            contacts_of_flexes_with_other_geoms="contacts of flexes with height and signed distance fields",
+            "contacts of flexes with height and signed distance fields",
         )
         | {"vertices on grids (trilinear, quadratic)": "quadratic grids"},
         "extensions": _all("plugin touch_grid", "other plugins"),

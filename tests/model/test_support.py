@@ -50,13 +50,17 @@ YIELDING = ELASTIC.replace("/", ' yield=".01"/')
 SHEET = 'flex "sheet"'
 
 REFUSED = (
-    refused(
-        "world",
-        sheet(ELASTIC) + '<geom size=".1 .1 .1" type="ellipsoid"/>',
-        "contacts of flexes with other geoms",
+    (
+        {"asset": HILLS, "world": sheet(ELASTIC) + '<geom name="hills" type="hfield" hfield="hills"/>'},
+        "contacts of flexes with height and signed distance fields",
         SHEET,
     ),
-    refused("world", sheet(ELASTIC), "contacts of flexes with flexes", SHEET),
+    refused("world", sheet("", dim=3, count="3 3 3", dof="trilinear"), "grids with more than planes", SHEET),
+    (
+        {"world": sheet(ELASTIC), "flag": 'nativeccd="disable"'},
+        "contacts of flexes by other means (nativeccd disabled)",
+        SHEET,
+    ),
     pytest.param(
         {"world": FLOOR + sheet(ELASTIC + ALONE.replace("/", ' passive="true"/')), "option": 'integrator="discrete"'},
         *("passive contacts", SHEET),

@@ -8,8 +8,8 @@ import numpy as np
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.model.plan import contact_capacity, crowd, height_field, mesh, sdf
-from mjtorch.model.plan.colliders import collider_body, collider_flex, corners, element_flex, of_colliders, vertex_flex
+from mjtorch.model.plan import contact_capacity, contact_source, crowd, height_field, mesh, sdf
+from mjtorch.model.plan.colliders import collider_body, corners, element_flex, vertex_flex
 from mjtorch.model.plan.crowd import Crowd, CrowdPlan
 from mjtorch.model.plan.geom_pairs import (
     CAPSULE,
@@ -21,9 +21,9 @@ from mjtorch.model.plan.geom_pairs import (
     SDF,
     SPHERE,
     TYPES,
+    VERTEX,
     GeomPairs,
     collider_type,
-    condim,
     contacts,
     together,
     tried_pairs,
@@ -36,7 +36,7 @@ from mjtorch.model.plan.tensors import Tensors
 
 # Families that are collided by iteration, and those whose pairs take so much that, of many, the closest are chosen.
 ITERATED = ("convex", "sdf", "mesh-sdf")
-OF_ELEMENTS = tuple(how.family for how in ELEMENTS.values())
+OF_ELEMENTS = tuple(dict.fromkeys(how.family for how in ELEMENTS.values()))
 SELECTED = ("box-box", "capsule-box", *ITERATED, *OF_ELEMENTS)
 # Of families whose pairs take little, the closest are chosen of more than so many.
 MANY = 250
@@ -122,6 +122,7 @@ class CollisionPlan(tree.Tree):
     groups: static, one (first candidate, candidates, slots) per condim
     explicit: static, whether any candidate belongs to a `<contact><pair>`
     any_aligned: static, whether any candidate is aligned
+    itself, pairs_elements: static, whether a flex may touch itself, and whether elements may touch each other
     in_order: static, whether the rows lie in the order of the candidates
     families: what are not pairs of planes, spheres and capsules; those of a crowd are the last
     crowd: one, if there are very many pairs of spheres and capsules of different trees, else none
@@ -137,7 +138,8 @@ class CollisionPlan(tree.Tree):
     geom: (ncandidate, 2) numbers of colliders, the first of which are the geoms
     source: (ncandidate, 2) whose parameters are mixed: rows of [geoms, flexes, pairs]; twice the same where nothing is
         mixed; without the flexes if these touch nothing
-    margin_source: (ncandidate, 2) the same for margin and gap, which know no priority
+    margin_source: (ncandidate, 2) the same for margin and gap, which know no priority; a row more, twice, for flexes
+        that touch themselves: they have neither
     aligned: (ncandidate, 1) bool, the contact frame follows the axis of the second geom
     moving: static, whether the surface of a geom moves
     adhesion_source: if contacts stick, (ngeom, ngeom, 2) where the adhesion of two geoms lies in [geoms, pairs], twice
@@ -146,8 +148,10 @@ class CollisionPlan(tree.Tree):
     geom_body: (ncollider,) body ids; of vertices on nodes of grids the first node's
     collider_flex, collider_elem, collider_vert: (ncollider,) the flex of each, and its number there as an element or as
         a vertex, -1 of others; (0,) if flexes touch nothing
+    collider_dim: (ncollider,) of how many dimensions each is as an element, 0 of others; (0,) as well
     first_vertex, first_element: (nflex,) the first colliders of each flex; (0,) if they touch nothing
-    corner: (nelement, 3) the vertices of the elements that are colliders, of a line the second one twice
+    corner: (nelement, k) the vertices of the elements that are colliders, k being 3, or 4 if there are solids; of
+        others the last one repeated
     geom_type: (ngeom,) mjtGeom
     hull_reach: (ngeom, 3) [m] how far the hulls of meshes reach along their axes
     hulls: those of all meshes, none if there are none; geom_hull: (ngeom,) which of them each geom is, -1: none
@@ -157,6 +161,8 @@ class CollisionPlan(tree.Tree):
     groups: tuple[tuple[int, int, int], ...] = tree.field(static=True)
     explicit: bool = tree.field(static=True)
     any_aligned: bool = tree.field(static=True)
+    itself: bool = tree.field(static=True)
+    pairs_elements: bool = tree.field(static=True)
     in_order: bool = tree.field(static=True)
     families: tuple[Family, ...]
     crowd: tuple[CrowdPlan, ...]
@@ -180,6 +186,7 @@ class CollisionPlan(tree.Tree):
     collider_flex: Tensor
     collider_elem: Tensor
     collider_vert: Tensor
+    collider_dim: Tensor
     first_vertex: Tensor
     first_element: Tensor
     corner: Tensor
@@ -245,7 +252,9 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
     tried = GeomPairs(tried.geom[listed], tried.pair[listed])
     windows = height_field.windows(mj_model, tried)
     candidates = _candidates(mj_model, tried, windows)
-    counts = _counted(np.concatenate([candidates.dim, np.repeat(condim(mj_model, met), contacts(mj_model, met))]))
+    counts = _counted(
+        np.concatenate([candidates.dim, np.repeat(contact_source.condim(mj_model, met), contacts(mj_model, met))])
+    )
     rows = _rows(candidates)
     number = np.concatenate(list(rows.values()))
     order = np.empty_like(number)
@@ -263,7 +272,8 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
     slots = _at_most(room.slots, candidates, together, blocks, room.places) if not crowds else room.slots
     firsts = np.cumsum([0, *counts.values()]).tolist()
     aligned = (candidates.types == (PLANE, CAPSULE)).all(1)
-    source = _source(mj_model, candidates)
+    listed_pairs = GeomPairs(candidates.geom, candidates.pair)
+    source = contact_source.source(mj_model, listed_pairs)
     geom_type = mj_model.geom_type
     hulls = mesh.build(mj_model, make)
     flex, elements = vertex_flex(mj_model), element_flex(mj_model)
@@ -288,6 +298,8 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
         groups=tuple((first, counts[dim], slots[dim]) for first, dim in zip(firsts, counts, strict=False)),
         explicit=bool((candidates.pair >= 0).any()),
         any_aligned=bool(aligned.any()),
+        itself=bool(contact_source.within_itself(mj_model, listed_pairs).any()),
+        pairs_elements=bool((candidates.types[:, 0] > VERTEX).any()),
         in_order=bool((np.diff(order) > 0).all()),
         families=tuple(families),
         crowd=tuple(plans),
@@ -302,15 +314,16 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
         order=make.ints(order),
         geom=make.ints(candidates.geom),
         source=make.ints(source),
-        margin_source=make.ints(_pair_rows(mj_model, candidates, candidates.geom)),
+        margin_source=make.ints(contact_source.margin_source(mj_model, listed_pairs)),
         aligned=make.bools(aligned, -1, 1),
         moving=bool(mj_model.geom_surfacevel.any()),
-        adhesion_source=_adhesion_source(mj_model, candidates, source, make),
+        adhesion_source=contact_source.adhesion_source(mj_model, listed_pairs, source, make),
         extent=make.floats(np.stack([(geom_type == SPHERE) | (geom_type == CAPSULE), geom_type == CAPSULE], axis=-1)),
         geom_body=make.ints(collider_body(mj_model)),
         collider_flex=make.ints(np.concatenate([none, flex, elements])),
         collider_elem=make.ints(np.concatenate([none, np.full(len(flex), -1), elem])),
         collider_vert=make.ints(np.concatenate([none, vert, np.full(len(elem), -1)])),
+        collider_dim=make.ints(np.concatenate([0 * none, 0 * flex, mj_model.flex_dim[elements]])),
         first_vertex=make.ints(mj_model.ngeom + mj_model.flex_vertadr if len(flex) else []),
         first_element=make.ints(mj_model.ngeom + len(flex) + mj_model.flex_elemadr if len(flex) else []),
         corner=make.ints(corners(mj_model)),
@@ -324,7 +337,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
 def _crowds(mj_model: mujoco.MjModel, tried: GeomPairs, capacity: int | None) -> tuple[Crowd, ...]:
     """The crowd that there is, if there is one; none if flexes touch something."""
     tried = tried if not len(vertex_flex(mj_model)) else GeomPairs(tried.geom[:0], tried.pair[:0])
-    return crowd.crowd_of(mj_model, tried, condim(mj_model, tried), max(CROWDED, capacity or 0))
+    return crowd.crowd_of(mj_model, tried, contact_source.condim(mj_model, tried), max(CROWDED, capacity or 0))
 
 
 def _crowd_families(
@@ -349,18 +362,6 @@ def _crowd_families(
 def _counted(dim: np.ndarray) -> dict[int, int]:
     """How many of each there are, by condim."""
     return {k: n for k, n in enumerate(np.bincount(dim).tolist()) if n}
-
-
-def _adhesion_source(
-    mj_model: mujoco.MjModel, candidates: Candidates, source: np.ndarray, make: Tensors
-) -> tuple[Tensor, ...]:
-    """`CollisionPlan.adhesion_source`."""
-    if not (mj_model.geom_adhesion.any() or mj_model.pair_adhesion.any()):
-        return ()
-    table = np.zeros((mj_model.ngeom, mj_model.ngeom, 2))
-    one, two = candidates.geom.T
-    table[one, two] = source
-    return (make.ints(table),)
 
 
 def _blocks(candidates: Candidates, members: np.ndarray) -> Blocks:
@@ -439,7 +440,7 @@ def _candidates(mj_model: mujoco.MjModel, pairs: GeomPairs, windows: dict[str, W
         count[_family_of(types) == FAMILIES.index(name)] = window.contacts
     tried = np.repeat(np.arange(len(count)), count)
     nth = np.arange(len(tried)) - np.repeat(np.cumsum(count) - count, count)
-    dim = condim(mj_model, pairs)
+    dim = contact_source.condim(mj_model, pairs)
     if (dim != dim[:1]).any():
         order = np.argsort(dim[tried], kind="stable")
         tried, nth = tried[order], nth[order]
@@ -453,23 +454,6 @@ def _family_of(types: np.ndarray) -> np.ndarray:
         place[kinds] = FAMILIES.index(together(how.family))
     one, two = types.T
     return place[one, two]
-
-
-def _pair_rows(mj_model: mujoco.MjModel, c: Candidates, otherwise: np.ndarray) -> np.ndarray:
-    """The row of an explicit pair in [geoms, flexes, pairs], twice; for others those of the colliders (n, 2)."""
-    explicit, flex = c.pair >= 0, collider_flex(mj_model)
-    rows = np.concatenate([np.arange(mj_model.ngeom), mj_model.ngeom + flex])[otherwise]
-    rows[explicit] = mj_model.ngeom + (mj_model.nflex if len(flex) else 0) + c.pair[explicit, None]
-    return rows
-
-
-def _source(mj_model: mujoco.MjModel, c: Candidates) -> np.ndarray:
-    """The rows (n, 2) of [geoms, flexes, pairs] whose parameters are mixed; of one alone, twice that."""
-    one, two = of_colliders(mj_model, "priority")[c.geom].T
-    geom = c.geom.copy()
-    for k, wins in ((0, one > two), (1, two > one)):
-        geom[wins] = c.geom[wins, k][:, None]
-    return _pair_rows(mj_model, c, geom)
 
 
 def _rows(candidates: Candidates) -> dict[str, np.ndarray]:

@@ -20,13 +20,14 @@ from mjtorch.model.option import DisableBit, EnableBit, Integrator
 from mjtorch.model.plan import colliders, crowd, mesh
 from mjtorch.model.plan.colliders import corners, element_flex
 from mjtorch.model.plan.crowd import Crowd
-from mjtorch.model.plan.geom_pairs import contact_condim
+from mjtorch.model.plan.contact_source import contact_condim
+from mjtorch.model.plan.geom_pairs import CONVEX_ELEMENTS
 from mjtorch.model.plan.mesh import hull_reach
 
 # Families of spheres and capsules among themselves; and all whose pairs are quickly collided, so that boxes along the
-# axes of the world will do.
+# axes of the world will do; elements have no other boxes.
 CORES = ("sphere-sphere", "sphere-capsule", "capsule-capsule")
-LIGHT = ("sphere-box", "sphere-cylinder", *CORES)
+LIGHT = ("sphere-box", "sphere-cylinder", *CORES, "line-line", CONVEX_ELEMENTS)
 # A model with no more candidates than this keeps them all: choosing among so few costs more than it saves. So it is
 # with so many pairs of a family.
 FEW, FEW_PAIRS = 12, 32

@@ -1,16 +1,19 @@
 """Which pairs of geoms are tested for contact, and in which order their contacts are listed (mj_collision)."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import mujoco
 import numpy as np
 
 from mjtorch.model.option import DisableBit
 from mjtorch.model.plan.colliders import (
+    SOLIDS,
+    active,
     collider_body,
     collider_flex,
     corners,
     element_flex,
+    met_flexes,
     met_planes,
     met_solids,
     of_colliders,
@@ -18,7 +21,9 @@ from mjtorch.model.plan.colliders import (
 )
 
 # mjtGeom, then vertices and elements of flexes.
-PLANE, HFIELD, SPHERE, CAPSULE, ELLIPSOID, CYLINDER, BOX, MESH, SDF, VERTEX, LINE, TRIANGLE = range(TYPES := 12)
+PLANE, HFIELD, SPHERE, CAPSULE, ELLIPSOID, CYLINDER, BOX, MESH, SDF, VERTEX, LINE, TRIANGLE, SOLID = range(TYPES := 13)
+# More than the number of any two bodies or flexes.
+LAST = 1 << 40
 # The family of planes, spheres and capsules among themselves.
 ROUND = "round"
 # The families of convex shapes that have no formula of their own.
@@ -94,14 +99,19 @@ SUPPORTED = {
     **{pair: Collided(name, _contacts(*pair)) for name, pair in CONVEX.items()},
     **{pair: Collided(name, 0) for name, pair in DISTANCES.items()},
 }
-# The same of all colliders.
-ELEMENTS = {
+# The same of all colliders. Elements that have no formula of their own are convex shapes.
+CONVEX_ELEMENT, CONVEX_ELEMENTS = "geom-element", "element-element"
+ELEMENT_TYPES = (LINE, TRIANGLE, SOLID)
+ELEMENTS: dict[tuple[int, int], Collided] = {
+    **{(geom, element): Collided(CONVEX_ELEMENT, 1) for geom in SOLIDS for element in ELEMENT_TYPES},
+    **{(one, two): Collided(CONVEX_ELEMENTS, 1) for one in ELEMENT_TYPES for two in ELEMENT_TYPES},
     (SPHERE, LINE): Collided("sphere-line", 1),
     (CAPSULE, LINE): Collided("capsule-line", 2),
     (BOX, LINE): Collided("box-line", 2),
     (SPHERE, TRIANGLE): Collided("sphere-triangle", 1),
     (CAPSULE, TRIANGLE): Collided("capsule-triangle", 5),
     (BOX, TRIANGLE): Collided("box-triangle", 11),
+    (LINE, LINE): Collided("line-line", 2),
 }
 COLLIDED = {**SUPPORTED, (PLANE, VERTEX): Collided("plane-vertex", 1), **ELEMENTS}
 
@@ -116,7 +126,7 @@ def together(family: str) -> str:
 
 
 class GeomPairs(NamedTuple):
-    """n pairs of colliders that are tested; the type of the first of each is at most that of the second.
+    """n pairs of colliders that are tested; of two geoms the type of the first is at most that of the second.
 
     geom: (n, 2) geom ids, or numbers of colliders; pair: (n,) their `<contact><pair>`, or -1
     """
@@ -137,6 +147,7 @@ def tested_pairs(mj_model: mujoco.MjModel) -> GeomPairs:
     geom = _by_type(
         m, np.concatenate([np.stack([m.pair_geom1, m.pair_geom2], axis=-1), dynamic, _vertices(m), _elements(m)])
     )
+    geom = np.concatenate([geom, _pairs_of_elements(m)])
     pair = np.concatenate([np.arange(m.npair), np.full(len(geom) - m.npair, -1)])
     there = collider_type(m)[geom[:, 1]] > HFIELD
     return GeomPairs(geom[there], pair[there])
@@ -146,7 +157,8 @@ def tried_pairs(mj_model: mujoco.MjModel) -> GeomPairs:
     """`tested_pairs` in the order in which C lists their contacts.
 
     Bodies are taken in order (lower id first), and then flexes; of two bodies, first their explicit pairs, then the
-    geoms that contype and conaffinity let collide.
+    geoms that contype and conaffinity let collide. Last come the elements of flexes that touch themselves: in C in an
+    order that depends on the state unless selfcollide is "narrow", here as with that.
     """
     geom, pair = tested_pairs(mj_model)
     low, high = np.minimum(*geom.T), np.maximum(*geom.T)
@@ -157,6 +169,7 @@ def tried_pairs(mj_model: mujoco.MjModel) -> GeomPairs:
     explicit = pair >= 0
     signature = (body[:, 0] << 16) + body[:, 1]
     signature[explicit] = mj_model.pair_signature[pair[explicit]]
+    signature += np.where((body[:, 0] == body[:, 1]) & ~explicit, LAST, 0)
     first = np.where(explicit, pair - mj_model.npair, np.where(stored, geom[:, 0], low))
     second = np.where(stored, geom[:, 1], high)
     order = np.lexsort((second, first, signature))
@@ -177,7 +190,7 @@ def contacts(mj_model: mujoco.MjModel, pairs: GeomPairs) -> np.ndarray:
     needs_faces = np.zeros((TYPES, TYPES), dtype=bool)
     for kinds, how in COLLIDED.items():
         most[kinds] = _most(mj_model, how)
-        needs_faces[kinds] = how.family not in DISTANCES
+        needs_faces[kinds] = how.family not in (*DISTANCES, CONVEX_ELEMENT)
     one, two = collider_type(mj_model)[pairs.geom].T
     found = most[one, two]
     for kind, geom in zip((one, two), pairs.geom.T, strict=True):
@@ -204,28 +217,6 @@ def within(mj_model: mujoco.MjModel, pairs: GeomPairs) -> np.ndarray:
     return found
 
 
-def condim(mj_model: mujoco.MjModel, pairs: GeomPairs) -> np.ndarray:
-    """Of an explicit pair its own, else that of the geom of higher priority, else the larger (n,) (mj_contactParam)."""
-    own, priority = (of_colliders(mj_model, name)[pairs.geom] for name in ("condim", "priority"))
-    same = priority[:, 0] == priority[:, 1]
-    dim = np.where(same, own.max(1), np.where(priority[:, 0] > priority[:, 1], *own.T))
-    explicit = pairs.pair >= 0
-    dim[explicit] = mj_model.pair_dim[pairs.pair[explicit]]
-    return dim
-
-
-def contact_condim(mj_model: mujoco.MjModel, contact: Any) -> np.ndarray:
-    """`condim` (ncon,) of the contacts of an `MjData`, which gives those that stick across a gap one of 1."""
-    dim = np.array(contact.dim)
-    across = np.flatnonzero((contact.adhesion != 0) & (contact.dist >= contact.includemargin))
-    geom = np.sort(contact.geom[across], axis=1)
-    explicit = np.sort([mj_model.pair_geom1, mj_model.pair_geom2], axis=0)
-    same = (geom[:, :1] == explicit[0]) & (geom[:, 1:] == explicit[1])
-    pair = np.where(same.any(1), np.append(same, np.ones((len(geom), 1), dtype=bool), axis=1).argmax(1), -1)
-    dim[across] = condim(mj_model, GeomPairs(geom, pair))
-    return dim
-
-
 def pairs_of(mj_model: mujoco.MjModel, *families: dict[str, tuple[int, int]]) -> np.ndarray:
     """Geom ids (n, 2) of the pairs that are tested and belong to `families`, in C's order."""
     geom = tried_pairs(mj_model).geom
@@ -243,7 +234,7 @@ def _by_type(mj_model: mujoco.MjModel, geom: np.ndarray) -> np.ndarray:
 
 def collider_type(mj_model: mujoco.MjModel) -> np.ndarray:
     """(n,) the types of colliders."""
-    elements = np.where(mj_model.flex_dim[element_flex(mj_model)] == 1, LINE, TRIANGLE)
+    elements = np.array([LINE, TRIANGLE, SOLID])[mj_model.flex_dim[element_flex(mj_model)] - 1]
     return np.concatenate([mj_model.geom_type, np.full(len(vertex_flex(mj_model)), VERTEX), elements])
 
 
@@ -261,8 +252,24 @@ def _elements(m: mujoco.MjModel) -> np.ndarray:
     count = m.flex_elemnum[met[:, 1]]
     element = np.arange(count.sum()) + np.repeat(m.flex_elemadr[met[:, 1]] - (np.cumsum(count) - count), count)
     geom, vertex = np.repeat(met[:, 0], count), m.ngeom + corners(m)[element]
-    apart = (collider_body(m)[vertex] != m.geom_bodyid[geom][:, None]).all(1)
+    apart = (collider_body(m)[vertex] != m.geom_bodyid[geom][:, None]).all(1) & active(m)[element]
     return np.stack([geom, m.ngeom + len(vertex_flex(m)) + element], axis=-1)[apart]
+
+
+def _pairs_of_elements(m: mujoco.MjModel) -> np.ndarray:
+    """(n, 2) elements of flexes that may touch each other or themselves, but for those with vertices on one body."""
+    first = m.ngeom + len(vertex_flex(m))
+    corner, there, found = corners(m), active(m), [np.zeros((0, 2), dtype=np.int64)]
+    for flexes in met_flexes(m):
+        one, two = (
+            np.flatnonzero(there[start : start + count]) + start
+            for start, count in zip(m.flex_elemadr[flexes], m.flex_elemnum[flexes], strict=True)
+        )
+        pair = np.stack(np.meshgrid(one, two, indexing="ij"), axis=-1).reshape(-1, 2)
+        pair = pair[pair[:, 0] < pair[:, 1]]
+        bodies = m.flex_vertbodyid[corner[pair]]
+        found.append(first + pair[(bodies[:, 0, :, None] != bodies[:, 1, None]).all((1, 2))])
+    return np.concatenate(found)
 
 
 def rank(m: mujoco.MjModel) -> np.ndarray:

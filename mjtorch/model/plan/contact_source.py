@@ -1,0 +1,73 @@
+"""Where the parameters of contacts come from: geoms, flexes or explicit pairs (mj_contactParam)."""
+
+from typing import Any
+
+import mujoco
+import numpy as np
+from torch import Tensor
+
+from mjtorch.model.plan.colliders import collider_flex, of_colliders
+from mjtorch.model.plan.geom_pairs import GeomPairs
+from mjtorch.model.plan.tensors import Tensors
+
+
+def condim(mj_model: mujoco.MjModel, pairs: GeomPairs) -> np.ndarray:
+    """Of an explicit pair its own, else that of the geom of higher priority, else the larger."""
+    dim, priority = (of_colliders(mj_model, name)[pairs.geom] for name in ("condim", "priority"))
+    same = priority[:, 0] == priority[:, 1]
+    found = np.where(same, dim.max(1), np.where(priority[:, 0] > priority[:, 1], *dim.T))
+    explicit = pairs.pair >= 0
+    found[explicit] = mj_model.pair_dim[pairs.pair[explicit]]
+    return found
+
+
+def contact_condim(mj_model: mujoco.MjModel, contact: Any) -> np.ndarray:
+    """`condim` (ncon,) of the contacts of an `MjData`, which gives those that stick across a gap one of 1."""
+    dim = np.array(contact.dim)
+    across = np.flatnonzero((contact.adhesion != 0) & (contact.dist >= contact.includemargin))
+    geom = np.sort(contact.geom[across], axis=1)
+    explicit = np.sort([mj_model.pair_geom1, mj_model.pair_geom2], axis=0)
+    same = (geom[:, :1] == explicit[0]) & (geom[:, 1:] == explicit[1])
+    pair = np.where(same.any(1), np.append(same, np.ones((len(geom), 1), dtype=bool), axis=1).argmax(1), -1)
+    dim[across] = condim(mj_model, GeomPairs(geom, pair))
+    return dim
+
+
+def source(mj_model: mujoco.MjModel, pairs: GeomPairs) -> np.ndarray:
+    """The rows (n, 2) of [geoms, flexes, pairs] whose parameters are mixed; of one alone, twice that."""
+    one, two = of_colliders(mj_model, "priority")[pairs.geom].T
+    geom = pairs.geom.copy()
+    for k, wins in ((0, one > two), (1, two > one)):
+        geom[wins] = pairs.geom[wins, k][:, None]
+    return _rows(mj_model, pairs, geom)
+
+
+def margin_source(mj_model: mujoco.MjModel, pairs: GeomPairs) -> np.ndarray:
+    """The rows (n, 2) of [geoms, flexes, pairs] whose margins and gaps are added; one more for what has neither."""
+    found = _rows(mj_model, pairs, pairs.geom)
+    found[within_itself(mj_model, pairs)] = mj_model.ngeom + mj_model.nflex + mj_model.npair
+    return found
+
+
+def within_itself(mj_model: mujoco.MjModel, pairs: GeomPairs) -> np.ndarray:
+    """(n,) bool: a flex and itself."""
+    flex = np.concatenate([np.arange(mj_model.ngeom) - mj_model.ngeom, collider_flex(mj_model)])
+    return np.equal(*flex[pairs.geom].T) & (pairs.geom[:, 0] >= mj_model.ngeom)
+
+
+def adhesion_source(mj_model: mujoco.MjModel, pairs: GeomPairs, rows: np.ndarray, make: Tensors) -> tuple[Tensor, ...]:
+    """`CollisionPlan.adhesion_source`; rows: the `source` of the pairs."""
+    if not (mj_model.geom_adhesion.any() or mj_model.pair_adhesion.any()):
+        return ()
+    table = np.zeros((mj_model.ngeom, mj_model.ngeom, 2))
+    one, two = pairs.geom.T
+    table[one, two] = rows
+    return (make.ints(table),)
+
+
+def _rows(mj_model: mujoco.MjModel, pairs: GeomPairs, otherwise: np.ndarray) -> np.ndarray:
+    """The row of an explicit pair in [geoms, flexes, pairs], twice; for others those of the colliders (n, 2)."""
+    explicit, flex = pairs.pair >= 0, collider_flex(mj_model)
+    rows = np.concatenate([np.arange(mj_model.ngeom), mj_model.ngeom + flex])[otherwise]
+    rows[explicit] = mj_model.ngeom + (mj_model.nflex if len(flex) else 0) + pairs.pair[explicit, None]
+    return rows
