@@ -218,6 +218,20 @@ def pile(geoms: int) -> MjSpec:
     return spec
 
 
+def table(things: int) -> MjSpec:
+    """An arm before a table on which boxes and cylinders stand, in stacks of four that lean on one another."""
+    spec, rng = MjSpec.from_file(str(find(ROBOTS["genesis/panda"]))), np.random.default_rng(0)
+    spec.worldbody.add_geom(type=mjtGeom.mjGEOM_BOX, pos=[0.55, 0, 0.1], size=[0.25, 0.4, 0.1])
+    for k in range(things):
+        stack, height = divmod(k, 4)
+        place = [0.45 + 0.07 * (stack % 3), 0.07 * (stack // 3) - 0.1, 0.231 + 0.061 * height]
+        body = spec.worldbody.add_body(pos=place + rng.uniform(-0.004, 0.004, 3) * [1, 1, 0])
+        body.add_freejoint()
+        shape = mjtGeom.mjGEOM_CYLINDER if k % 3 == 2 else mjtGeom.mjGEOM_BOX
+        body.add_geom(type=shape, size=[0.03, 0.03, 0.03], density=500)
+    return spec
+
+
 def terrain(boxes: int) -> MjSpec:
     """An ant, which has four legs, on a field of boxes of different heights."""
     spec = MjSpec.from_file(str(find(ROBOTS["gym/ant"])))
@@ -233,6 +247,7 @@ MADE: dict[str, Callable[[], MjSpec]] = {
     **{f"made/humanoids_{n}": functools.partial(humanoids, n) for n in (1, 2, 4, 8, 16, 100)},
     **{f"made/chain_{n}": functools.partial(chain, n) for n in (8, 16, 32, 64, 128)},
     "made/pile_200": functools.partial(pile, 200),
+    **{f"made/table_{n}": functools.partial(table, n) for n in (10, 20)},
     "made/terrain_1000": functools.partial(terrain, 1000),
 }
 NAMES = (*ROBOTS, *MADE)

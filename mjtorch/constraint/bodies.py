@@ -117,9 +117,12 @@ class BodyRows(tree.Tree):
         if self.fixed.shape[0]:
             total = total + fixed @ self.fixed
         for c in self.contacts:
-            force = c.force(touching, len(self.body_dof))
-            total = total + (self.cdof * (force[self.dof_body] if self.leaves else self.body_dof.mT @ force)).sum(-1)
+            total = total + self.pushed(c.force(touching, len(self.body_dof)))
         return total
+
+    def pushed(self, force: Tensor) -> Tensor:
+        """What spatial forces (nbody, 6) on bodies do to dofs (nv,)."""
+        return (self.cdof * (force[self.dof_body] if self.leaves else self.body_dof.mT @ force)).sum(-1)
 
     def motion(self, x: Tensor) -> Tensor:
         """How bodies move (nbody, 6) if dofs move what they move by x (nv, 6)."""

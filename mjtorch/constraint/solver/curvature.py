@@ -91,16 +91,23 @@ def hessian_times(p: Problem, b: Bends, x: Tensor) -> Tensor:
     return inertia_times(p, x) + p.rows.transpose_times(product)
 
 
-def hessian_solve(p: Problem, at: Residuals, x: Tensor) -> Tensor:
-    """`H^-1 x (nv,)`, `H` the second derivative at `at`; never without a solution, where M has a factor."""
-    return trees_solve(p, at, x, p.forest[0], p.rows) if isinstance(p.rows, BodyRows) else dense_solve(p, at, x)
+def hessian_solve(p: Problem, at: Residuals, x: Tensor, *, roughly: bool = False) -> Tensor:
+    """`H^-1 x (nv,)`, `H` the second derivative at `at`; never without a solution, where M has a factor.
+
+    roughly: what is found may be a hundredth off
+    """
+    if isinstance(p.rows, BodyRows):
+        return trees_solve(p, at, x, p.forest[0], p.rows, roughly=roughly)
+    return dense_solve(p, at, x)
 
 
-def trees_solve(p: Problem, at: Residuals, x: Tensor, forest: Forest, rows: BodyRows) -> Tensor:
+def trees_solve(
+    p: Problem, at: Residuals, x: Tensor, forest: Forest, rows: BodyRows, *, roughly: bool = False
+) -> Tensor:
     """`hessian_solve`, tree by tree."""
     b = bends(p, at)
     blocks = trees.blocks(forest, rows, b.rows)
-    found = trees.solve(forest, blocks, x, lambda y: hessian_times(p, b, y))
+    found = trees.solve(forest, rows, blocks, b.rows, x, lambda y: hessian_times(p, b, y), roughly=roughly)
     return if_any(blocks.lost, lambda: trees.whitened_solve(forest, rows, b.rows, x), found)
 
 

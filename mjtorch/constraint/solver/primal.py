@@ -60,7 +60,7 @@ def newton_direction(p: Problem, s: Iterate, at: Residuals) -> Direction:
 
     `memory` is that decrease.
     """
-    Hgrad = hessian_solve(p, at, s.grad)
+    Hgrad = hessian_solve(p, at, s.grad, roughly=True)
     decrease = 0.5 * (s.grad @ Hgrad)
     converged = small(p, decrease) | (decrease < unresolved(p, at))
     # Before the first step the gradient must be small as well: stiff rows hide force errors from the decrement.

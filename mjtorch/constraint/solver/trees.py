@@ -4,8 +4,9 @@ Most rows touch one tree, so the second derivative is `A + U' W U`: the blocks `
 rows U that touch several. Where there are none, blocks are all there is to factor. Up to `MOST` of these rows are taken
 out of the solution of blocks by the formula of Sherman, Morrison and Woodbury: with `A = L L'`, `Y = L^-1 U' W^1/2`
 and `G = 1 + Y' Y` the inverse is `L^-T (1 - Y G^-1 Y') L^-1`. Where there are more, conjugate gradients are
-preconditioned by that, with blocks that the other rows add their part to. Cost and memory follow the sum of the trees,
-not the square.
+preconditioned by that, with blocks that the other rows add their part to. In scenes of so many trees that G would cost
+more than they, all contacts that join trees are left to conjugate gradients: some ten or twenty steps, each of which
+multiplies by what these contacts couple and no more. Cost and memory follow the sum of the trees, not the square.
 
 What contacts of one body with the world add to a block needs no rows: they are a stiffness (6, 6) of the body, and
 those of all bodies that two dofs both move make up, as inertias do, what couples these dofs (`stiffness`).
@@ -19,7 +20,8 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.constraint.bodies import BodyRows, Contacts
-from mjtorch.control_flow import if_any, scan, while_loop
+from mjtorch.constraint.solver.between import Between, Product, conjugate_gradients, coupled, couplings
+from mjtorch.control_flow import if_any, scan
 from mjtorch.math import linalg
 from mjtorch.math.compact import compacted
 from mjtorch.model import Data, Model
@@ -27,11 +29,15 @@ from mjtorch.model.plan.forest import ForestPlan, GroupPlan
 from mjtorch.model.plan.kinematics import TreesPlan
 
 # Rows that touch several trees and are taken out of the solution of blocks: each costs a column for each tree. Where
-# there are many trees more rows join them, and up to sixteen times as many are: conjugate gradients would cost more.
+# there are more trees more rows join them, and up to four times as many are; where there are many, none: in a pile of
+# 200 things conjugate gradients took a sixth of the time.
 MOST = 32
 # Contacts of a tree with itself that its block has the rows of, and contacts of a tree with others.
 MOST_OWN = 8
 MOST_SHARED = 8
+# The part of the decrease that Newton's method promises that a step may miss in single precision: the next step gains
+# it. Half as many conjugate gradients as up to the rounding find that, and no more steps are taken.
+ROUGH = 1e-4
 
 
 @tree.dataclass(kw_only=True)
@@ -74,6 +80,7 @@ class Forest(tree.Tree):
     slot: (k,) the contacts of two trees, or the first of them, there: (k,) bool, up to which there are some
     stiff: (2, ncon) bool, the bodies that contacts make stiff: all but those of these and of `Trees.slot`
     wrench: (2, ncon, w, 6) what the rows of contacts do to these bodies, zero to others
+    between: the contacts of which both bodies are made stiff: what couples these is in no block
     M: (npair + 1,) the inertia at the pairs of dofs of the plan, and zero
     more: () bool, whether there are more contacts, or other rows, of two trees, or of a tree with itself
     """
@@ -89,6 +96,7 @@ class Forest(tree.Tree):
     there: Tensor
     stiff: Tensor
     wrench: Tensor
+    between: tuple[Between, ...]
     M: Tensor
     more: Tensor
 
@@ -123,17 +131,6 @@ class Blocks(tree.Tree):
     lost: Tensor
 
 
-@tree.dataclass(kw_only=True)
-class Conjugate(tree.Tree):
-    """Conjugate gradients: what is found, what is left, where to go (nv,); square of what is left (); steps ()."""
-
-    found: Tensor
-    left: Tensor
-    towards: Tensor
-    size: Tensor
-    step: Tensor
-
-
 def build(m: Model, d: Data, rows: BodyRows) -> Forest:
     """The trees of the model, and the rows."""
     k, (plan,) = m.plan.kinematics, m.plan.solver.forest
@@ -147,8 +144,12 @@ def build(m: Model, d: Data, rows: BodyRows) -> Forest:
             continue
         first, second = c.tree
         joins = c.there & (first >= 0) & (second >= 0) & (first != second)
+        most = most_contacts(m.ntree, c)
+        if not most:
+            more = more | joins.any()
+            continue
         fits = fitting(plan, c, joins)
-        slot, there, past = compacted(fits, most_contacts(m.ntree, c))
+        slot, there, past = compacted(fits, most)
         stiff = c.moves & (~fits | past)
         more = more | (past | (joins & ~fits)).any()
     groups = []
@@ -183,8 +184,13 @@ def build(m: Model, d: Data, rows: BodyRows) -> Forest:
                 source=g.source,
             )
         )
+    between: tuple[Between, ...] = ()
     for c in rows.contacts:
         wrench = torch.where(stiff[..., None, None], c.wrench(), 0.0)
+        if plan.joins or plan.own:
+            both_slot, both_there, _ = compacted(stiff.all(0), len(c.row))
+            both_body, both_wrench = c.body[:, both_slot], wrench[:, both_slot]
+            between = (Between(slot=both_slot, there=both_there, body=both_body, wrench=both_wrench),)
     return Forest(
         plan=plan,
         groups=tuple(groups),
@@ -197,6 +203,7 @@ def build(m: Model, d: Data, rows: BodyRows) -> Forest:
         there=there,
         stiff=stiff,
         wrench=wrench,
+        between=between,
         M=torch.cat([stored[plan.M], d.M.new_zeros(1)]),
         more=more,
     )
@@ -204,7 +211,8 @@ def build(m: Model, d: Data, rows: BodyRows) -> Forest:
 
 def most_contacts(ntree: int, c: Contacts) -> int:
     """How many contacts of two trees are taken out of the solution of so many trees."""
-    return max(1, min(16 * MOST, max(MOST, 8 * ntree)) // c.row.shape[1])
+    rows = max(MOST, 8 * ntree)
+    return rows // c.row.shape[1] if rows <= 4 * MOST else 0
 
 
 def touches(g: GroupPlan, tree: Tensor) -> Tensor:
@@ -248,7 +256,7 @@ def shared_rows(
     parts = [rows.fixed[fixed][:, t.dof].movedim(0, 1)]
     numbers = [torch.arange(len(fixed), device=fixed.device).expand(len(t.dof), -1)]
     there_are = [torch.ones_like(numbers[0], dtype=torch.bool)]
-    for c in rows.contacts if plan.joins else ():
+    for c in rows.contacts if len(slot) else ():
         joint, met, _ = compacted(there & touches(g, c.tree[:, slot]), min(MOST_SHARED, len(slot)))
         width = c.row.shape[1]
         numbers.append((len(fixed) + width * joint[..., None] + torch.arange(width, device=slot.device)).flatten(1))
@@ -353,31 +361,33 @@ def whitened_solve(f: Forest, rows: BodyRows, weight: Tensor, x: Tensor) -> Tens
     return triangles(f, L, torch.where(b.lost, z, solved(f, b, z)), linalg.triangular_solve)[f.place]
 
 
-def solve(f: Forest, b: Blocks, x: Tensor, product: Callable[[Tensor], Tensor]) -> Tensor:
-    """`H^-1 x` (nv,), unless the blocks are lost; product: `H y` of y (nv,)."""
+def solve(
+    f: Forest, rows: BodyRows, b: Blocks, weight: Tensor, x: Tensor, product: Product, *, roughly: bool = False
+) -> Tensor:
+    """`H^-1 x` (nv,), unless the blocks are lost; roughly: in single precision, up to a hundredth.
+
+    weight: (nefc,) the curvatures, product: `H y` of y (nv,)
+    """
     near = precondition(f, b, x)
-    return if_any(f.more | b.weak, lambda: conjugate_gradients(f, b, x, near, product), near)
+    tolerance = ROUGH if roughly and x.dtype == torch.float32 else torch.finfo(x.dtype).eps
+    # Without contacts between bodies, or with rows past the first k, what the blocks lack is not known.
+    known = bool(f.between) and len(f.plan.shared) <= MOST
 
+    def searched() -> Tensor:
+        def nearer(left: Tensor) -> Tensor:
+            return precondition(f, b, left)
 
-def conjugate_gradients(f: Forest, b: Blocks, x: Tensor, near: Tensor, product: Callable[[Tensor], Tensor]) -> Tensor:
-    """`H^-1 x` (nv,), up to the root of the rounding, from what `precondition` gives for x."""
-    tolerance = torch.finfo(x.dtype).eps * (x @ near)
+        if not known:
+            return conjugate_gradients(x, near, nearer, lambda y, _: product(y), tolerance)
+        (between,) = f.between
+        spring = couplings(between, rows, weight)
 
-    def go_on(s: Conjugate) -> Tensor:
-        return (s.size > tolerance) & (s.step < len(x))
+        def times(y: Tensor, held: Tensor) -> Tensor:
+            return if_any(b.weak, lambda: product(y), held + coupled(between, rows, spring, y))
 
-    def body(s: Conjugate) -> Conjugate:
-        image = product(s.towards)
-        length = s.size / (s.towards @ image)
-        left = s.left - length * image
-        nearer = precondition(f, b, left)
-        size = left @ nearer
-        towards = nearer + size / s.size * s.towards
-        return Conjugate(found=s.found + length * s.towards, left=left, towards=towards, size=size, step=s.step + 1)
+        return conjugate_gradients(x, near, nearer, times, tolerance)
 
-    step = torch.zeros_like(tolerance, dtype=torch.int64)
-    start = Conjugate(found=torch.zeros_like(x), left=x, towards=near, size=x @ near, step=step)
-    return while_loop(go_on, body, start).found
+    return if_any(f.more | b.weak, searched, near)
 
 
 def precondition(f: Forest, b: Blocks, x: Tensor) -> Tensor:
