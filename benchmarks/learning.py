@@ -55,8 +55,9 @@ def measure(args: argparse.Namespace) -> None:
     run.save(checkpoint)
     found = learn.evaluate(run)
     mean, spread = float(found.returns.mean()), float(found.returns.std(correction=0))
-    note(evaluation=round(mean, 1), deviation=round(spread, 1))
-    print(f"{run.task}, {run.method}: {mean:,.0f} +- {spread:,.0f} after {run.steps:,} steps")
+    off = {name: round(float(x.mean()), 3) for name, x in found.means.items() if name.startswith("error_")}
+    note(evaluation=round(mean, 1), deviation=round(spread, 1), **off)
+    print(f"{run.task}, {run.method}: {mean:,.0f} +- {spread:,.0f} after {run.steps:,} steps {off or ''}")
 
 
 def plot(picture: Path) -> None:

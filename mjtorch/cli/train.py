@@ -83,6 +83,9 @@ def learn_and_tell(args: argparse.Namespace, run: Any, folder: Path, leads: bool
     episodes = learn.evaluate(run)
     spread = episodes.returns.std(correction=0)
     print(f"return: {episodes.returns.mean():,.1f} +- {spread:,.1f}, of {len(episodes.returns)} episodes")
+    off = {name: x.mean() for name, x in episodes.means.items() if name.startswith("error_")}
+    if off:
+        print("off on the average: " + ", ".join(f"{name.removeprefix('error_')} {x:.2f}" for name, x in off.items()))
     print(f"checkpoint: {folder / CHECKPOINT}\ncurves: tensorboard --logdir {folder}")
     if not args.no_picture:
         time, qpos, qvel = (x[:, None].numpy(force=True) for x in (episodes.time, episodes.qpos, episodes.qvel))

@@ -125,6 +125,21 @@ def test_episodes_are_counted_whole() -> None:
     assert torch.isclose(experience.scale, experience.moments.var.rsqrt()) and torch.stack(rewards).std() > 0
 
 
+def test_what_a_policy_is_worth_is_of_whole_episodes() -> None:
+    """Whatever the task reports is averaged over the steps of its episode, and no more of them."""
+    run = small("ppo", limit=7)
+    found = learn.evaluate(run, worlds=3)
+    assert found.lengths.tolist() == [7, 7, 7] and set(found.means) == {"x"} and found.qpos.shape == (7, 1)
+    worlds = Worlds(run.env, 3)
+    state, seen, total = worlds.reset(1), [], torch.zeros(3).double()
+    for _ in range(7):
+        state = worlds.step(run.policy(state.obs))
+        seen.append(state.info["x"])
+        total += state.reward
+    torch.testing.assert_close(found.means["x"], torch.stack(seen).mean(0))
+    torch.testing.assert_close(found.returns, total)
+
+
 def test_writes_curves(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
