@@ -19,8 +19,8 @@ from mjtorch.math.shape import Boxes, apart, apart_along_axes, parts, reach, wit
 from mjtorch.model.option import DisableBit, EnableBit, Integrator
 from mjtorch.model.plan import colliders, crowd, mesh
 from mjtorch.model.plan.colliders import corners, element_flex
-from mjtorch.model.plan.crowd import Crowd
 from mjtorch.model.plan.contact_source import contact_condim
+from mjtorch.model.plan.crowd import Crowd
 from mjtorch.model.plan.geom_pairs import CONVEX_ELEMENTS
 from mjtorch.model.plan.mesh import hull_reach
 
