@@ -14,7 +14,7 @@ from mjtorch.model.contact import Contact
 from mjtorch.model.data import Data
 from mjtorch.model.make_data import N_WARNING, integer_shapes, make_data, shapes
 from mjtorch.model.model import Model
-from mjtorch.model.plan.geom_pairs import contact_condim
+from mjtorch.model.plan.contact_source import contact_condim
 from mjtorch.model.put_model import put_model
 
 # What identifies a constraint row on both sides: mjtConstraint, object, and which of the object's rows it is.
