@@ -228,7 +228,8 @@ def cell(direction: Tensor, side: Tensor) -> Tensor:
         return torch.where(is_x, of_x, torch.where(is_y, of_y, of_z))
 
     along, half = chosen(x, y, z), 0.5 * side
-    across = torch.stack([chosen(y, z, x), chosen(z, x, y)]) / along.abs()
+    # Of what is no direction, too, a compiler knows that the numbers are small.
+    across = (torch.stack([chosen(y, z, x), chosen(z, x, y)]) / along.abs()).clamp(-1, 1)
     row, col = torch.minimum(((across + 1) * half).long().clamp(min=0), side - 1)
     face = torch.where(is_x, 0, torch.where(is_y, 2, 4)) + (along < 0)
     return (face * side + row) * side + col

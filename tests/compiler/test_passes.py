@@ -20,6 +20,7 @@ from mjtorch.compiler.passes.copies import eliminate_copies
 from mjtorch.compiler.passes.dead_stores import eliminate_dead_stores
 from mjtorch.compiler.passes.fuse import fuse_loops
 from mjtorch.compiler.passes.memory import plan_memory
+from mjtorch.compiler.passes.narrow import narrow_integers
 from mjtorch.compiler.passes.outline import outline, outline_for_warps
 from mjtorch.compiler.passes.parallelize import mergeable, parallelize
 from mjtorch.compiler.passes.scalarize import scalarize, scalarize_copies
@@ -443,6 +444,83 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
             out0[j] = s0[j]
           for k in 8..16:
             out0[k] = s1[k]
+        """,
+        None,
+    ),
+    "integers of a few bits, and what is made of them": (
+        partial(narrow_integers, doubles=True),
+        """
+        constant c0: i64[3] = 4,0,2
+        scratch s0: i64[1]
+        scratch s1: i64[16]
+        body:
+          s0[0] = i64(gt(in0[0], 0.0))
+          group:
+            var t = 0
+            for i in 0..16:
+              t = add(t, i64(gt(in0[i], 0.0)))
+              s1[i] = sub(t, index(2*i))
+          for j in 0..15:
+            out0[j] = mul(in0[j; s0[0]], f64(where(lt(s1[j], 3), c0[0; s0[0]], remainder(s1[j], 5))))
+          out0[15] = f64(s1[0])
+        """,
+        """
+        constant c0: i32[3] = 4,0,2
+        scratch s0: i32[1]
+        scratch s1: i32[16]
+        body:
+          s0[0] = i32(gt(in0[0], 0.0))
+          group:
+            var t = i32(0)
+            for i in 0..16:
+              t = add(t, i32(gt(in0[i], 0.0)))
+              s1[i] = sub(t, i32(index(2*i)))
+          for j in 0..15:
+            out0[j] = mul(in0[j; s0[0]], f64(where(lt(s1[j], i32(3)), c0[0; s0[0]], remainder(s1[j], i32(5)))))
+          out0[15] = f64(s1[0])
+        """,
+    ),
+    "integers that may be large beside others": (
+        partial(narrow_integers, doubles=True),
+        """
+        scratch s0: i64[1]
+        scratch s1: i64[2]
+        scratch s2: i64[1]
+        body:
+          s0[0] = i64(mul(in0[0], 1000000.0))
+          s1[0] = i64(gt(in0[1], 0.0))
+          s1[1] = min(max(s0[0], 0), 9)
+          s2[0] = shl(s1[1], 40)
+          for i in 0..16:
+            out0[i] = f64(add(s0[0], add(s1[1], shr(s2[0], 40))))
+        """,
+        """
+        scratch s0: i64[1]
+        scratch s1: i32[2]
+        scratch s2: i64[1]
+        body:
+          s0[0] = i64(mul(in0[0], 1000000.0))
+          s1[0] = i32(gt(in0[1], 0.0))
+          s1[1] = i32(min(max(s0[0], 0), 9))
+          s2[0] = shl(i64(s1[1]), 40)
+          for i in 0..16:
+            out0[i] = f64(add(s0[0], add(i64(s1[1]), shr(s2[0], 40))))
+        """,
+    ),
+    "counters without an end": (
+        partial(narrow_integers, doubles=True),
+        """
+        scratch s0: i64[1]
+        scratch s1: bool[1]
+        body:
+          s0[0] = 0
+          while s1[0]:
+            head:
+              s1[0] = lt(f64(s0[0]), mul(in0[0], in0[0]))
+            do:
+              s0[0] = add(s0[0], 1)
+          for i in 0..16:
+            out0[i] = f64(s0[0])
         """,
         None,
     ),

@@ -1,6 +1,7 @@
 """Targets: one that this file adds, and those that there are, without any one of their optimisations."""
 
 import ctypes
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -24,6 +25,7 @@ from mjtorch.compiler.ir.verify import verify
 from mjtorch.compiler.lowered import Lowered, lower_graph
 from mjtorch.compiler.passes import Pass, run_passes
 from mjtorch.compiler.passes.fuse import fuse_loops
+from mjtorch.compiler.passes.narrow import narrow_integers
 from mjtorch.compiler.ready import Ready, Runnable
 from mjtorch.compiler.signature import Signature
 from mjtorch.compiler.targets.cpu.pipeline import CPU
@@ -202,8 +204,12 @@ def traced(name: str) -> Traced:
 @functools.cache
 def computed(name: str, target: str, omitted: str = "") -> list[Tensor]:
     """What the program computes after the passes of a target, but one."""
+    return after(name, target, without(PASSES[target], omitted) if omitted else PASSES[target])
+
+
+def after(name: str, target: str, passes: Sequence[Pass]) -> list[Tensor]:
+    """What the program computes after these passes."""
     step = traced(name)
-    passes = without(PASSES[target], omitted) if omitted else PASSES[target]
 
     def scheduled(p: Program) -> Program:
         p = run_passes(p, passes)
@@ -213,13 +219,27 @@ def computed(name: str, target: str, omitted: str = "") -> list[Tensor]:
     return interpreted(step.lowered(target), step.leaves, step.signature.dims, 2, scheduled)
 
 
-@pytest.mark.parametrize(
+MODELS = pytest.mark.parametrize(
     "model",
     [pytest.param(m, marks=() if m in QUICK else pytest.mark.slow, id=m.rpartition("/")[2]) for m in (*QUICK, *SLOW)],
 )
+
+
+@MODELS
 @pytest.mark.parametrize("target, name", OPTIONAL)
 def test_a_step_is_the_same_without_a_pass(model: str, target: str, name: str) -> None:
     for k, (found, wanted) in enumerate(zip(computed(model, target, name), computed(model, target), strict=True)):
         scale = float(wanted.double().abs().nan_to_num(0.0, 0.0, 0.0).max()) if wanted.numel() else 0.0
         what = functools.partial("result {}: {}".format, k)
         torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10 * scale, equal_nan=True, msg=what)
+
+
+@MODELS
+def test_a_step_is_the_same_with_integers_of_32_bits(model: str) -> None:
+    passes = [
+        dataclasses.replace(p, run=functools.partial(narrow_integers, doubles=True)) if p.run is narrow_integers else p
+        for p in CPU
+    ]
+    assert passes != list(CPU)
+    for found, wanted in zip(after(model, "cpu", passes), computed(model, "cpu"), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)

@@ -23,7 +23,7 @@ WRONG = {
     "for i in 0..4:\n    out0[i+1] = in0[i]": (VerifyError, "places 1 to 4 of an array of 4"),
     "for i in 0..4:\n    out0[[0,1,2][i]] = in0[i]": (VerifyError, "entries 0 to 3 of a table of 3"),
     "out0[0] = gt(in0[0], 0.0)": (VerifyError, "an array of f64 cannot hold bool"),
-    "out0[0] = add(in0[0], 1)": (ParseError, "add takes f32 or f64 or i64, all the same, got f64, i64"),
+    "out0[0] = add(in0[0], 1)": (ParseError, "add takes f32 or f64 or i64 or i32, all the same, got f64, i64"),
     "out0[0] = frobnicate(in0[0])": (ParseError, "there is no operation frobnicate"),
     "all0[0] = in0[0]": (VerifyError, "an array that is shared is written to"),
     "if in0[0]:\n    out0[0] = in0[0]\n  else:\n    out0[0] = in0[0]": (VerifyError, "a flag is no truth value"),

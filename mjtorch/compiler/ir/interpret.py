@@ -17,6 +17,7 @@ from mjtorch.compiler.ir.nodes import (
     FLOAT64,
     INPUT,
     INT,
+    INT32,
     SHARED,
     Assign,
     Atom,
@@ -50,8 +51,8 @@ from mjtorch.compiler.ir.nodes import (
 from mjtorch.compiler.ir.ops import OPS
 from mjtorch.compiler.ir.walk import bodies
 
-TYPES = {FLOAT32: np.float32, FLOAT64: np.float64, INT: np.int64, BOOL: np.bool_}
-POISON = {FLOAT32: np.nan, FLOAT64: np.nan, INT: 2**40, BOOL: True}
+TYPES = {FLOAT32: np.float32, FLOAT64: np.float64, INT: np.int64, INT32: np.int32, BOOL: np.bool_}
+POISON = {FLOAT32: np.nan, FLOAT64: np.nan, INT: 2**40, INT32: 2**30, BOOL: True}
 
 Watch = Callable[[Store | Scatter, np.ndarray, np.ndarray, np.ndarray], object]
 
@@ -157,7 +158,7 @@ class Run:
         if isinstance(e, Number):
             return np.full(len(self.lanes), e.value, dtype=TYPES[e.dtype])
         if isinstance(e, FromIndex):
-            return np.full(len(self.lanes), self._index(e.index), dtype=np.int64)
+            return np.full(len(self.lanes), self._index(e.index), dtype=TYPES[e.dtype])
         if isinstance(e, Local):
             return self.locals[e.name]
         if isinstance(e, (Load, Gather)):

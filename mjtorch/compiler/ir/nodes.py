@@ -18,8 +18,10 @@ import numpy as np
 
 from mjtorch.compiler.ir.source import Source
 
-FLOAT32, FLOAT64, INT, BOOL = "f32", "f64", "i64", "bool"
-DTYPES = (FLOAT32, FLOAT64, INT, BOOL)
+# Integers of 32 bits come up in programs of targets only, which find out where they are enough.
+FLOAT32, FLOAT64, INT, INT32, BOOL = "f32", "f64", "i64", "i32", "bool"
+DTYPES = (FLOAT32, FLOAT64, INT, INT32, BOOL)
+WHOLE = (INT, INT32)
 # Where the values of a buffer come from, or go.
 INPUT, SHARED, OUTPUT, SCRATCH, CONSTANT, UNIFORM = "input", "shared", "output", "scratch", "constant", "uniform"
 KINDS = (INPUT, SHARED, OUTPUT, SCRATCH, CONSTANT, UNIFORM)

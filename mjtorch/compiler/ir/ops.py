@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mjtorch.compiler.ir.nodes import BOOL, FLOAT32, FLOAT64, INT
+from mjtorch.compiler.ir.nodes import BOOL, FLOAT32, FLOAT64, INT, INT32
 
 # What an operation takes, and returns: floats, numbers, or anything of one dtype, and the same; of one dtype, and a
 # flag; flags or integers, and the same; integers, and the same; a flag and two of one dtype, and that dtype; anything,
@@ -31,10 +31,10 @@ FLOATS, NUMBERS, COMPARISON, LOGIC, INTEGERS, PREDICATE, CHOICE, CAST = (
 )
 TAKES = {
     FLOATS: (FLOAT32, FLOAT64),
-    NUMBERS: (FLOAT32, FLOAT64, INT),
-    COMPARISON: (FLOAT32, FLOAT64, INT, BOOL),
-    LOGIC: (INT, BOOL),
-    INTEGERS: (INT,),
+    NUMBERS: (FLOAT32, FLOAT64, INT, INT32),
+    COMPARISON: (FLOAT32, FLOAT64, INT, INT32, BOOL),
+    LOGIC: (INT, INT32, BOOL),
+    INTEGERS: (INT, INT32),
     PREDICATE: (FLOAT32, FLOAT64),
 }
 
@@ -83,7 +83,7 @@ OPS: dict[str, Op] = {
     "fmin": Op(NUMBERS, np.fmin),
     "fmod": Op(FLOATS, np.fmod, c=("fmodf", "fmod")),
     "remainder": Op(NUMBERS, np.remainder),
-    "idiv_trunc": Op(NUMBERS, lambda a, b: np.trunc(a / b).astype(np.int64)),
+    "idiv_trunc": Op(NUMBERS, lambda a, b: np.trunc(a / b).astype(a.dtype)),
     "idiv_floor": Op(NUMBERS, np.floor_divide),
     "pow": Op(FLOATS, np.power),
     "sign": Op(FLOATS, np.sign, 1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +15,9 @@ from mjtorch.compiler.ir.nodes import (
     FLOAT32,
     FLOAT64,
     INT,
+    INT32,
     KINDS,
+    WHOLE,
     Assign,
     Barrier,
     Body,
@@ -57,7 +60,7 @@ TOKEN = re.compile(
 )
 # What may be said of a loop.
 MARKS = ("scope", "parallel", "unroll")
-NUMPY = {FLOAT32: np.float32, FLOAT64: np.float64, INT: np.int64, BOOL: np.bool_}
+NUMPY = {FLOAT32: np.float32, FLOAT64: np.float64, INT: np.int64, INT32: np.int32, BOOL: np.bool_}
 
 
 class ParseError(ValueError):
@@ -118,7 +121,7 @@ class _Parser:
     def _constant(self, text: str, dtype: str) -> float | int | bool:
         if dtype == BOOL:
             return text == "true"
-        return int(text) if dtype == INT else float(text[:-1] if dtype == FLOAT32 else text)
+        return int(text) if dtype in WHOLE else float(text[:-1] if dtype == FLOAT32 else text)
 
     def _body(self, outer: int) -> Body:
         found: list[Statement] = []
@@ -338,6 +341,8 @@ class _Parser:
             self._expect("]")
             return Gather(self.buffers[word], index, offset)
         args = self._arguments()
+        if word == INT32 and isinstance(args[0], (Number, FromIndex)) and args[0].dtype == INT:
+            return dataclasses.replace(args[0], dtype=INT32)
         if word in DTYPES:
             return Call("cast", tuple(args), word)
         return Call(word, tuple(args), result_dtype(word, [a.dtype for a in args]))

@@ -11,6 +11,7 @@ from mjtorch.compiler.ir.nodes import (
     FLOAT32,
     INPUT,
     INT,
+    INT32,
     OUTPUT,
     SCRATCH,
     SHARED,
@@ -95,6 +96,8 @@ def literal(n: Number) -> str:
         return "true" if n.value else "false"
     if n.dtype == INT:
         return str(n.value)
+    if n.dtype == INT32:
+        return f"i32({n.value})"
     value = float(n.value)
     text = repr(value) if math.isfinite(value) else "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
     return f"{text}f" if n.dtype == FLOAT32 else text
@@ -125,7 +128,7 @@ class _Writer:
     def _literals(self, b: Buffer) -> list[str]:
         assert b.constant is not None
         shown = b.constant if self.whole else b.constant[: SHOWN + 1]
-        return [literal(Number(v.item(), b.dtype)) for v in shown]
+        return [literal(Number(v.item(), INT if b.dtype == INT32 else b.dtype)) for v in shown]
 
     def _where(self, b: Buffer) -> str:
         layout = self.p.layout
@@ -138,7 +141,8 @@ class _Writer:
         if isinstance(e, Number):
             return literal(e)
         if isinstance(e, FromIndex):
-            return f"index({self.index(e.index)})"
+            text = f"index({self.index(e.index)})"
+            return text if e.dtype == INT else f"{e.dtype}({text})"
         if isinstance(e, Local):
             return e.name
         if isinstance(e, Load):

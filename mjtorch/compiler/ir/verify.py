@@ -12,11 +12,11 @@ from mjtorch.compiler.ir.nodes import (
     CONSTANT,
     DTYPES,
     INPUT,
-    INT,
     OUTPUT,
     SCRATCH,
     SHARED,
     UNIFORM,
+    WHOLE,
     Assign,
     Buffer,
     Call,
@@ -189,7 +189,7 @@ class _Check:
             raise self.fail(f"an array that is {b.kind} is written to")
         if b.kind == OUTPUT and (b not in self.known or isinstance(s, Scatter)):
             raise self.fail("a result is unknown, or scattered to")
-        if isinstance(s, Scatter) and self.expr(s.offset, scope) != INT:
+        if isinstance(s, Scatter) and self.expr(s.offset, scope) not in WHOLE:
             raise self.fail("an offset is no integer")
         self.place(b, s.index, isinstance(s, Scatter), scope)
         self.written.add(b)
@@ -202,7 +202,7 @@ class _Check:
             raise self.fail(f"an array that is {b.kind} is not one of the program's")
         if b.kind in (SCRATCH, OUTPUT, UNIFORM) and b not in self.written:
             raise self.fail("an array is read before anything is written to it")
-        if isinstance(e, Gather) and e.offset.dtype != INT:
+        if isinstance(e, Gather) and e.offset.dtype not in WHOLE:
             raise self.fail("an offset is no integer")
         self.place(b, e.index, isinstance(e, Gather), scope)
 

@@ -14,6 +14,7 @@ from mjtorch.compiler.ir.nodes import (
     FLOAT32,
     FLOAT64,
     INT,
+    INT32,
     SCRATCH,
     UNIFORM,
     Body,
@@ -35,7 +36,7 @@ from mjtorch.compiler.ir.nodes import (
 from mjtorch.compiler.ir.walk import Rewriter, bodies, expressions, mentions, walk, with_body
 from mjtorch.compiler.passes.memory import uniform_places
 
-BYTES = {FLOAT64: 8, INT: 8, FLOAT32: 4, BOOL: 4}
+BYTES = {FLOAT64: 8, INT: 8, FLOAT32: 4, INT32: 4, BOOL: 4}
 # Arrays of at most this many elements may be held in registers, and so be in loops of at most this many iterations.
 FEW = 8
 NEAR, FAR = "near", "far"

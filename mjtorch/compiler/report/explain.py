@@ -43,7 +43,7 @@ from mjtorch.compiler.targets.cpu.pipeline import CPU as CPU_PASSES
 from mjtorch.compiler.targets.cuda.pipeline import CUDA
 from mjtorch.compiler.trace import op_name
 
-BYTES = {"f32": 4, "f64": 8, "i64": 8, "bool": 1}
+BYTES = {"f32": 4, "f64": 8, "i64": 8, "i32": 4, "bool": 1}
 
 
 @dataclasses.dataclass

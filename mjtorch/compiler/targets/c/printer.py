@@ -15,7 +15,9 @@ from mjtorch.compiler.ir.nodes import (
     FLOAT32,
     FLOAT64,
     INT,
+    INT32,
     UNIFORM,
+    WHOLE,
     Assign,
     Body,
     Buffer,
@@ -43,9 +45,9 @@ from mjtorch.compiler.ir.ops import OPS
 from mjtorch.compiler.ir.walk import atoms, indices, walk
 
 # Types of values, of single numbers, and the letter that names of functions and of memory end in.
-TYPES = {FLOAT32: "vf", FLOAT64: "vd", INT: "vi", BOOL: "vb"}
-SCALARS = {FLOAT32: "float", FLOAT64: "double", INT: "int64_t", BOOL: "uint8_t"}
-LETTER = {FLOAT32: "F", FLOAT64: "D", INT: "I", BOOL: "B"}
+TYPES = {FLOAT32: "vf", FLOAT64: "vd", INT: "vi", INT32: "vs", BOOL: "vb"}
+SCALARS = {FLOAT32: "float", FLOAT64: "double", INT: "int64_t", INT32: "int32_t", BOOL: "uint8_t"}
+LETTER = {FLOAT32: "F", FLOAT64: "D", INT: "I", INT32: "J", BOOL: "B"}
 INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^", "shl": "<<", "shr": ">>"}
 PREFIX = {"neg": "-", "not": "~"}
 # What divides integers, for powers of two.
@@ -115,7 +117,7 @@ class Printer(ABC):
         if isinstance(e, Number):
             return f"S{LETTER[e.dtype]}({literal(e)})"
         if isinstance(e, FromIndex):
-            return f"SI({self.index(e.index)})"
+            return f"S{LETTER[e.dtype]}({self.index(e.index)})"
         if isinstance(e, Local):
             return self.local(e)
         if isinstance(e, Load):
@@ -226,6 +228,8 @@ def literal(n: Number) -> str:
         return "-1" if n.value else "0"
     if n.dtype == INT:
         return f"{n.value}ll"
+    if n.dtype == INT32:
+        return str(n.value)
     if math.isinf(n.value):
         return "-INFINITY" if n.value < 0 else "INFINITY"
     if math.isnan(n.value):
@@ -235,7 +239,7 @@ def literal(n: Number) -> str:
 
 def power_of_two(e: Expr) -> int | None:
     """Of which power of two `e` is the integer, if it is one."""
-    if not isinstance(e, Number) or e.dtype != INT or e.value < 1 or e.value & (e.value - 1):
+    if not isinstance(e, Number) or e.dtype not in WHOLE or e.value < 1 or e.value & (e.value - 1):
         return None
     return int(e.value).bit_length() - 1
 

@@ -1,5 +1,5 @@
 // What printed programs compute with: vectors of N worlds, and functions named by what they take:
-// F float, D double, I integer, B mask (0 or -1 per world). PF to PB are the scratch memory.
+// F float, D double, I integer, J integer of 32 bits, B mask (0 or -1 per world). PF to PB are the scratch memory.
 //
 // Programs that have loops to be run world by world read this text twice: the second time N is 1, and the memory is one
 // lane of vectors of STRIDE worlds.
@@ -41,8 +41,12 @@ typedef MASK vb __attribute__((vector_size(MASK_BYTES * N)));
   MAKE(L, vector, bits, gt, >)                                                           \
   MAKE(L, vector, bits, ge, >=)
 COMPARISONS(F, vf, vs, COMPARISON)
+COMPARISONS(J, vs, vs, COMPARISON)
 COMPARISONS(B, vb, vb, COMPARISON)
 INLINE vf selF(vb m, vf a, vf b) { return CONVERT(m, vs) ? a : b; }
+INLINE vs selJ(vb m, vs a, vs b) { return CONVERT(m, vs) ? a : b; }
+INLINE vs maxJ(vs a, vs b) { return a > b ? a : b; }
+INLINE vs minJ(vs a, vs b) { return a < b ? a : b; }
 #if N == 1 || 8 * N <= REGISTER
 COMPARISONS(D, vd, vi, COMPARISON)
 COMPARISONS(I, vi, vi, COMPARISON)
@@ -86,15 +90,18 @@ struct Lane {
 typedef Lane<vf> PF;
 typedef Lane<vd> PD;
 typedef Lane<vi> PI;
+typedef Lane<vs> PJ;
 typedef Lane<vb> PB;
 #else
 typedef vf* PF;
 typedef vd* PD;
 typedef vi* PI;
+typedef vs* PJ;
 typedef vb* PB;
 #endif
 
 INLINE vf SF(float x) { return SPLAT(vf, x); }
+INLINE vs SJ(int32_t x) { return SPLAT(vs, x); }
 INLINE vb SB(int x) { return SPLAT(vb, x); }
 INLINE vb selB(vb m, vb a, vb b) { return (m & a) | (~m & b); }
 // Whether a mask holds in some world.
@@ -120,16 +127,24 @@ INLINE vb present(Worlds w) {
 // Conversions, from and to.
 INLINE vd F2D(vf x) { return CONVERT(x, vd); }
 INLINE vi F2I(vf x) { return CONVERT(x, vi); }
+INLINE vs F2J(vf x) { return CONVERT(x, vs); }
 INLINE vb F2B(vf x) { return neF(x, SF(0)); }
 INLINE vf D2F(vd x) { return CONVERT(x, vf); }
 INLINE vi D2I(vd x) { return CONVERT(x, vi); }
+INLINE vs D2J(vd x) { return CONVERT(x, vs); }
 INLINE vb D2B(vd x) { return neD(x, SD(0)); }
 INLINE vf I2F(vi x) { return CONVERT(x, vf); }
 INLINE vd I2D(vi x) { return CONVERT(x, vd); }
+INLINE vs I2J(vi x) { return CONVERT(x, vs); }
 INLINE vb I2B(vi x) { return neI(x, SI(0)); }
+INLINE vf J2F(vs x) { return CONVERT(x, vf); }
+INLINE vd J2D(vs x) { return CONVERT(x, vd); }
+INLINE vi J2I(vs x) { return CONVERT(x, vi); }
+INLINE vb J2B(vs x) { return neJ(x, SJ(0)); }
 INLINE vf B2F(vb x) { return CONVERT(x & 1, vf); }
 INLINE vd B2D(vb x) { return CONVERT(x & 1, vd); }
 INLINE vi B2I(vb x) { return -CONVERT(x, vi); }
+INLINE vs B2J(vb x) { return -CONVERT(x, vs); }
 
 // Tensors: read and write one element of every world.
 #define ACCESS(L, vector, scalar, READ, WRITE)                                           \
@@ -169,68 +184,95 @@ ACCESS(B, vb, uint8_t, TO_MASK, FROM_MASK)
 ELEMENT(F, vf, float)
 ELEMENT(D, vd, double)
 ELEMENT(I, vi, int64_t)
+ELEMENT(J, vs, int32_t)
 ELEMENT(B, vb, MASK)
 INLINE int64_t of(vi x, int l) { return LANE(x, l); }
+INLINE int64_t of(vs x, int l) { return LANE(x, l); }
 INLINE int holds(vb x, int l) { return LANE(x, l) != 0; }
 #endif
 
 // Elements at an offset that each world has for itself.
-#define MOVING(L, vector, scalar, READ)                                                  \
-  INLINE void scatter##L(P##L p, int64_t i, vi o, vector x) {                               \
+#define SCATTER(L, vector, offsets)                                                        \
+  INLINE void scatter##L(P##L p, int64_t i, offsets o, vector x) {                          \
     EACH LANE(p[i + LANE(o, l)], l) = LANE(x, l);                                        \
   }
-#define COMMON(L, vector, scalar, READ)                                                  \
-  INLINE vector gather_common##L(scalar const* p, vi o) {                                         \
+#define COMMON(L, vector, scalar, READ, offsets)                                         \
+  INLINE vector gather_common##L(scalar const* p, offsets o) {                           \
     vector r;                                                                            \
     EACH LANE(r, l) = READ(p[LANE(o, l)]);                                               \
     return r;                                                                            \
   }
-#define GATHER(L, vector)                                                                  \
-  INLINE vector gather##L(P##L p, int64_t i, vi o) {                                       \
+#define GATHER(L, vector, offsets)                                                         \
+  INLINE vector gather##L(P##L p, int64_t i, offsets o) {                                  \
     vector r;                                                                            \
     EACH LANE(r, l) = LANE(p[i + LANE(o, l)], l);                                        \
     return r;                                                                            \
   }
-MOVING(F, vf, float, SAME)
-MOVING(D, vd, double, SAME)
-MOVING(I, vi, int64_t, SAME)
-MOVING(B, vb, uint8_t, TO_MASK)
-COMMON(B, vb, uint8_t, TO_MASK)
-INLINE vb gather_commonmaskB(MASK const* p, vi o) {
-  vb r;
-  EACH LANE(r, l) = p[LANE(o, l)];
-  return r;
-}
+#define MASKS(offsets)                                                                   \
+  COMMON(B, vb, uint8_t, TO_MASK, offsets)                                               \
+  INLINE vb gather_commonmaskB(MASK const* p, offsets o) {                               \
+    vb r;                                                                                \
+    EACH LANE(r, l) = p[LANE(o, l)];                                                     \
+    return r;                                                                            \
+  }
+#define AT_OFFSETS(MAKE, offsets)                                                        \
+  MAKE(F, vf, offsets) MAKE(D, vd, offsets) MAKE(I, vi, offsets) MAKE(J, vs, offsets) MAKE(B, vb, offsets)
+AT_OFFSETS(SCATTER, vi)
+AT_OFFSETS(SCATTER, vs)
+MASKS(vi)
+MASKS(vs)
+GATHER(D, vd, vs)
+GATHER(I, vi, vs)
+GATHER(J, vs, vi)
+COMMON(D, vd, double, SAME, vs)
+COMMON(I, vi, int64_t, SAME, vs)
+COMMON(J, vs, int32_t, SAME, vi)
 #if defined(__AVX512F__) && N * MASK_BYTES == 64
 #define STEPS8 0, 1, 2, 3, 4, 5, 6, 7
 #if N == 16
 INLINE Indices spots(vi o) { return (Indices)(CONVERT(o, vs) * N + (vs){STEPS8, 8, 9, 10, 11, 12, 13, 14, 15}); }
 INLINE vf gatherF(PF p, int64_t i, vi o) { return (vf)gather_floats(p + i, spots(o)); }
 INLINE vf gather_commonF(float const* p, vi o) { return (vf)gather_floats(p, (Indices)CONVERT(o, vs)); }
+INLINE Indices spots(vs o) { return (Indices)(o * N + (vs){STEPS8, 8, 9, 10, 11, 12, 13, 14, 15}); }
+INLINE vf gatherF(PF p, int64_t i, vs o) { return (vf)gather_floats(p + i, spots(o)); }
+INLINE vs gatherJ(PJ p, int64_t i, vs o) { return (vs)gather_ints(p + i, spots(o)); }
+INLINE vb gatherB(PB p, int64_t i, vs o) { return (vb)gather_ints(p + i, spots(o)); }
+INLINE vf gather_commonF(float const* p, vs o) { return (vf)gather_floats(p, (Indices)o); }
+INLINE vs gather_commonJ(int32_t const* p, vs o) { return (vs)gather_ints(p, (Indices)o); }
 IN_PARTS(vi, Integers, gather_commonI, (int64_t const* p, vi o), gather_integers(p, PART(o, Integers)))
 IN_PARTS(vi, Integers, gatherI, (PI p, int64_t i, vi o),
          gather_integers(p + i, (Integers)(PART(o, pi) * N + 8 * k + (pi){STEPS8})))
-COMMON(D, vd, double, SAME)
+COMMON(D, vd, double, SAME, vi)
 INLINE vb gatherB(PB p, int64_t i, vi o) { return (vb)gather_ints(p + i, spots(o)); }
-GATHER(D, vd)
+GATHER(D, vd, vi)
 #else
 INLINE Integers spots(vi o) { return (Integers)(o * N + (vi){STEPS8}); }
 INLINE vd gather_commonD(double const* p, vi o) { return (vd)gather_doubles(p, (Integers)o); }
 INLINE vi gather_commonI(int64_t const* p, vi o) { return (vi)gather_integers(p, (Integers)o); }
-COMMON(F, vf, float, SAME)
+COMMON(F, vf, float, SAME, vi)
 INLINE vd gatherD(PD p, int64_t i, vi o) { return (vd)gather_doubles(p + i, spots(o)); }
 INLINE vi gatherI(PI p, int64_t i, vi o) { return (vi)gather_integers(p + i, spots(o)); }
 INLINE vb gatherB(PB p, int64_t i, vi o) { return (vb)gather_integers(p + i, spots(o)); }
-GATHER(F, vf)
+GATHER(F, vf, vi)
+GATHER(F, vf, vs)
+GATHER(J, vs, vs)
+GATHER(B, vb, vs)
+COMMON(F, vf, float, SAME, vs)
+COMMON(J, vs, int32_t, SAME, vs)
 #endif
 #else
-GATHER(F, vf)
-GATHER(D, vd)
-GATHER(I, vi)
-GATHER(B, vb)
-COMMON(F, vf, float, SAME)
-COMMON(D, vd, double, SAME)
-COMMON(I, vi, int64_t, SAME)
+GATHER(F, vf, vi)
+GATHER(D, vd, vi)
+GATHER(I, vi, vi)
+GATHER(B, vb, vi)
+GATHER(F, vf, vs)
+GATHER(J, vs, vs)
+GATHER(B, vb, vs)
+COMMON(F, vf, float, SAME, vi)
+COMMON(D, vd, double, SAME, vi)
+COMMON(I, vi, int64_t, SAME, vi)
+COMMON(F, vf, float, SAME, vs)
+COMMON(J, vs, int32_t, SAME, vs)
 #endif
 
 // Functions. Comparisons are written so that NaN is passed on, as torch does.
@@ -284,17 +326,20 @@ INLINE vd sqrtD(vd x) { return __builtin_elementwise_sqrt(x); }
 #else
 BOTH(sqrt, __builtin_sqrtf, __builtin_sqrt)
 #endif
-INLINE vi fmaxI(vi a, vi b) { return maxI(a, b); }
-INLINE vi fminI(vi a, vi b) { return minI(a, b); }
-INLINE vi absI(vi x) { return selI(ltI(x, SI(0)), -x, x); }
 INLINE vf remainderF(vf x, vf y) { return x - floorF(x / y) * y; }
 INLINE vd remainderD(vd x, vd y) { return x - floorD(x / y) * y; }
-INLINE vi remainderI(vi x, vi y) {
-  vi r = x % y;
-  return selI(neI(r, SI(0)) & ltI((r ^ y), SI(0)), r + y, r);
-}
-INLINE vi idiv_truncI(vi x, vi y) { return x / y; }
-INLINE vi idiv_floorI(vi x, vi y) { return (x - remainderI(x, y)) / y; }
+#define INTEGERS(L, vector)                                                              \
+  INLINE vector fmax##L(vector a, vector b) { return max##L(a, b); }                     \
+  INLINE vector fmin##L(vector a, vector b) { return min##L(a, b); }                     \
+  INLINE vector abs##L(vector x) { return sel##L(lt##L(x, S##L(0)), -x, x); }            \
+  INLINE vector remainder##L(vector x, vector y) {                                       \
+    vector r = x % y;                                                                    \
+    return sel##L(ne##L(r, S##L(0)) & lt##L((r ^ y), S##L(0)), r + y, r);                \
+  }                                                                                      \
+  INLINE vector idiv_trunc##L(vector x, vector y) { return x / y; }                      \
+  INLINE vector idiv_floor##L(vector x, vector y) { return (x - remainder##L(x, y)) / y; }
+INTEGERS(I, vi)
+INTEGERS(J, vs)
 #define DERIVED(L, vector)                                                               \
   INLINE vector rsqrt##L(vector x) { return S##L(1) / sqrt##L(x); }                      \
   INLINE vector reciprocal##L(vector x) { return S##L(1) / x; }                          \

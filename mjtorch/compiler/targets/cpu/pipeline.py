@@ -7,6 +7,7 @@ from mjtorch.compiler.passes.copies import eliminate_copies
 from mjtorch.compiler.passes.dead_stores import eliminate_dead_stores
 from mjtorch.compiler.passes.fuse import fuse_loops
 from mjtorch.compiler.passes.memory import plan_memory
+from mjtorch.compiler.passes.narrow import narrow_integers
 from mjtorch.compiler.passes.outline import outline
 from mjtorch.compiler.passes.scalarize import scalarize, scalarize_copies
 from mjtorch.compiler.passes.shrink import shrink_arrays
@@ -20,6 +21,7 @@ CPU = (
     Pass("branch_on_choices", branch_on_choices),
     Pass("eliminate_copies", eliminate_copies),
     Pass("shrink_arrays", shrink_arrays),
+    Pass("narrow_integers", narrow_integers),
     Pass("scalarize", scalarize),
     Pass("scalarize_copies", scalarize_copies),
     Pass("outline", outline),

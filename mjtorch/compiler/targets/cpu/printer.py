@@ -45,7 +45,8 @@ namespace lane {{
 #undef STRIDE
 #pragma pop_macro("N")
 #define PASS_LANE in, out, Worlds{{w.first + l, 1}}, lane::PF{{(lane::vf*)F + l}}, lane::PD{{(lane::vd*)D + l}}, \\
-  lane::PI{{(lane::vi*)I + l}}, lane::PB{{(lane::vb*)B + l}}, u
+  lane::PI{{(lane::vi*)I + l}}, lane::PJ{{(lane::vs*)J + l}}, \
+  lane::PB{{(lane::vb*)B + l}}, u
 """
 # The same for what all worlds have in common.
 ONCE = """#pragma push_macro("N")
@@ -55,7 +56,7 @@ namespace uniform {{
 {0}
 }}
 #pragma pop_macro("N")
-#define PASS_UNIFORM in, out, Worlds{{0, 1}}, u.F, u.D, u.I, u.B, u
+#define PASS_UNIFORM in, out, Worlds{{0, 1}}, u.F, u.D, u.I, u.J, u.B, u
 """
 K = Index(0, ((Variable("k"), 1),))
 # Constants of at most so many numbers are part of the code.

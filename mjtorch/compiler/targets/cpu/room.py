@@ -12,7 +12,7 @@ from mjtorch.compiler.ir.walk import walk
 # What is smaller is not looked into: to ask takes some time, and PyTorch allocates as much without asking.
 SMALL = 2**28
 # Bytes of an element, of one world; a mask takes as many as the widest number beside it at most.
-BYTES = {"f32": 4, "f64": 8, "i64": 8, "bool": 8}
+BYTES = {"f32": 4, "f64": 8, "i64": 8, "i32": 4, "bool": 8}
 # So many lines are named as those that most memory is for.
 LINES = 3
 GROUPS, PROCESSES = pathlib.Path("/sys/fs/cgroup"), pathlib.Path("/proc")

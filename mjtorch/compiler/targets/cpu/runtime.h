@@ -37,10 +37,11 @@ struct Uniform {
   float* F;
   double* D;
   int64_t* I;
+  int32_t* J;
   MASK* B;
   Watch* watch;
 };
 // Whether to leave a loop at once.
 INLINE bool stopped(Uniform const& u) { return u.watch && u.watch->stopped(u.watch); }
-#define ARGS Array const *in, Array const *out, Worlds w, PF F, PD D, PI I, PB B, Uniform u
-#define PASS in, out, w, F, D, I, B, u
+#define ARGS Array const *in, Array const *out, Worlds w, PF F, PD D, PI I, PJ J, PB B, Uniform u
+#define PASS in, out, w, F, D, I, J, B, u
