@@ -469,7 +469,13 @@ TABLE: tuple[Feature, ...] = (
     Feature("integrator", "discrete with noslip iterations", NO, _discrete(_has_noslip), "set noslip_iterations to 0"),
     *_rows("sensors", "", "sensor_type", _members(mjtSensor), SENSOR_NAMES, "remove it or compute it from Data"),
     Feature("sensors", "touch in sites of meshes", NO, _mesh_touch, "give the site a primitive type: C stops here"),
-    Feature("sensors", "tactile sensors on other than primitive geoms", NO, _unfelt, "use primitive geoms"),
+    Feature(
+        "sensors",
+        "tactile sensors on height fields and signed distance fields of meshes",
+        NO,
+        _unfelt,
+        "use other geoms: C stops here",
+    ),
     Feature(
         "sensors",
         "distances of height and signed distance fields, or with nativeccd disabled",

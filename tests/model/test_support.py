@@ -128,7 +128,7 @@ REFUSED = (
             "asset": HILLS,
             "world": '<geom name="hills" type="hfield" hfield="hills"/>',
         },
-        "sensors: tactile sensors on other",
+        "sensors: tactile sensors on height fields",
         'geom "hills"',
     ),
     refused(
