@@ -500,6 +500,7 @@ TABLE: tuple[Feature, ...] = (
     *(Feature("deformables", name, NO, _where("flex", test), advice) for name, test, advice in flexes.REFUSED),
     Feature("deformables", "skins", UNNEEDED, lambda m: ["skin"] * m.nskin, "for rendering only"),
     Feature("extensions", "plugin touch_grid", YES, _plugins(lambda name: name == plugins.TOUCH_GRID)),
+    Feature("extensions", "plugin pid", YES, _plugins(lambda name: name == plugins.PID)),
     Feature(
         "extensions",
         f"plugins sdf ({', '.join(plugins.ATTRIBUTES)})",
