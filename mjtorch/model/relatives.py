@@ -82,7 +82,7 @@ MJX = Relative(
         "energy": _all("energy"),
         "inverse dynamics": _all("comparison with forward dynamics (fwdinv)"),
         "deformables": _all(*_FLEXES),
-        "extensions": _all("plugin touch_grid", f"plugins sdf ({_SDF})", "other plugins", "callbacks"),
+        "extensions": _all("plugin touch_grid", "plugin pid", f"plugins sdf ({_SDF})", "other plugins", "callbacks"),
     },
 )
 
@@ -111,7 +111,7 @@ WARP = Relative(
             "contacts of flexes with height and signed distance fields",
         )
         | {"vertices on grids (trilinear, quadratic)": "quadratic grids"},
-        "extensions": _all("plugin touch_grid", "other plugins"),
+        "extensions": _all("plugin touch_grid", "plugin pid", "other plugins"),
         "derivatives": _all("gradients through contact"),
     },
 )

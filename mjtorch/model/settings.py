@@ -158,6 +158,7 @@ def _check_substeps(mj_model: mujoco.MjModel, plan: Plan) -> None:
         "activations that are angles or orientations": orientation,
         "sleep": bool(plan.sleep),
         "the integrator discrete": plan.option.discrete,
+        "the plugin mujoco.pid": bool(plan.pid),
     }
     found = [name for name, there in unsupported.items() if there]
     if found:

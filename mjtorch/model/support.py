@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import mujoco
 import numpy as np
-from mujoco import mjtBias, mjtDyn, mjtEq, mjtGain, mjtGeom, mjtJoint, mjtObj, mjtSensor, mjtTrn
+from mujoco import mjtBias, mjtDyn, mjtEq, mjtGain, mjtGeom, mjtJoint, mjtSensor, mjtTrn
 
 from mjtorch.model import flexes
 from mjtorch.model.callbacks import NAMES as CALLBACK_NAMES, Callbacks, let_collide
@@ -21,8 +21,19 @@ from mjtorch.model.plan.sensor import SUPPORTED as SENSORS
 from mjtorch.model.plan.tactile import unfelt_geoms
 from mjtorch.model.plan.tendon import spatial_tendons
 from mjtorch.model.relatives import RELATIVES
-
-Names = list[str]
+from mjtorch.model.uses import (
+    Names,
+    being,
+    choice,
+    count,
+    dofs,
+    enabled,
+    given,
+    named,
+    option,
+    where,
+    wrapping,
+)
 
 # MuJoCo names these types, and has no such thing.
 NAMES_ONLY = ("transmission undefined", "distance")
@@ -117,88 +128,8 @@ def _shorten(names: Names, most: int = 8) -> str:
 
 # --- who uses it ---
 
-KINDS = {
-    "body": mjtObj.mjOBJ_BODY,
-    "jnt": mjtObj.mjOBJ_JOINT,
-    "geom": mjtObj.mjOBJ_GEOM,
-    "pair": mjtObj.mjOBJ_PAIR,
-    "eq": mjtObj.mjOBJ_EQUALITY,
-    "tendon": mjtObj.mjOBJ_TENDON,
-    "actuator": mjtObj.mjOBJ_ACTUATOR,
-    "sensor": mjtObj.mjOBJ_SENSOR,
-    "flex": mjtObj.mjOBJ_FLEX,
-    "cam": mjtObj.mjOBJ_CAMERA,
-    "light": mjtObj.mjOBJ_LIGHT,
-    "plugin": mjtObj.mjOBJ_PLUGIN,
-}
-WORDS = {"jnt": "joint", "eq": "equality", "cam": "camera"}
 # MuJoCo's callbacks, and what they are called here.
 CALLBACKS = {name.replace("_", "") if name == "contact_filter" else name: name for name in CALLBACK_NAMES}
-
-
-def _named(mj_model: mujoco.MjModel, kind: str, ids: Iterable[int]) -> Names:
-    """`joint "knee"`, or `joint 3` for one without a name."""
-    word = WORDS.get(kind, kind)
-    names = [(int(i), mujoco.mj_id2name(mj_model, int(KINDS[kind]), int(i))) for i in ids]
-    return [f'{word} "{name}"' if name else f"{word} {i}" for i, name in names]
-
-
-def _is(field: str, *values: int) -> Callable[[mujoco.MjModel], Names]:
-    """Elements whose `field`, such as `jnt_type`, has one of `values`; none if this MuJoCo has no such field."""
-
-    def uses(m: mujoco.MjModel) -> Names:
-        column = getattr(m, field, None)
-        if column is None:
-            return []
-        return _named(m, field.split("_")[0], np.flatnonzero(np.isin(column, [int(v) for v in values])))
-
-    return uses
-
-
-def _set(*fields: str) -> Callable[[mujoco.MjModel], Names]:
-    """Elements at which one of `fields` is not zero; fields that this MuJoCo lacks are skipped."""
-
-    def uses(m: mujoco.MjModel) -> Names:
-        columns = [np.asarray(getattr(m, field)) for field in fields if hasattr(m, field)]
-        used = [(column.reshape(len(column), -1) != 0).any(axis=1) for column in columns if column.size]
-        return _named(m, fields[0].split("_")[0], np.flatnonzero(np.any(used, axis=0))) if used else []
-
-    return uses
-
-
-def _where(kind: str, test: Callable[[mujoco.MjModel], np.ndarray]) -> Callable[[mujoco.MjModel], Names]:
-    """Elements of a kind for which `test(m)` is true."""
-    return lambda m: _named(m, kind, np.flatnonzero(test(m)))
-
-
-def _option(test: Callable[[mujoco.MjModel], object], text: str) -> Callable[[mujoco.MjModel], Names]:
-    """The option `text`, if `test(m)`."""
-    return lambda m: [f"option {text}"] if test(m) else []
-
-
-def _choice(name: str, value: int) -> Callable[[mujoco.MjModel], Names]:
-    """An option that has the given value."""
-    return _option(lambda m: int(getattr(m.opt, name)) == int(value), name)
-
-
-def _enabled(flag: int, text: str) -> Callable[[mujoco.MjModel], Names]:
-    """An enable flag."""
-    return _option(lambda m: m.opt.enableflags & int(flag), f'flag {text}="enable"')
-
-
-def _count(size: str, kind: str) -> Callable[[mujoco.MjModel], Names]:
-    """All elements of a kind."""
-    return lambda m: _named(m, kind, range(getattr(m, size, 0)))
-
-
-def _dofs(m: mujoco.MjModel, values: np.ndarray) -> Names:
-    """The joints of dofs with values that are not zero."""
-    return _named(m, "jnt", np.unique(m.dof_jntid[np.flatnonzero(values)]))
-
-
-def _wrapping(kind: int) -> Callable[[mujoco.MjModel], Names]:
-    """Tendons with an element of type `kind` in their path."""
-    return lambda m: _named(m, "tendon", np.unique(np.repeat(np.arange(m.ntendon), m.tendon_num)[m.wrap_type == kind]))
 
 
 def _pair_names(m: mujoco.MjModel) -> Names:
@@ -218,7 +149,7 @@ def _other_means(m: mujoco.MjModel) -> Names:
 
 def _names_of_pairs(m: mujoco.MjModel, pairs: np.ndarray) -> Names:
     """Such as `box-box (geom "a", geom "b")`."""
-    return [f"{_types_name(m.geom_type[pair])} ({', '.join(_named(m, 'geom', pair))})" for pair in pairs]
+    return [f"{_types_name(m.geom_type[pair])} ({', '.join(named(m, 'geom', pair))})" for pair in pairs]
 
 
 def _types_name(types: Iterable[int]) -> str:
@@ -233,7 +164,7 @@ def _meeting(one: int, two: int) -> Callable[[mujoco.MjModel], Names]:
         touching = m.geom_contype | m.geom_conaffinity != 0
         ids = [np.flatnonzero((m.geom_type == t) & touching) for t in (one, two)]
         found = len(ids[0]) > (one == two) and len(ids[1])
-        return _named(m, "geom", np.union1d(*ids)) if found else []
+        return named(m, "geom", np.union1d(*ids)) if found else []
 
     return uses
 
@@ -241,35 +172,35 @@ def _meeting(one: int, two: int) -> Callable[[mujoco.MjModel], Names]:
 def _sticking_gaps(m: mujoco.MjModel) -> Names:
     """Geoms and pairs with a gap, across which contacts may stick."""
     sticks = m.geom_adhesion.any() or m.pair_adhesion.any()
-    return _set("geom_gap")(m) + _set("pair_gap")(m) if sticks else []
+    return given("geom_gap")(m) + given("pair_gap")(m) if sticks else []
 
 
 def _mesh_touch(m: mujoco.MjModel) -> Names:
     """Sensors of the forces in the volume of a site that is a mesh."""
     feels = np.flatnonzero(m.sensor_type == mjtSensor.mjSENS_TOUCH)
-    return _named(m, "sensor", feels[m.site_type[m.sensor_objid[feels]] == mjtGeom.mjGEOM_MESH])
+    return named(m, "sensor", feels[m.site_type[m.sensor_objid[feels]] == mjtGeom.mjGEOM_MESH])
 
 
 def _enclosed(m: mujoco.MjModel) -> Names:
     """Sensors of how far objects jut out of sites."""
     chosen = (m.sensor_type == mjtSensor.mjSENS_INSIDESITE) & (m.sensor_intprm[:, 0] != 0)
-    return _named(m, "sensor", np.flatnonzero(chosen))
+    return named(m, "sensor", np.flatnonzero(chosen))
 
 
 def _unfelt(m: mujoco.MjModel) -> Names:
     """Geoms that tactile sensors would have to feel."""
     sensors = np.flatnonzero(m.sensor_type == mjtSensor.mjSENS_TACTILE)
-    return _named(m, "geom", sorted({int(g) for i in sensors for g in unfelt_geoms(m, int(i))}))
+    return named(m, "geom", sorted({int(g) for i in sensors for g in unfelt_geoms(m, int(i))}))
 
 
 def _late_with_rk4(m: mujoco.MjModel) -> Names:
     """Sensors whose delays RK4 does not support."""
-    return _where("sensor", late_sensors)(m) if m.opt.integrator == Integrator.RK4 else []
+    return where("sensor", late_sensors)(m) if m.opt.integrator == Integrator.RK4 else []
 
 
 def _discrete(test: Callable[[mujoco.MjModel], bool]) -> Callable[[mujoco.MjModel], Names]:
     """The integrator `discrete`, if `test(m)`."""
-    return _option(lambda m: m.opt.integrator == Integrator.DISCRETE and test(m), 'integrator="discrete"')
+    return option(lambda m: m.opt.integrator == Integrator.DISCRETE and test(m), 'integrator="discrete"')
 
 
 def _sleeps(m: mujoco.MjModel) -> bool:
@@ -328,7 +259,7 @@ def _rows(
         name = value.name.split("_", 1)[1].lower()
         number = int(value)  # type: ignore[call-overload]
         verdict = YES if name in supported else NO
-        rows.append(Feature(area, f"{kind}{name}", verdict, _is(field, number), "" if verdict is YES else advice))
+        rows.append(Feature(area, f"{kind}{name}", verdict, being(field, number), "" if verdict is YES else advice))
     return rows
 
 
@@ -347,49 +278,52 @@ PLAIN = "use a motor, position, velocity, damper, intvelocity, general or muscle
 
 TABLE: tuple[Feature, ...] = (
     *_rows("joints", "", "jnt_type", _members(mjtJoint), {"free", "ball", "slide", "hinge"}, ""),
-    Feature("joints", "limits", YES, _set("jnt_limited")),
-    Feature("joints", "friction loss", YES, lambda m: _dofs(m, m.dof_frictionloss)),
-    Feature("joints", "armature", YES, lambda m: _dofs(m, m.dof_armature)),
-    Feature("joints", "actuator force limits", YES, _set("jnt_actfrclimited")),
-    Feature("passive forces", "springs", YES, _set("jnt_stiffness", "jnt_stiffnesspoly")),
+    Feature("joints", "limits", YES, given("jnt_limited")),
+    Feature("joints", "friction loss", YES, lambda m: dofs(m, m.dof_frictionloss)),
+    Feature("joints", "armature", YES, lambda m: dofs(m, m.dof_armature)),
+    Feature("joints", "actuator force limits", YES, given("jnt_actfrclimited")),
+    Feature("passive forces", "springs", YES, given("jnt_stiffness", "jnt_stiffnesspoly")),
     Feature(
-        "passive forces", "dampers", YES, lambda m: _dofs(m, m.dof_damping) or _dofs(m, m.dof_dampingpoly.any(axis=1))
+        "passive forces",
+        "dampers",
+        YES,
+        lambda m: dofs(m, m.dof_damping) or dofs(m, m.dof_dampingpoly.any(axis=1)),
     ),
-    Feature("passive forces", "gravity compensation", YES, _set("body_gravcomp")),
-    Feature("passive forces", "gravity compensation by actuators", YES, _set("jnt_actgravcomp")),
+    Feature("passive forces", "gravity compensation", YES, given("body_gravcomp")),
+    Feature("passive forces", "gravity compensation by actuators", YES, given("jnt_actgravcomp")),
     Feature(
-        "passive forces", "fluid on inertia boxes", YES, _option(lambda m: m.opt.density or m.opt.viscosity, "density")
+        "passive forces", "fluid on inertia boxes", YES, option(lambda m: m.opt.density or m.opt.viscosity, "density")
     ),
-    Feature("passive forces", "fluid on ellipsoids", YES, _where("geom", lambda m: m.geom_fluid[:, 0] > 0)),
-    Feature("passive forces", "plastic joint springs", YES, _set("jnt_springyield")),
-    Feature("bodies", "mocap", YES, _where("body", lambda m: m.body_mocapid >= 0)),
+    Feature("passive forces", "fluid on ellipsoids", YES, where("geom", lambda m: m.geom_fluid[:, 0] > 0)),
+    Feature("passive forces", "plastic joint springs", YES, given("jnt_springyield")),
+    Feature("bodies", "mocap", YES, where("body", lambda m: m.body_mocapid >= 0)),
     Feature("bodies", "applied forces", YES, lambda m: []),
-    Feature("cameras and lights", "cameras in all modes", YES, _count("ncam", "cam")),
-    Feature("cameras and lights", "lights in all modes", YES, _count("nlight", "light")),
-    Feature("tendons", "fixed", YES, _where("tendon", lambda m: ~spatial_tendons(m))),
-    Feature("tendons", "spatial, through sites", YES, _where("tendon", spatial_tendons)),
-    Feature("tendons", "pulleys", YES, _wrapping(mujoco.mjtWrap.mjWRAP_PULLEY)),
-    Feature("tendons", "around spheres", YES, _wrapping(mujoco.mjtWrap.mjWRAP_SPHERE)),
-    Feature("tendons", "around cylinders", YES, _wrapping(mujoco.mjtWrap.mjWRAP_CYLINDER)),
-    Feature("tendons", "springs", YES, _set("tendon_stiffness", "tendon_stiffnesspoly")),
-    Feature("tendons", "dampers", YES, _set("tendon_damping", "tendon_dampingpoly")),
-    Feature("tendons", "limits", YES, _set("tendon_limited")),
-    Feature("tendons", "friction loss", YES, _set("tendon_frictionloss")),
-    Feature("tendons", "armature", YES, _set("tendon_armature")),
-    Feature("tendons", "actuator force limits", YES, _set("tendon_actfrclimited")),
-    Feature("tendons", "plastic springs", YES, _set("tendon_springyield")),
+    Feature("cameras and lights", "cameras in all modes", YES, count("ncam", "cam")),
+    Feature("cameras and lights", "lights in all modes", YES, count("nlight", "light")),
+    Feature("tendons", "fixed", YES, where("tendon", lambda m: ~spatial_tendons(m))),
+    Feature("tendons", "spatial, through sites", YES, where("tendon", spatial_tendons)),
+    Feature("tendons", "pulleys", YES, wrapping(mujoco.mjtWrap.mjWRAP_PULLEY)),
+    Feature("tendons", "around spheres", YES, wrapping(mujoco.mjtWrap.mjWRAP_SPHERE)),
+    Feature("tendons", "around cylinders", YES, wrapping(mujoco.mjtWrap.mjWRAP_CYLINDER)),
+    Feature("tendons", "springs", YES, given("tendon_stiffness", "tendon_stiffnesspoly")),
+    Feature("tendons", "dampers", YES, given("tendon_damping", "tendon_dampingpoly")),
+    Feature("tendons", "limits", YES, given("tendon_limited")),
+    Feature("tendons", "friction loss", YES, given("tendon_frictionloss")),
+    Feature("tendons", "armature", YES, given("tendon_armature")),
+    Feature("tendons", "actuator force limits", YES, given("tendon_actfrclimited")),
+    Feature("tendons", "plastic springs", YES, given("tendon_springyield")),
     *_rows("actuators", "transmission ", "actuator_trntype", _members(mjtTrn), TRANSMISSIONS, "act on a joint"),
     *_rows("actuators", "dynamics ", "actuator_dyntype", _members(mjtDyn), DYNAMICS, PLAIN),
     *_rows("actuators", "gain ", "actuator_gaintype", _members(mjtGain), GAINS, PLAIN),
     *_rows("actuators", "bias ", "actuator_biastype", _members(mjtBias), BIASES, PLAIN),
-    Feature("actuators", "several controls, outputs and activations", YES, _where("actuator", _multiple)),
-    Feature("actuators", "dcmotor, pid or so3 beside other types", NO, _where("actuator", _mixed), "use the shortcuts"),
-    Feature("actuators", "delay and history", YES, _set("actuator_delay", "actuator_history")),
+    Feature("actuators", "several controls, outputs and activations", YES, where("actuator", _multiple)),
+    Feature("actuators", "dcmotor, pid or so3 beside other types", NO, where("actuator", _mixed), "use the shortcuts"),
+    Feature("actuators", "delay and history", YES, given("actuator_delay", "actuator_history")),
     Feature(
         "actuators",
         "damping and armature",
         YES,
-        _set("actuator_damping", "actuator_dampingpoly", "actuator_armature"),
+        given("actuator_damping", "actuator_dampingpoly", "actuator_armature"),
     ),
     *(Feature("collisions", _types_name(types), YES, _meeting(*types)) for types in COLLIDED),
     Feature(
@@ -403,14 +337,14 @@ TABLE: tuple[Feature, ...] = (
         "collisions",
         f"signed distance fields of more than {LEVELS} levels",
         NO,
-        lambda m: _named(m, "geom", too_deep(m)),
+        lambda m: named(m, "geom", too_deep(m)),
         "compile them with a smaller octree_maxdepth",
     ),
     Feature(
         "collisions",
         "signed distance fields of neither mesh nor plugin",
         NO,
-        lambda m: _named(m, "geom", without_field(m)),
+        lambda m: named(m, "geom", without_field(m)),
         "give them a mesh",
     ),
     Feature(
@@ -426,74 +360,81 @@ TABLE: tuple[Feature, ...] = (
         _other_means,
         "enable the flag",
     ),
-    Feature("contacts", "explicit pairs", YES, _count("npair", "pair")),
+    Feature("contacts", "explicit pairs", YES, count("npair", "pair")),
     Feature("contacts", "excluded bodies", YES, lambda m: ["exclude"] * m.nexclude),
-    Feature("contacts", "condim 1, 3, 4, 6", YES, _is("geom_condim", 1, 3, 4, 6)),
-    Feature("contacts", "margin and gap", YES, _set("geom_margin", "geom_gap")),
-    Feature("contacts", "override", YES, _enabled(EnableBit.OVERRIDE, "override")),
-    Feature("contacts", "surface velocity", YES, _set("geom_surfacevel")),
-    Feature("contacts", "adhesion of geoms", YES, _set("geom_adhesion")),
-    Feature("contacts", "adhesion of pairs", YES, _set("pair_adhesion")),
+    Feature("contacts", "condim 1, 3, 4, 6", YES, being("geom_condim", 1, 3, 4, 6)),
+    Feature("contacts", "margin and gap", YES, given("geom_margin", "geom_gap")),
+    Feature("contacts", "override", YES, enabled(EnableBit.OVERRIDE, "override")),
+    Feature("contacts", "surface velocity", YES, given("geom_surfacevel")),
+    Feature("contacts", "adhesion of geoms", YES, given("geom_adhesion")),
+    Feature("contacts", "adhesion of pairs", YES, given("pair_adhesion")),
     Feature("contacts", "adhesion across a gap", YES, _sticking_gaps),
-    Feature("contacts", "speculative", NO, _enabled(EnableBit.SPECULATIVE, "speculative"), "disable the flag"),
-    Feature("contacts", "ipc", NO, _enabled(EnableBit.IPC, "ipc"), "disable the flag"),
+    Feature("contacts", "speculative", NO, enabled(EnableBit.SPECULATIVE, "speculative"), "disable the flag"),
+    Feature("contacts", "ipc", NO, enabled(EnableBit.IPC, "ipc"), "disable the flag"),
     *_rows("equality", "", "eq_type", _members(mjtEq), EQUALITY, "use another equality"),
-    Feature("solver", "Newton", YES, _choice("solver", Solver.NEWTON)),
-    Feature("solver", "CG", YES, _choice("solver", Solver.CG)),
-    Feature("solver", "PGS", YES, _choice("solver", Solver.PGS)),
-    Feature("solver", "pyramidal cones", YES, _choice("cone", Cone.PYRAMIDAL)),
-    Feature("solver", "elliptic cones", YES, _choice("cone", Cone.ELLIPTIC)),
+    Feature("solver", "Newton", YES, choice("solver", Solver.NEWTON)),
+    Feature("solver", "CG", YES, choice("solver", Solver.CG)),
+    Feature("solver", "PGS", YES, choice("solver", Solver.PGS)),
+    Feature("solver", "pyramidal cones", YES, choice("cone", Cone.PYRAMIDAL)),
+    Feature("solver", "elliptic cones", YES, choice("cone", Cone.ELLIPTIC)),
     Feature(
         "solver",
         "noslip iterations",
         YES,
-        _option(lambda m: m.opt.noslip_iterations > 0, "noslip_iterations"),
+        option(lambda m: m.opt.noslip_iterations > 0, "noslip_iterations"),
     ),
-    Feature("solver", "diagexact", YES, _enabled(EnableBit.DIAGEXACT, "diagexact")),
-    Feature("solver", "sleep", YES, _enabled(EnableBit.SLEEP, "sleep")),
+    Feature("solver", "diagexact", YES, enabled(EnableBit.DIAGEXACT, "diagexact")),
+    Feature("solver", "sleep", YES, enabled(EnableBit.SLEEP, "sleep")),
     Feature(
         "solver",
         "islands",
         UNNEEDED,
-        _option(lambda m: not m.opt.disableflags & DisableBit.ISLAND, "island"),
+        option(lambda m: not m.opt.disableflags & DisableBit.ISLAND, "island"),
         "all islands are solved together; mjtorch.island finds them",
     ),
-    Feature("integrator", "Euler", YES, _choice("integrator", Integrator.EULER)),
-    Feature("integrator", "RK4", YES, _choice("integrator", Integrator.RK4)),
-    Feature("integrator", "implicit", YES, _choice("integrator", Integrator.IMPLICIT)),
-    Feature("integrator", "implicitfast", YES, _choice("integrator", Integrator.IMPLICITFAST)),
-    Feature("integrator", "discrete", YES, _choice("integrator", Integrator.DISCRETE)),
+    Feature("integrator", "Euler", YES, choice("integrator", Integrator.EULER)),
+    Feature("integrator", "RK4", YES, choice("integrator", Integrator.RK4)),
+    Feature("integrator", "implicit", YES, choice("integrator", Integrator.IMPLICIT)),
+    Feature("integrator", "implicitfast", YES, choice("integrator", Integrator.IMPLICITFAST)),
+    Feature("integrator", "discrete", YES, choice("integrator", Integrator.DISCRETE)),
     Feature("integrator", "discrete before MuJoCo 4.0", NO, _discrete(flexes.is_early), "update mujoco"),
     Feature("integrator", "discrete with flexes", NO, _discrete(lambda m: m.nflex > 0), 'use integrator="Euler"'),
     Feature("integrator", "discrete with sleep", NO, _discrete(_sleeps), "disable the flag sleep"),
     Feature("integrator", "discrete with noslip iterations", NO, _discrete(_has_noslip), "set noslip_iterations to 0"),
     *_rows("sensors", "", "sensor_type", _members(mjtSensor), SENSOR_NAMES, "remove it or compute it from Data"),
     Feature("sensors", "touch in sites of meshes", NO, _mesh_touch, "give the site a primitive type: C stops here"),
-    Feature("sensors", "tactile sensors on other than primitive geoms", NO, _unfelt, "use primitive geoms"),
+    Feature(
+        "sensors",
+        "tactile sensors on height fields and signed distance fields of meshes",
+        NO,
+        _unfelt,
+        "use other geoms: C stops here",
+    ),
     Feature(
         "sensors",
         "distances of height and signed distance fields, or with nativeccd disabled",
         NO,
-        lambda m: _named(m, "geom", unmeasured_geoms(m)),
+        lambda m: named(m, "geom", unmeasured_geoms(m)),
         "use meshes, and enable the flag",
     ),
     Feature("sensors", "enclosed objects", NO, _enclosed, 'remove enclosed="true": the origin is then tested'),
-    Feature("sensors", "cutoff", YES, _set("sensor_cutoff")),
-    Feature("sensors", "noise", UNNEEDED, _set("sensor_noise"), "MuJoCo does not add it either"),
-    Feature("sensors", "delay, interval and history", YES, _set("sensor_delay", "sensor_interval", "sensor_history")),
+    Feature("sensors", "cutoff", YES, given("sensor_cutoff")),
+    Feature("sensors", "noise", UNNEEDED, given("sensor_noise"), "MuJoCo does not add it either"),
+    Feature("sensors", "delay, interval and history", YES, given("sensor_delay", "sensor_interval", "sensor_history")),
     Feature("sensors", "delays with RK4 before MuJoCo 4.0", NO, _late_with_rk4, 'use integrator="implicitfast"'),
-    Feature("energy", "energy", YES, _enabled(EnableBit.ENERGY, "energy")),
+    Feature("energy", "energy", YES, enabled(EnableBit.ENERGY, "energy")),
     Feature("inverse dynamics", "continuous", YES, lambda m: []),
-    Feature("inverse dynamics", "discrete (invdiscrete)", YES, _enabled(EnableBit.INVDISCRETE, "invdiscrete")),
-    Feature("inverse dynamics", "comparison with forward dynamics (fwdinv)", YES, _enabled(EnableBit.FWDINV, "fwdinv")),
+    Feature("inverse dynamics", "discrete (invdiscrete)", YES, enabled(EnableBit.INVDISCRETE, "invdiscrete")),
+    Feature("inverse dynamics", "comparison with forward dynamics (fwdinv)", YES, enabled(EnableBit.FWDINV, "fwdinv")),
     Feature("derivatives", "gradients through contact", YES, lambda m: []),
-    Feature("deformables", "vertices on bodies (full, radial, 2d)", YES, _is("flex_interp", 0)),
-    Feature("deformables", "vertices on grids (trilinear, quadratic)", YES, _set("flex_interp")),
-    Feature("deformables", "springs and dampers of edges", YES, _set("flex_edgestiffness", "flex_edgedamping")),
-    *(Feature("deformables", name, YES, _where("flex", test)) for name, test in flexes.SUPPORTED),
-    *(Feature("deformables", name, NO, _where("flex", test), advice) for name, test, advice in flexes.REFUSED),
+    Feature("deformables", "vertices on bodies (full, radial, 2d)", YES, being("flex_interp", 0)),
+    Feature("deformables", "vertices on grids (trilinear, quadratic)", YES, given("flex_interp")),
+    Feature("deformables", "springs and dampers of edges", YES, given("flex_edgestiffness", "flex_edgedamping")),
+    *(Feature("deformables", name, YES, where("flex", test)) for name, test in flexes.SUPPORTED),
+    *(Feature("deformables", name, NO, where("flex", test), advice) for name, test, advice in flexes.REFUSED),
     Feature("deformables", "skins", UNNEEDED, lambda m: ["skin"] * m.nskin, "for rendering only"),
     Feature("extensions", "plugin touch_grid", YES, _plugins(lambda name: name == plugins.TOUCH_GRID)),
+    Feature("extensions", "plugin pid", YES, _plugins(lambda name: name == plugins.PID)),
     Feature(
         "extensions",
         f"plugins sdf ({', '.join(plugins.ATTRIBUTES)})",

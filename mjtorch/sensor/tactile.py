@@ -7,6 +7,7 @@ from mjtorch.math.shape import depth
 from mjtorch.math.vector import dot
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.tactile import TactilePlan
+from mjtorch.smooth.distance_field import sampled
 from mjtorch.smooth.object import point_velocity, to_local
 
 
@@ -25,6 +26,9 @@ def tactile(m: Model, d: Data, plan: TactilePlan) -> Tensor:
     for shape, geoms in zip(plan.shapes, plan.geoms, strict=True):
         local = to_local(d.geom_xmat[geoms], taxel[:, None] - d.geom_xpos[geoms])
         parts.append(depth(shape, m.geom_size[geoms], local))
+    for field in plan.fields:
+        local = to_local(d.geom_xmat[plan.field_geoms, None], taxel - d.geom_xpos[plan.field_geoms, None])
+        parts.append(-sampled(m.sdf_grid, field, local).distance.mT.clamp(max=0))
     deep = torch.where(in_contact(d, plan), torch.cat(parts, dim=1), 0.0)
     speeds = d.qpos.new_zeros(2 * n)
     if plan.tangent.shape[1]:

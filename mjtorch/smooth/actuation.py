@@ -8,7 +8,7 @@ from mjtorch.model import Data, DisableBit, Model
 from mjtorch.model.plan.actuation import Actuators
 from mjtorch.model.plan.tensors import Subset
 from mjtorch.model.sleeping import any_awake
-from mjtorch.smooth import motor, muscle, servo
+from mjtorch.smooth import motor, muscle, pid, servo
 from mjtorch.smooth.history import delayed_controls
 from mjtorch.smooth.transmission import output_force
 
@@ -31,6 +31,8 @@ def fwd_actuation(m: Model, d: Data) -> Data:
     ctrl, bad = controls(m, d)
     ctrl, slew = servo.slewed_controls(m, d, ctrl)
     act_dot = activation_rate(m, d, ctrl, slew)
+    for plugin in m.plan.pid:
+        act_dot = pid.with_rates(m, d, plugin, act_dot)
     for p in m.plan.sleep:
         act_dot = torch.where(any_awake(m, d, p.act), act_dot, d.act_dot)
     d = d.replace(act_dot=act_dot)
@@ -46,7 +48,7 @@ def fwd_actuation(m: Model, d: Data) -> Data:
 
 
 def actuator_force(m: Model, d: Data, ctrl: Tensor, act_dot: Tensor) -> Tensor:
-    """Forces (nout,) before limits; those of disabled actuators are zero."""
+    """Forces (nout,) before limits; those of disabled actuators are zero, but for plugins."""
     p = m.plan.actuation
     force = gain(m, d) * force_input(m, d, ctrl, act_dot) + bias(m, d)
     special, s = [], m.plan.servo
@@ -61,6 +63,9 @@ def actuator_force(m: Model, d: Data, ctrl: Tensor, act_dot: Tensor) -> Tensor:
         force = torch.cat([force, *special])[p.force_source]
     if m.opt.disableactuator:
         force = torch.where(disabled_actuators(m), torch.zeros_like(force), force)
+    # C does not disable plugins.
+    for plugin in m.plan.pid:
+        force = pid.with_forces(m, d, plugin, force, current_activation(m, d, act_dot), act_dot)
     return force
 
 

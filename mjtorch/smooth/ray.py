@@ -143,6 +143,8 @@ def cast(m: Model, d: Data, pnt: Tensor, vec: Tensor, seen: Tensor) -> Hit:
 def normals(m: Model, d: Data, pnt: Tensor, vec: Tensor, hit: Hit) -> Tensor:
     """Outward unit normals (k, 3) in world axes of the surfaces that rays meet; zero where they meet nothing."""
     p = m.plan.ray
+    if not m.ngeom:
+        return torch.zeros_like(pnt)
     geom = hit.geom.clamp(min=0)
     mat, size, kind = d.geom_xmat[geom], m.geom_size[geom], p.kind[geom][:, None]
     local = to_local(mat, pnt + hit.dist[:, None] * vec - d.geom_xpos[geom])

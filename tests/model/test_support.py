@@ -100,13 +100,6 @@ REFUSED = (
         *("integrator: discrete with flexes", 'option integrator="discrete"'),
         marks=SINCE_4,
     ),
-    refused(
-        "sections",
-        '<extension><plugin plugin="mujoco.pid"><instance name="steady"/></plugin></extension>'
-        '<actuator><plugin joint="hinge" plugin="mujoco.pid" instance="steady"/></actuator>',
-        "extensions: other plugins",
-        "mujoco.pid",
-    ),
     (
         {
             "sections": '<sensor><distance geom1="ball" body2="world" cutoff="1"/></sensor>',
@@ -128,7 +121,7 @@ REFUSED = (
             "asset": HILLS,
             "world": '<geom name="hills" type="hfield" hfield="hills"/>',
         },
-        "sensors: tactile sensors on other",
+        "sensors: tactile sensors on height fields",
         'geom "hills"',
     ),
     refused(
@@ -172,6 +165,13 @@ def test_elements_without_a_name_are_numbered_and_long_lists_cut() -> None:
     hills = "".join(f'<geom type="hfield" hfield="hills" pos="{i} 0 0"/>' for i in range(9))
     with pytest.raises(NotImplementedError, match=r'hfield-sdf \(geom 0, geom "ball"\).* and 1 more'):
         put_model(build(asset=HILLS, world=hills, geom='type="sdf" mesh="lump"'))
+
+
+def test_other_plugins_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MuJoCo's own are all supported: here one is not."""
+    monkeypatch.setattr(support.plugins, "SUPPORTED", ())
+    with pytest.raises(NotImplementedError, match=r"extensions: other plugins, used by mujoco\.pid, .*; remove them"):
+        put_model(load("feature/controllers"))
 
 
 def test_callbacks_of_c_are_refused() -> None:

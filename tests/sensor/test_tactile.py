@@ -4,7 +4,7 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from reference import case, load
+from reference import case, case_of, load, oracle, poison
 
 import mjtorch
 from mjtorch.math.shape import Shape, depth
@@ -62,3 +62,37 @@ def test_everything_is_felt_and_the_gradient_is_finite() -> None:
 
     for slope in torch.func.grad(total, (0, 1))(this.datas[0].qvel, this.datas[0].qpos):
         assert slope.isfinite().all() and slope.any()
+
+
+STONE = """
+<mujoco>
+  <asset>
+    <mesh name="plate" builtin="plate" params="6 5" scale=".3 .2 .05"/>
+    <mesh name="stone" vertex="-.2 -.15 -.1  .2 -.15 -.1  0 .25 -.1  0 0 .2"/>
+  </asset>
+  <worldbody>
+    <body name="pad" pos="0 0 .1">
+      <freejoint/>
+      <geom name="pad" type="box" size=".3 .2 .05"/>
+      <geom name="skin" type="mesh" mesh="plate" mass="0" contype="0" conaffinity="0"/>
+    </body>
+    <geom name="stone" type="mesh" mesh="stone" pos=".02 .01 .03" euler="10 20 30"/>
+  </worldbody>
+  <sensor><tactile geom="skin" mesh="plate"/></sensor>
+</mujoco>
+"""
+
+
+@pytest.mark.parametrize("has_field", [False, True])
+def test_meshes_are_felt_by_their_distance_fields(has_field: bool) -> None:
+    """Which MJCF cannot ask for; without one a mesh is not felt."""
+    spec = mujoco.MjSpec.from_string(STONE)
+    spec.mesh("stone").needsdf = has_field
+    this = case_of(oracle(spec.compile()), seeds=3)
+    felt = [(d.sensordata > 0).sum() for d in this.mj_datas]
+    assert (max(felt) > 3) == has_field
+    for mj_data, d in zip(this.mj_datas, this.datas, strict=True):
+        found = mjtorch.forward(this.m, poison(d, ["sensordata"]))
+        np.testing.assert_allclose(found.sensordata, mj_data.sensordata, rtol=1e-9, atol=1e-12)
+        slope = torch.func.grad(lambda x, d=d: mjtorch.forward(this.m, d.replace(qpos=x)).sensordata.sum())(d.qpos)
+        assert slope.isfinite().all() and bool(slope.any()) == bool(mj_data.sensordata.any())

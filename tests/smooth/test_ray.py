@@ -156,6 +156,17 @@ def test_gradient_of_surfaces() -> None:
         torch.testing.assert_close((slope * change).sum(), wanted, rtol=1e-4, atol=1e-4)
 
 
+def test_nothing_to_see() -> None:
+    """A model without geoms: rays meet nothing, which has no normal."""
+    mj_model = load("""<mujoco><worldbody><body><joint/><inertial mass="1" diaginertia="1 1 1" pos="0 0 1"/>
+        <site name="eye" zaxis="1 0 0"/></body></worldbody>
+        <sensor><rangefinder site="eye" data="dist normal"/></sensor></mujoco>""")
+    mj_data = mujoco.MjData(mj_model)
+    mujoco.mj_forward(mj_model, mj_data)
+    m = mjtorch.put_model(mj_model, dtype=torch.float64)
+    np.testing.assert_allclose(mjtorch.forward(m, mjtorch.make_data(m)).sensordata, mj_data.sensordata)
+
+
 def test_wrong_groups_are_an_error() -> None:
     this = case("feature/rays")
     origin = torch.zeros(1, 3, dtype=torch.float64)

@@ -20,6 +20,7 @@ from mjtorch.model.plan import (
     noslip,
     option,
     passive,
+    pid,
     plastic,
     ray,
     sensor,
@@ -40,6 +41,7 @@ from mjtorch.model.plan.kinematics import KinematicsPlan
 from mjtorch.model.plan.noslip import NoslipPlan
 from mjtorch.model.plan.option import OptionPlan
 from mjtorch.model.plan.passive import PassivePlan
+from mjtorch.model.plan.pid import PidPlan
 from mjtorch.model.plan.plastic import PlasticPlan
 from mjtorch.model.plan.ray import RayPlan
 from mjtorch.model.plan.sensor import SensorPlan
@@ -65,6 +67,7 @@ class Plan(tree.Tree):
     servo: ServoPlan
     motor: MotorPlan
     actuation: ActuationPlan
+    pid: tuple[PidPlan, ...]
     integration: IntegrationPlan
     collision: CollisionPlan
     constraint: ConstraintPlan
@@ -97,6 +100,7 @@ def build(
         plastic=plastic.build(mj_model, make),
         history=history.build(mj_model, make),
         actuation=actuation.build(mj_model, make),
+        pid=pid.build(mj_model, make),
         integration=integration.build(mj_model, make, masks),
         collision=collisions,
         constraint=constraints,

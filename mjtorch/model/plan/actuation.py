@@ -7,6 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.model.plan import pid
 from mjtorch.model.plan.servo import slots, turners as servo_fields
 from mjtorch.model.plan.tensors import Subset, Tensors
 from mjtorch.model.plan.transmission import out_actuator, servos, tendon as tendon_of
@@ -153,7 +154,9 @@ def _activation(m: mujoco.MjModel) -> dict[str, np.ndarray]:
     dyn, kind = m.actuator_dyntype[actuator], mujoco.mjtDyn
     muscle = np.flatnonzero(dyn == kind.mjDYN_MUSCLE)
     own = np.isin(dyn, [kind.mjDYN_PID, kind.mjDYN_DCMOTOR])
-    nth = np.where(dyn == kind.mjDYN_USER, 0, np.arange(m.na) - m.actuator_actadr[actuator])
+    by_plugin = pid.states(m)
+    nth = np.arange(m.na) - m.actuator_actadr[actuator]
+    nth[(dyn == kind.mjDYN_USER) | np.isin(actuator, pid.controllers(m))] = 0
     control = m.actuator_ctrladr[actuator] + nth
     output = m.actuator_outadr[actuator]
     motor = m.actuator_gaintype == mujoco.mjtGain.mjGAIN_DCMOTOR
@@ -167,7 +170,7 @@ def _activation(m: mujoco.MjModel) -> dict[str, np.ndarray]:
         "act_actuator": actuator,
         "act_control": np.where(own, m.nu, control),
         "act_output": output,
-        "filters": (dyn == kind.mjDYN_FILTER) | (dyn == kind.mjDYN_FILTEREXACT),
+        "filters": ((dyn == kind.mjDYN_FILTER) | (dyn == kind.mjDYN_FILTEREXACT)) & ~by_plugin,
         "exact": (dyn == kind.mjDYN_FILTEREXACT) | (np.arange(m.na)[:, None] == state[motor, 4]).any(axis=1),
         "early": m.actuator_actearly[actuator].astype(bool),
         "actlimited": m.actuator_actlimited[actuator].astype(bool) & (dyn != kind.mjDYN_DCMOTOR),

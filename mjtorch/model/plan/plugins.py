@@ -6,6 +6,7 @@ from pathlib import Path
 import mujoco
 
 TOUCH_GRID = "mujoco.sensor.touch_grid"
+PID = "mujoco.pid"
 # Signed distance fields: how their names begin, and their attributes, as they are without being given.
 FIELD = "mujoco.sdf."
 ATTRIBUTES = {
@@ -17,7 +18,7 @@ ATTRIBUTES = {
 }
 FIELDS = tuple(FIELD + name for name in ATTRIBUTES)
 # Those that are computed here.
-SUPPORTED = (TOUCH_GRID, *FIELDS)
+SUPPORTED = (TOUCH_GRID, PID, *FIELDS)
 
 
 class _Plugin(ctypes.Structure):

@@ -101,8 +101,9 @@ class DistanceFields(tree.Tree):
 
 
 def has_octree(mj_model: mujoco.MjModel) -> np.ndarray:
-    """(ngeom,) bool: geoms that are signed distance fields of meshes."""
-    is_field = mj_model.geom_type == SDF
+    """(ngeom,) bool: geoms that are signed distance fields of meshes, or meshes that tactile sensors feel as such."""
+    feels = bool((mj_model.sensor_type == mujoco.mjtSensor.mjSENS_TACTILE).any())
+    is_field = np.isin(mj_model.geom_type, (SDF, MESH) if feels else (SDF,))
     # What the others have in `geom_dataid` need not be a mesh.
     mesh = np.where(is_field, mj_model.geom_dataid, -1)
     return is_field & np.append(mj_model.mesh_octadr >= 0, False)[mesh]
@@ -126,7 +127,7 @@ def without_field(mj_model: mujoco.MjModel) -> list[int]:
 def too_deep(mj_model: mujoco.MjModel) -> list[int]:
     """The geoms whose octrees have more than `LEVELS` levels."""
     deep = [mesh for mesh in meshes(mj_model) if _depth(mj_model, mesh) > LEVELS]
-    return np.flatnonzero((mj_model.geom_type == SDF) & np.isin(mj_model.geom_dataid, deep)).tolist()
+    return np.flatnonzero(has_octree(mj_model) & np.isin(mj_model.geom_dataid, deep)).tolist()
 
 
 def grid(mj_model: mujoco.MjModel) -> np.ndarray:
