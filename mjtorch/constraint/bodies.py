@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.constraint.contact import along_rows
+from mjtorch.constraint.contact import along_rows, carried
 from mjtorch.constraint.equality import equality
 from mjtorch.constraint.limit import ball_limits, nearer, tendon_limit
 from mjtorch.math.vector import cross
@@ -20,14 +20,15 @@ from mjtorch.model.touching import colliders
 
 @tree.dataclass(kw_only=True)
 class Contacts(tree.Tree):
-    """The rows of contacts, w for each slot.
+    """The rows of contacts, w for each slot, each of k bodies: those of both geoms, or of all corners of elements.
 
     row: (ncon, w) their numbers among the rows of contacts; as many as there are rows: none
     place: (nc,) where each row lies in these, flattened
     there: (ncon,) bool, which are active
-    body, tree: (2, ncon) the bodies of both geoms, and their kinematic trees, -1: none
-    moves: (2, ncon) bool, which of them are of active contacts, and of a tree
-    arm: (2, ncon, 3) [m] from the centre of mass that the motion of each body is about to the contact
+    share: one (k, ncon), how far each body moves contacts, less than nothing on the first side; none: -1 and 1
+    body, tree: (k, ncon) the bodies, and their kinematic trees, -1: none
+    moves: (k, ncon) bool, which of them are of active contacts, and of a tree
+    arm: (k, ncon, 3) [m] from the centre of mass that the motion of each body is about to the contact
     direction: (ncon, w, 3) along which each row pushes the second body away from the first; if rows turn bodies, too,
         (ncon, w, 6), the axis first
     """
@@ -35,6 +36,7 @@ class Contacts(tree.Tree):
     row: Tensor
     place: Tensor
     there: Tensor
+    share: tuple[Tensor, ...]
     body: Tensor
     tree: Tensor
     moves: Tensor
@@ -46,7 +48,8 @@ class Contacts(tree.Tree):
         angular, linear = motion[self.body].split(3, dim=-1)
         linear = linear + cross(angular, self.arm)
         moves = linear if self.direction.shape[-1] == 3 else torch.cat([angular, linear], dim=-1)
-        relative = torch.where(self.there[:, None], moves[1] - moves[0], 0.0)
+        relative = moves[1] - moves[0] if not self.share else (self.share[0][..., None] * moves).sum(0)
+        relative = torch.where(self.there[:, None], relative, 0.0)
         along = torch.where(self.there[:, None], (self.direction * relative[:, None]).sum(-1), 0.0)
         return along.flatten()[self.place]
 
@@ -54,14 +57,14 @@ class Contacts(tree.Tree):
         """Spatial forces (nbody, 6) on bodies of forces x (nc,) along the rows."""
         share = torch.cat([x, x.new_zeros(1)])[self.row][..., None] * self.direction
         total = torch.where(self.there[:, None], share.sum(1), 0.0)
-        both = torch.stack([-total, total])
+        both = torch.stack([-total, total]) if not self.share else self.share[0][..., None] * total
         linear = both[..., -3:]
         angular = cross(self.arm, linear)
         angular = angular if both.shape[-1] == 3 else angular + both[..., :3]
         return self.added(torch.cat([angular, linear], dim=-1), self.moves, nbody)
 
     def added(self, x: Tensor, there: Tensor, nbody: int) -> Tensor:
-        """Sums (nbody, k) of x (2, ncon, k), which contacts add to either body where they are `there` (2, ncon)."""
+        """Sums (nbody, c) of x (k, ncon, c), which contacts add to their bodies where they are `there` (k, ncon)."""
         given = torch.where(there.flatten()[:, None], x.flatten(0, 1), 0.0)
         return x.new_zeros(nbody, x.shape[-1]).index_add(0, self.body.flatten(), given)
 
@@ -69,6 +72,7 @@ class Contacts(tree.Tree):
         """Those in the slots `slot` (...): fields have its axes for that of the contacts."""
         return self.replace(
             there=self.there[slot],
+            share=tuple(x[:, slot] for x in self.share),
             body=self.body[:, slot],
             tree=self.tree[:, slot],
             moves=self.moves[:, slot],
@@ -77,11 +81,15 @@ class Contacts(tree.Tree):
         )
 
     def wrench(self) -> Tensor:
-        """(2, ncon, w, 6) what each row does to either body, about the point that its motion is about; signs apart."""
-        linear = self.direction[..., -3:].expand(2, *self.direction.shape[:-1], 3)
+        """(k, ncon, w, 6) what each row does to the bodies, about the point that the motion of each is about.
+
+        Of two bodies signs are left out.
+        """
+        linear = self.direction[..., -3:].expand(len(self.body), *self.direction.shape[:-1], 3)
         angular = cross(self.arm[..., None, :], linear)
         angular = angular if self.direction.shape[-1] == 3 else angular + self.direction[..., :3]
-        return torch.cat([angular, linear], dim=-1)
+        wrench = torch.cat([angular, linear], dim=-1)
+        return self.share[0][..., None, None] * wrench if self.share else wrench
 
 
 @tree.dataclass(kw_only=True)
@@ -138,8 +146,9 @@ class BodyRows(tree.Tree):
         """J (nefc, nv)."""
         parts = [self.fixed]
         for c in self.contacts:
-            first, second = (c.wrench() @ self.cdof.mT) * self.body_dof[c.body][:, :, None]
-            parts.append(torch.where(c.there[:, None, None], second - first, 0.0).flatten(0, 1)[c.place])
+            moved = (c.wrench() @ self.cdof.mT) * self.body_dof[c.body][:, :, None]
+            total = moved.sum(0) if c.share else moved[1] - moved[0]
+            parts.append(torch.where(c.there[:, None, None], total, 0.0).flatten(0, 1)[c.place])
         return torch.cat([*parts, self.single[:, None] * self.plan.column])[self.plan.source]
 
 
@@ -169,8 +178,14 @@ def contacts(m: Model, d: Data, active: Tensor) -> Contacts:
     p, (forest,) = m.plan.constraint.contact, m.plan.solver.forest
     slots = len(p.row)
     frame, pos = d.contact.frame[:slots], d.contact.pos[:slots]
+    share: tuple[Tensor, ...] = ()
+    if m.plan.collision.corner.shape[0]:
+        geom, part = carried(m, d)
+        share = (part[:slots].mT.contiguous(),)
+    else:
+        geom = colliders(m, d)
     # PyTorch's fake tensors forget which axis of what is picked is the innermost.
-    geom = colliders(m, d)[:slots].mT.contiguous()
+    geom = geom[:slots].mT.contiguous()
     body, tree = p.geom_body[geom], forest.geom_tree[geom]
     # The first row says of all whether they are there.
     there = torch.cat([active, torch.zeros_like(active[:1])])[p.row.amin(1)]
@@ -182,6 +197,7 @@ def contacts(m: Model, d: Data, active: Tensor) -> Contacts:
         row=p.row,
         place=p.place,
         there=there,
+        share=share,
         body=body,
         tree=tree,
         moves=there & (tree >= 0),

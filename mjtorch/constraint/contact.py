@@ -73,11 +73,9 @@ def corners_of(m: Model, d: Data, number: Tensor) -> tuple[Tensor, Tensor]:
 
 def answered(m: Model, d: Data) -> Tensor:
     """(ncon,) bool: whether any dof moves the geoms of a contact relative to each other."""
-    if m.plan.collision.corner.shape[0]:
-        first, *others = m.plan.constraint.contact.geom_dof[carried(m, d)[0]].unbind(1)
-        return torch.stack([first != other for other in others]).any(0).any(-1)
-    first, second = m.plan.constraint.contact.geom_dof[colliders(m, d)].unbind(1)
-    return (first != second).any(-1)
+    number = carried(m, d)[0] if m.plan.collision.corner.shape[0] else colliders(m, d)
+    carrier = m.plan.constraint.contact.carrier[number]
+    return (carrier[:, 1:] != carrier[:, :1]).any(-1)
 
 
 def along_rows(m: Model, d: Data, directions: Tensor) -> Tensor:

@@ -8,10 +8,11 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from reference import SINCE_4, assert_fields_close, oracle
+from reference import SINCE_4, assert_fields_close, load, oracle
 
 import mjtorch
 from mjtorch.collision import collision
+from mjtorch.constraint import bodies
 from mjtorch.integrate import integrate_pos
 from mjtorch.model import put_data, put_model
 
@@ -161,3 +162,43 @@ def test_contacts_differentiate(first: str | int, second: int) -> None:
     assert checked > 5
     assert torch.cat(close[::3]).double().mean() > 0.97
     assert torch.cat(close).double().mean() > 0.9
+
+
+DRAPED = """
+<mujoco>
+  <option timestep="1e-3" tolerance="1e-12" iterations="100"/>
+  <worldbody>
+    <geom name="ball" size=".2" pos="0 0 -.2" condim="4" friction=".7 .02 .01"/>
+    <body pos=".1 .1 .08"><freejoint/><geom type="box" size=".05 .05 .05" mass=".1" euler="10 20 0"/></body>
+    <flexcomp name="sheet" type="grid" count="9 8 1" spacing=".05 .05 .05" mass=".2" radius=".01" dim="2" pos="0 0 .02">
+      <contact/>
+      <elasticity young="1e3" poisson=".2" thickness="5e-3" damping=".001" elastic2d="both"/>
+    </flexcomp>
+  </worldbody>
+</mujoco>
+"""
+
+
+@pytest.mark.slow
+def test_a_large_cloth_needs_no_dense_rows() -> None:
+    """On a ball and under a crate, and on itself: rows are those of all dofs, and what comes of them is C's."""
+    mj_model = load(DRAPED)
+    m = put_model(mj_model, dtype=torch.float64)
+    (forest,) = m.plan.solver.forest
+    assert not forest.joins and not forest.own and m.plan.collision.itself
+    mj_data = mujoco.MjData(mj_model)
+    for _ in range(80):
+        mujoco.mj_step(mj_model, mj_data)
+    for _ in range(3):
+        mujoco.mj_forward(mj_model, mj_data)
+        d = mjtorch.forward(m, put_data(mj_model, mj_data, model=m))
+        rows = bodies.build(m, d)
+        x, y = torch.randn(m.nv, dtype=torch.float64), torch.randn(m.plan.constraint.nefc, dtype=torch.float64)
+        assert d.nefc > 50
+        assert torch.allclose(rows.dense(), d.efc_J)
+        assert torch.allclose(rows.times(x), d.efc_J @ x)
+        assert torch.allclose(rows.transpose_times(y), y @ d.efc_J)
+        assert_fields_close(d, mj_data, ["contact", "efc_D"], 1e-3, m=m)
+        assert_fields_close(d, mj_data, ["qacc"], 1e-4, m=m)
+        for _ in range(10):
+            mujoco.mj_step(mj_model, mj_data)

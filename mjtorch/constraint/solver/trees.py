@@ -8,6 +8,8 @@ preconditioned by that, with blocks that the other rows add their part to. In sc
 more than they, all contacts that join trees are left to conjugate gradients: some ten or twenty steps, each of which
 multiplies by what these contacts couple and no more. Cost and memory follow the sum of the trees, not the square.
 
+Contacts of elements of flexes join the trees of several vertices each: these are left to conjugate gradients.
+
 What contacts of one body with the world add to a block needs no rows: they are a stiffness (6, 6) of the body, and
 those of all bodies that two dofs both move make up, as inertias do, what couples these dofs (`stiffness`).
 """
@@ -140,6 +142,9 @@ def build(m: Model, d: Data, rows: BodyRows) -> Forest:
     more = (rows.fixed[plan.shared[MOST:]] != 0).any()
     for c in rows.contacts:
         stiff = c.moves
+        if c.share:
+            # Of all that elements join, blocks have the diagonal: conjugate gradients do the rest.
+            more = more | (c.moves.sum(0) > 1).any()
         if not plan.joins:
             continue
         first, second = c.tree

@@ -145,7 +145,7 @@ class ContactPlan(tree.Tree):
     row: (ncon, w) the same, without columns that no slot has; place: (nrow,) where each row lies in it, flattened
     normal_share: (nrow,) how much of a contact's normal a row is: 1 or 0, of pyramids an equal part
     frictional: (nfriction,) elliptic: slots with dim > 1; has_edges: (ncon,) pyramidal: 1 for slots with dim > 1
-    geom_body: (ncollider,)
+    geom_body: (ncollider,); carrier: (n,) of geoms and vertices, the same if the same dofs move them as far
     geom_dof: (n, nv) how far dofs move geoms and vertices: 0 or 1, and of vertices that lie between nodes a share
     node_body, node_share: (n, w) the bodies of these nodes, and their shares; (n, 0) without such
     rank: (ncollider, ncollider) where C lists the contacts of two; (0, 0) if the slots of the contacts lie in C's order
@@ -169,6 +169,7 @@ class ContactPlan(tree.Tree):
     has_edges: Tensor
     geom_body: Tensor
     geom_dof: Tensor
+    carrier: Tensor
     node_body: Tensor
     node_share: Tensor
     rank: Tensor
@@ -442,8 +443,7 @@ def _tendon(b: _Builder) -> TendonRowsPlan:
 
 def _contact(b: _Builder, dims: tuple[int, ...]) -> tuple[ContactPlan, list[int], list[mjtConstraint]]:
     """The plan, the element of each row (counted from the first contact) and the type of each row."""
-    m = b.m
-    pyramidal = m.opt.cone == mujoco.mjtCone.mjCONE_PYRAMIDAL
+    m, pyramidal = b.m, b.m.opt.cone == mujoco.mjtCone.mjCONE_PYRAMIDAL
     n, per_contact = len(dims), 6 if max(dims, default=0) > 3 else 3
     frictional = [] if pyramidal else [s for s, dim in enumerate(dims) if dim > 1]
     friction_element = {s: n + k for k, s in enumerate(frictional)}
@@ -470,11 +470,10 @@ def _contact(b: _Builder, dims: tuple[int, ...]) -> tuple[ContactPlan, list[int]
         slot_rows[s, row - start + (pyramidal and dims[s] > 1)] = row
     packed = slot_rows[:, (slot_rows < len(rows)).any(0)]
     edges = np.array([2 * (dims[s] - 1) if pyramidal and dims[s] > 1 else 1 for s in slot])
-    is_normal = pyramidal | (np.arange(len(rows)) == np.array(first, dtype=int))
     bodies, shares = carriers(m)
     geom_dof = (b.body_dof[bodies] * shares[..., None]).sum(1)
-    between_nodes = bodies.shape[1] if bodies.shape[1] > 1 else 0
-    kind = np.unique(np.packbits(geom_dof != 0, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+    nodes = bodies.shape[1] if bodies.shape[1] > 1 else 0
+    kind = np.unique(geom_dof if nodes else geom_dof != 0, axis=0, return_inverse=True)[1].reshape(-1)
     plan = ContactPlan(
         max_dim=max(dims, default=0),
         has_rigid=len(collider_body(m)) > len(bodies) or bool(np.equal(*kind[tested_pairs(m).geom].T).any()),
@@ -488,13 +487,14 @@ def _contact(b: _Builder, dims: tuple[int, ...]) -> tuple[ContactPlan, list[int]
         slot_rows=b.make.ints(slot_rows),
         row=b.make.ints(packed),
         place=b.make.ints(np.argsort(packed, axis=None)[: len(rows)]),
-        normal_share=b.make.floats(is_normal / edges, len(rows)),
+        normal_share=b.make.floats((pyramidal | (np.arange(len(rows)) == first)) / edges, len(rows)),
         frictional=b.make.ints(frictional),
         has_edges=b.make.floats([pyramidal and dim > 1 for dim in dims], n),
         geom_body=b.make.ints(collider_body(m)),
         geom_dof=b.make.floats(geom_dof, len(bodies), m.nv),
-        node_body=b.make.ints(bodies[:, :between_nodes]),
-        node_share=b.make.floats(shares[:, :between_nodes]),
+        carrier=b.make.ints(kind),
+        node_body=b.make.ints(bodies[:, :nodes]),
+        node_share=b.make.floats(shares[:, :nodes]),
         rank=b.make.ints(rank(m) if len(set(dims)) > 1 else np.zeros((0, 0))),
     )
     return plan, element, types

@@ -37,7 +37,8 @@ class GroupPlan(tree.Tree):
 class ForestPlan(tree.Tree):
     """How contacts and other rows of several dofs touch kinematic trees.
 
-    joins, own: static, whether contacts may touch two trees, and whether a tree may touch itself
+    joins, own: static, whether contacts may touch two trees, and whether a tree may touch itself; where elements of
+        flexes touch something neither is asked
     leaves: static, whether no dof moves more than one body
     groups: the trees, by size
     row, col: (npair,) pairs of dofs of which the second moves what the first moves, or is the first
@@ -68,7 +69,7 @@ def build(
 ) -> tuple[ForestPlan, ...]:
     """The plan for `m`, if it has `trees`, many dofs or no contacts among them and rows of several dofs that it is for.
 
-    Those of elliptic contacts, of equalities and elements of flexes, and of vertices that lie between nodes are not.
+    Those of elliptic contacts, of equalities of flexes, and of vertices that lie between nodes are not.
 
     single: (nefc,) bool, the rows of one dof
     """
@@ -77,14 +78,14 @@ def build(
     first, second = m.body_treeid[collider_body(m)][tested_pairs(m).geom].T
     both = (first >= 0) & (second >= 0)
     joins, own = (bool((both & among).any()) for among in (first != second, first == second))
+    elements = len(element_flex(m)) > 0
     if (
-        (m.nv < LEAST_DOFS and (joins or own))
+        (m.nv < LEAST_DOFS and (joins or own or elements))
         or not trees
         or elliptic
         or single.all()
         or of_edges
         or constraint.contact.node_body.shape[1]
-        or len(element_flex(m))
     ):
         return ()
     moved = moved_bodies(m)
@@ -101,8 +102,8 @@ def build(
     full[tuple(upper.T)] = full[tuple(upper.T[::-1])] = np.arange(len(upper))
     return (
         ForestPlan(
-            joins=joins,
-            own=own,
+            joins=joins and not elements,
+            own=own and not elements,
             leaves=bool((moved[:, 1] - moved[:, 0] == 1).all()),
             groups=tuple(
                 GroupPlan(
