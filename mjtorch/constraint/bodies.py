@@ -43,22 +43,29 @@ class Contacts(tree.Tree):
 
     def velocity(self, motion: Tensor) -> Tensor:
         """How fast (nc,) contacts move along the rows, if bodies move by `motion` (nbody, 6)."""
-        angular, linear = motion[self.body].split(3, dim=-1)
-        linear = linear + cross(angular, self.arm)
-        moves = linear if self.direction.shape[-1] == 3 else torch.cat([angular, linear], dim=-1)
-        relative = torch.where(self.there[:, None], moves[1] - moves[0], 0.0)
+        first, second = (self.moved(motion, k) for k in range(2))
+        relative = torch.where(self.there[:, None], second - first, 0.0)
         along = torch.where(self.there[:, None], (self.direction * relative[:, None]).sum(-1), 0.0)
         return along.flatten()[self.place]
+
+    def moved(self, motion: Tensor, k: int) -> Tensor:
+        """How fast (ncon, 3 or 6) one of the bodies moves where it touches; the axis it turns about first, if needed."""
+        angular, linear = torch.where(self.there[:, None], motion[self.body[k]], 0.0).split(3, dim=-1)
+        linear = linear + cross(angular, self.arm[k])
+        return linear if self.direction.shape[-1] == 3 else torch.cat([angular, linear], dim=-1)
 
     def force(self, x: Tensor, nbody: int) -> Tensor:
         """Spatial forces (nbody, 6) on bodies of forces x (nc,) along the rows."""
         share = torch.cat([x, x.new_zeros(1)])[self.row][..., None] * self.direction
         total = torch.where(self.there[:, None], share.sum(1), 0.0)
-        both = torch.stack([-total, total])
-        linear = both[..., -3:]
-        angular = cross(self.arm, linear)
-        angular = angular if both.shape[-1] == 3 else angular + both[..., :3]
-        return self.added(torch.cat([angular, linear], dim=-1), self.moves, nbody)
+        force = x.new_zeros(nbody, 6)
+        for k, push in enumerate((-total, total)):
+            linear = push[:, -3:]
+            angular = cross(self.arm[k], linear)
+            angular = angular if push.shape[-1] == 3 else angular + push[:, :3]
+            given = torch.where(self.moves[k][:, None], torch.cat([angular, linear], dim=-1), 0.0)
+            force = force.index_add(0, self.body[k], given)
+        return force
 
     def added(self, x: Tensor, there: Tensor, nbody: int) -> Tensor:
         """Sums (nbody, k) of x (2, ncon, k), which contacts add to either body where they are `there` (2, ncon)."""
