@@ -49,7 +49,7 @@ class Contacts(tree.Tree):
         return along.flatten()[self.place]
 
     def moved(self, motion: Tensor, k: int) -> Tensor:
-        """How fast (ncon, 3 or 6) one of the bodies moves where it touches; the axis it turns about first, if needed."""
+        """How fast (ncon, 3 or 6) one of the bodies moves where it touches; how it turns first, if needed."""
         angular, linear = torch.where(self.there[:, None], motion[self.body[k]], 0.0).split(3, dim=-1)
         linear = linear + cross(angular, self.arm[k])
         return linear if self.direction.shape[-1] == 3 else torch.cat([angular, linear], dim=-1)
