@@ -5,6 +5,8 @@ bodies under x, seen from there, and `J' f` what forces on bodies do to dofs: bo
 that there are cost, not what all rows times all dofs would.
 """
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -45,23 +47,35 @@ class Contacts(tree.Tree):
 
     def velocity(self, motion: Tensor) -> Tensor:
         """How fast (nc,) contacts move along the rows, if bodies move by `motion` (nbody, 6)."""
-        angular, linear = motion[self.body].split(3, dim=-1)
-        linear = linear + cross(angular, self.arm)
-        moves = linear if self.direction.shape[-1] == 3 else torch.cat([angular, linear], dim=-1)
-        relative = moves[1] - moves[0] if not self.share else (self.share[0][..., None] * moves).sum(0)
+        moved = [self.moved(motion, k) for k in range(len(self.body))]
+        if self.share:
+            weighted = (part[:, None] * x for part, x in zip(self.share[0], moved, strict=True))
+            relative = functools.reduce(torch.add, weighted)
+        else:
+            relative = moved[1] - moved[0]
         relative = torch.where(self.there[:, None], relative, 0.0)
         along = torch.where(self.there[:, None], (self.direction * relative[:, None]).sum(-1), 0.0)
         return along.flatten()[self.place]
+
+    def moved(self, motion: Tensor, k: int) -> Tensor:
+        """How fast (ncon, 3 or 6) one of the bodies moves where it touches; how it turns first, if needed."""
+        angular, linear = torch.where(self.there[:, None], motion[self.body[k]], 0.0).split(3, dim=-1)
+        linear = linear + cross(angular, self.arm[k])
+        return linear if self.direction.shape[-1] == 3 else torch.cat([angular, linear], dim=-1)
 
     def force(self, x: Tensor, nbody: int) -> Tensor:
         """Spatial forces (nbody, 6) on bodies of forces x (nc,) along the rows."""
         share = torch.cat([x, x.new_zeros(1)])[self.row][..., None] * self.direction
         total = torch.where(self.there[:, None], share.sum(1), 0.0)
-        both = torch.stack([-total, total]) if not self.share else self.share[0][..., None] * total
-        linear = both[..., -3:]
-        angular = cross(self.arm, linear)
-        angular = angular if both.shape[-1] == 3 else angular + both[..., :3]
-        return self.added(torch.cat([angular, linear], dim=-1), self.moves, nbody)
+        pushes = [part[:, None] * total for part in self.share[0]] if self.share else [-total, total]
+        force = x.new_zeros(nbody, 6)
+        for k, push in enumerate(pushes):
+            linear = push[:, -3:]
+            angular = cross(self.arm[k], linear)
+            angular = angular if push.shape[-1] == 3 else angular + push[:, :3]
+            given = torch.where(self.moves[k][:, None], torch.cat([angular, linear], dim=-1), 0.0)
+            force = force.index_add(0, self.body[k], given)
+        return force
 
     def added(self, x: Tensor, there: Tensor, nbody: int) -> Tensor:
         """Sums (nbody, c) of x (k, ncon, c), which contacts add to their bodies where they are `there` (k, ncon)."""

@@ -115,6 +115,41 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
         """,
         None,
     ),
+    "parts that one branch has to itself, or both write": (
+        shrink_arrays,
+        """
+        scratch s0: f64[15]
+        scratch s1: f64[15]
+        body:
+          for i in 0..5:
+            if lt(in0[i], 0.0):
+              for j in 0..3:
+                s0[3*i+j] = sin(in0[3*i+j])
+              for k in 0..3:
+                s1[3*i+k] = s0[[2,1,0][k]+3*i]
+            else:
+              for l in 0..3:
+                s1[3*i+l] = 0.0
+            for n in 0..3:
+              out0[3*i+n] = s1[3*i+n]
+        """,
+        """
+        scratch s0: f64[3]
+        scratch s1: f64[3]
+        body:
+          for i in 0..5:
+            if lt(in0[i], 0.0):
+              for j in 0..3:
+                s0[j] = sin(in0[3*i+j])
+              for k in 0..3:
+                s1[k] = s0[[2,1,0][k]]
+            else:
+              for l in 0..3:
+                s1[l] = 0.0
+            for n in 0..3:
+              out0[3*i+n] = s1[n]
+        """,
+    ),
     "parts that are written in some iterations only": (
         shrink_arrays,
         """

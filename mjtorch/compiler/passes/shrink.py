@@ -16,6 +16,7 @@ from mjtorch.compiler.ir.nodes import (
     Expr,
     For,
     Group,
+    If,
     Index,
     Load,
     Program,
@@ -139,6 +140,12 @@ class _Writes:
                     return False
                 if not loops:
                     written |= self.certain(s.body, inner)
+            elif isinstance(s, If):
+                # One of both is done, so what both write is written.
+                both = [set(written), set(written)]
+                if not all(self.come_first(x, loops, w, same) for x, w in zip(bodies(s), both, strict=True)):
+                    return False
+                written |= both[0] & both[1]
             else:
                 for body in bodies(s):
                     if not self.come_first(body, {"": range(0), **loops}, set(written), same):

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.constraint.bodies import BodyRows
+from mjtorch.constraint.bodies import BodyRows, Contacts
 from mjtorch.control_flow import while_loop
+from mjtorch.math.compact import compacted
 
 # What makes a vector (nv,) of a vector.
 Product = Callable[[Tensor], Tensor]
@@ -21,13 +22,15 @@ Product = Callable[[Tensor], Tensor]
 class Between(tree.Tree):
     """Contacts that push two bodies which dofs move, in a list as long as there are slots.
 
-    slot: (ncon,) which they are, there: (ncon,) bool, up to which there are some
-    body: (2, ncon) the bodies, wrench: (2, ncon, w, 6) what the rows do to them, signs apart
+    slot: (ncon,) which they are, there: (2 ncon,) bool, up to which there are some, twice
+    body: (2 ncon,) the first bodies, then the second, other: (2 ncon,) the second, then the first
+    wrench: (2, ncon, w, 6) what the rows do to them, signs apart
     """
 
     slot: Tensor
     there: Tensor
     body: Tensor
+    other: Tensor
     wrench: Tensor
 
 
@@ -46,24 +49,42 @@ class Conjugate(tree.Tree):
     step: Tensor
 
 
+def listed(c: Contacts, moves: Tensor, wrench: Tensor) -> Between:
+    """Those of the contacts of which both bodies are to be found in `moves` (2, ncon); wrench: (2, ncon, w, 6)."""
+    slot, there, _ = compacted(moves.all(0), len(c.row))
+    body = c.body[:, slot]
+    return Between(
+        slot=slot,
+        there=there.repeat(2),
+        body=body.flatten(),
+        other=body.flip(0).flatten(),
+        wrench=torch.where(there[:, None, None], wrench[:, slot], 0.0),
+    )
+
+
 def couplings(at: Between, rows: BodyRows, weight: Tensor) -> Tensor:
-    """What couples the bodies of `Between` (ncon, 6, 6): the force on the first if the second moves, signs apart."""
+    """The force on each `body` (2 ncon, 6, 6) if the `other` moves, signs apart."""
     (c,) = rows.contacts
     *_, touching = rows.split(weight)
     w = torch.cat([touching, touching.new_zeros(1)])[c.row[at.slot]]
     first, second = at.wrench
     spring = (w[:, :, None, None] * first[..., :, None] * second[..., None, :]).sum(1)
-    return torch.where(at.there[:, None, None], spring, 0.0)
+    spring = torch.where(at.there[: len(c.row), None, None], spring, 0.0)
+    return torch.cat([spring, spring.mT])
 
 
 def coupled(at: Between, rows: BodyRows, spring: Tensor, x: Tensor) -> Tensor:
     """What the `couplings` add to `H x` (nv,), of x (nv,)."""
-    motion, there = rows.motion(rows.cdof * x[:, None]), at.there[:, None]
-    first, second = at.body
-    on_first = torch.where(there, -(spring * motion[second][:, None]).sum(2), 0.0)
-    on_second = torch.where(there, -(spring * motion[first][:, :, None]).sum(1), 0.0)
-    force = torch.zeros_like(motion).index_add(0, first, on_first).index_add(0, second, on_second)
-    return rows.pushed(force)
+    motion = rows.motion(rows.cdof * x[:, None])
+    force = torch.where(at.there[:, None], along(spring, motion[at.other]), 0.0)
+    return -rows.pushed(torch.zeros_like(motion).index_add(0, at.body, force))
+
+
+def along(spring: Tensor, motion: Tensor) -> Tensor:
+    """`spring @ motion` (n, 6), for each of n; sums of three are computed where they are asked for, longer ones not."""
+    motion = motion[:, None]
+    angular, linear = (spring[..., part] * motion[..., part] for part in (slice(3), slice(3, None)))
+    return angular.sum(2) + linear.sum(2)
 
 
 def conjugate_gradients(

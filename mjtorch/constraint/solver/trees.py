@@ -22,7 +22,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.constraint.bodies import BodyRows, Contacts
-from mjtorch.constraint.solver.between import Between, Product, conjugate_gradients, coupled, couplings
+from mjtorch.constraint.solver.between import Between, Product, conjugate_gradients, coupled, couplings, listed
 from mjtorch.control_flow import if_any, scan
 from mjtorch.math import linalg
 from mjtorch.math.compact import compacted
@@ -193,9 +193,7 @@ def build(m: Model, d: Data, rows: BodyRows) -> Forest:
     for c in rows.contacts:
         wrench = torch.where(stiff[..., None, None], c.wrench(), 0.0)
         if plan.joins or plan.own:
-            both_slot, both_there, _ = compacted(stiff.all(0), len(c.row))
-            both_body, both_wrench = c.body[:, both_slot], wrench[:, both_slot]
-            between = (Between(slot=both_slot, there=both_there, body=both_body, wrench=both_wrench),)
+            between = (listed(c, stiff, wrench),)
     return Forest(
         plan=plan,
         groups=tuple(groups),
