@@ -71,8 +71,21 @@ class ShortHorizonSettings(Settings):
 
 METHODS: dict[str, type[Settings]] = {"ppo": PPOSettings, "shac": ShortHorizonSettings}
 
+# Of robots that follow commands.
+WALKING = {
+    "worlds": 256,
+    "horizon": 24,
+    "minibatches": 4,
+    "discount": 0.97,
+    "hidden": (128, 128),
+    "learning_rate": 1e-3,
+    "divergence": 0.015,
+    "entropy": 5e-3,
+}
+
 # By method and task: what differs from what is usual.
 TUNED: dict[tuple[str, str], dict[str, Any]] = {
+    **{("ppo", f"{robot}-{ground}"): WALKING for robot in ("go1", "g1") for ground in ("flat", "rough")},
     ("ppo", "Ant-v5"): {"hidden": (128, 128), "epochs": 5, "steps": 4_000_000},
     ("ppo", "HalfCheetah-v5"): {"discount": 0.97},
     ("ppo", "Humanoid-v5"): {"hidden": (128, 128), "epochs": 5, "steps": 20_000_000},

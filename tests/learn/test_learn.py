@@ -1,5 +1,6 @@
 """Learning: gradients through steps, settings, runs that learn, are saved and go on."""
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,17 @@ def test_learns_to_run() -> None:
     run = learn.Run("HalfCheetah-v5", seed=0, threads=1)
     *_, last = learn.train(run, 700_000)
     assert last.scalars["episode/return"] > 1000 and learn.evaluate(run).returns.mean() > 1500
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("mjlab") is None, reason="pip install --no-deps mjlab")
+def test_learns_to_lift_its_feet() -> None:
+    """The beginning of a walk: it turns as it is told, and steps; to stand costs 1.5 a second, and is 0.5 rad/s off."""
+    run = learn.Run("go1-flat", seed=0, threads=1)
+    *_, last = learn.train(run, 600_000)
+    info, task = run.experience.state.info, run.env.task
+    assert last.scalars["episode/length"] > 400 and last.scalars["episode/diverged"] == 0
+    assert info["error_turn"].mean() < 0.4 and info["reward_gait"].mean() / task.dt > -1.1
 
 
 @pytest.mark.parametrize("method", ["ppo", pytest.param("shac", marks=pytest.mark.slow)])

@@ -47,6 +47,8 @@ class Robot:
     motors: by joint
     pose: [rad] by joint, how it stands; 0 where no pattern fits
     loose, tight: [rad] by joint, how far off that is of little account when it walks, and when it stands
+    late: by foot, the share of a stride by which it begins its own
+    strides: [1/s]
     """
 
     file: str
@@ -55,6 +57,8 @@ class Robot:
     pose: Mapping[str, float]
     loose: Mapping[str, float]
     tight: Mapping[str, float]
+    late: Mapping[str, float]
+    strides: float
     package: str = ""
 
     def spec(self) -> MjSpec:
@@ -88,6 +92,8 @@ GO1 = Robot(
     pose={"*_thigh_joint": 0.9, "*_calf_joint": -1.8, "*R_hip_joint": 0.1, "*L_hip_joint": -0.1},
     loose={"*_calf_joint": 0.6, "*": 0.3},
     tight={"*_calf_joint": 0.1, "*": 0.05},
+    late={"FR": 0.0, "FL": 0.5, "RR": 0.5, "RL": 0.0},  # a trot
+    strides=2.0,
 )
 
 # By the names of Unitree's motors; ankles and the waist have two of the smaller ones.
@@ -137,4 +143,6 @@ G1 = Robot(
         "*": 0.15,
     },
     tight={"*": 0.05},
+    late={"left_foot": 0.0, "right_foot": 0.5},
+    strides=1.4,
 )

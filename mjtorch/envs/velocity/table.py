@@ -12,7 +12,7 @@ from mjtorch.envs.env import Env
 from mjtorch.envs.velocity import terrain
 from mjtorch.envs.velocity.randomize import Variation
 from mjtorch.envs.velocity.robots import G1, GO1, Robot, fitting
-from mjtorch.envs.velocity.task import COMMAND, Velocity
+from mjtorch.envs.velocity.task import COMMAND, PHASE, Velocity
 from mjtorch.envs.wrappers.action import ActionDelay
 from mjtorch.envs.wrappers.observation import ObservationNoise
 from mjtorch.envs.wrappers.randomize import RandomizeModel
@@ -128,6 +128,8 @@ def velocity(
         loose=number([fitting(robot.loose, joint, "loose") for joint in joints]),
         tight=number([fitting(robot.tight, joint, "tight") for joint in joints]),
         sole=number(rest.site_xpos[sites, 2]),
+        late=number([robot.late[site] for site in robot.feet]),
+        strides=robot.strides,
         scan=number(np.stack(np.meshgrid(ahead, aside, indexing="ij"), -1).reshape(-1, 2)),
         feet=tuple(sites),
         **parameters,
@@ -167,9 +169,15 @@ def _off(task: Velocity) -> list[float]:
     nu, x = task.m.nu, NOISE
     heights = len(task.scan) if task.m.nhfield else 0
     base = [*[x["linear"]] * 3, *[x["angular"]] * 3, *[x["down"]] * 3]
-    return [*base, *[x["joint"]] * nu, *[x["joint_speed"]] * nu, *[0.0] * (nu + COMMAND), *[x["relief"]] * heights]
+    return [
+        *base,
+        *[x["joint"]] * nu,
+        *[x["joint_speed"]] * nu,
+        *[0.0] * (nu + COMMAND + PHASE),
+        *[x["relief"]] * heights,
+    ]
 
 
 def _uncalibrated(task: Velocity) -> list[float]:
     nu, heights = task.m.nu, len(task.scan) if task.m.nhfield else 0
-    return [*[0.0] * 9, *[UNCALIBRATED] * nu, *[0.0] * (2 * nu + COMMAND + heights)]
+    return [*[0.0] * 9, *[UNCALIBRATED] * nu, *[0.0] * (2 * nu + COMMAND + PHASE + heights)]

@@ -21,7 +21,9 @@ COMMAND = 3
 # Of tracking, each 1 where what is commanded is done: how far off [m/s, rad/s] half an e-fold is.
 SPEED_SCALE, TURN_SCALE, TILT_SCALE = 0.5, 0.7, 0.45
 # Slower commands [m/s + rad/s] count as standing; feet are to be lifted so high [m], and touch the ground below [m].
-STANDING, LIFT, CONTACT = 0.05, 0.1, 0.005
+STANDING, LIFT, CONTACT = 0.05, 0.08, 0.005
+# How many numbers say where in a stride it is.
+PHASE = 2
 # Fallen: further tilted [rad], or lower than this share of the height at rest.
 TILTED, LOW = math.radians(70), 0.5
 # Of each joint's range, the middle part that may be used.
@@ -29,7 +31,7 @@ SOFT = 0.9
 
 # What a second is worth, at most for those above zero.
 WEIGHTS = {
-    "speed": 2.0,
+    "speed": 3.0,
     "turn": 2.0,
     "upright": 1.0,
     "pose": 1.0,
@@ -37,7 +39,7 @@ WEIGHTS = {
     "sway": -0.05,
     "limits": -1.0,
     "jerk": -0.1,
-    "drag": -1.0,
+    "gait": -2.0,
     "slip": -0.1,
 }
 
@@ -51,12 +53,16 @@ class Velocity(Task):
     ground it is truncated.
 
     What is seen: linear and angular velocity of the base and where down is, as it sees them; joints, less how it
-    stands, and their velocities; the last controls, -1 to 1; the command; on rough ground, heights around it, from the
-    base down.
+    stands, and their velocities; the last controls, -1 to 1; the command; sine and cosine of where in a stride it is, 0
+    where it is to stand; on rough ground, heights around it, from the base down.
+
+    Strides go by the clock: in the first half of its own, each foot is to be lifted and put down again.
 
     stand: (nu,) [rad] joints, how it stands
     loose, tight: (nu,) [rad] how far off that is of little account when it walks, and when it stands
     sole: (feet,) [m] heights of the sites at the feet when it stands
+    late: (feet,) shares of a stride by which the feet begin theirs
+    strides: [1/s]
     feet: their numbers
     scan: (n, 2) [m] places around the base, turned as it is, whose heights it sees
     forward, left, turn: [m/s], [m/s], [rad/s] bounds of commands, which are drawn between them
@@ -70,6 +76,8 @@ class Velocity(Task):
     loose: Tensor
     tight: Tensor
     sole: Tensor
+    late: Tensor
+    strides: Number
     scan: Tensor
     feet: tuple[int, ...] = tree.field(static=True)
     forward: Range = (-1.0, 1.0)
@@ -148,7 +156,21 @@ class Velocity(Task):
     def observe(self, d: Data) -> Tensor:
         """All of it, one after the other."""
         joints = (d.qpos[7:] - self.stand, d.qvel[6:], self.used(d))
-        return torch.cat([*self.motion(d), *joints, d.userdata, *self.relief(d)])
+        return torch.cat([*self.motion(d), *joints, d.userdata, self.phase(d), *self.relief(d)])
+
+    def moves(self, d: Data) -> Tensor:
+        """Whether it is to do anything but stand () bool."""
+        return torch.linalg.vector_norm(d.userdata[:2]) + d.userdata[2].abs() > STANDING
+
+    def phase(self, d: Data) -> Tensor:
+        """Where in a stride it is (2,)."""
+        angle = 2 * math.pi * self.strides * d.time
+        return self.moves(d) * torch.stack([angle.sin(), angle.cos()])
+
+    def lifted(self, d: Data) -> Tensor:
+        """How high (feet,) [m] feet are to be."""
+        angle = 2 * math.pi * (self.strides * d.time - self.late)
+        return self.moves(d) * angle.sin().clamp(min=0).square() * LIFT
 
     def relief(self, d: Data) -> tuple[Tensor, ...]:
         """How far the ground lies below the base, around it, less how far it does when it stands: within 1 m."""
@@ -184,9 +206,8 @@ class Velocity(Task):
         command = after.userdata
         off = torch.linalg.vector_norm(linear[:2] - command[:2])
         off_turn = (angular[2] - command[2]).abs()
-        moves = torch.linalg.vector_norm(command[:2]) + command[2].abs() > STANDING
         joints = after.qpos[7:]
-        allowed = torch.where(moves, self.loose, self.tight)
+        allowed = torch.where(self.moves(after), self.loose, self.tight)
         low, high = self.m.jnt_range[1:].unbind(-1)
         middle, half = (low + high) / 2, SOFT * (high - low) / 2
         height, speed = self.steps(before, after)
@@ -199,7 +220,7 @@ class Velocity(Task):
             "sway": angular[:2].square().sum(),
             "limits": ((joints - middle).abs() - half).clamp(min=0).sum(),
             "jerk": (self.used(after) - self.used(before)).square().sum(),
-            "drag": moves * ((height - LIFT).abs() * speed).sum(),
+            "gait": ((height - self.lifted(after)) / LIFT).clamp(-1.0, 1.0).square().sum(),
             "slip": (speed.square() * (height < CONTACT)).sum(),
         }
         rewards = {name: WEIGHTS[name] * self.dt * x for name, x in worth.items()}
