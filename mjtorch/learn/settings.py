@@ -73,6 +73,7 @@ METHODS: dict[str, type[Settings]] = {"ppo": PPOSettings, "shac": ShortHorizonSe
 
 # Of robots that follow commands.
 WALKING = {
+    "steps": 3_500_000,
     "worlds": 256,
     "horizon": 24,
     "minibatches": 4,
