@@ -146,7 +146,9 @@ def clipped(ground: Outline, lines: Tensor, subject: Outline) -> Cut:
         return torch.where(some & (place >= line), place, k).amin()
 
     def body(now: Cut) -> Cut:
-        origin, direction = (x.index_select(1, now.line[None]).mT for x in (ground.corner, lines))
+        # Past the last one nothing is cut, but bodies of loops may be looked at.
+        line = now.line.clamp(max=k - 1)
+        origin, direction = (x.index_select(1, line[None]).mT for x in (ground.corner, lines))
         depth = off_line(((now.corner[:, :3] - origin) * direction).sum(1))
         outside = (torch.arange(2 * k, device=depth.device) < now.number[:, None]) & (depth < 0)
         cuts = (now.line < ground.number) & outside.any(-1)

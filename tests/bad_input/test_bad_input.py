@@ -38,10 +38,7 @@ SCENE = """
 </mujoco>
 """
 SLIDER = '<mujoco><worldbody><body><joint name="j" type="slide"/><geom size=".1"/></body></worldbody>{}</mujoco>'
-PID = (
-    '<extension><plugin plugin="mujoco.pid"><instance name="steady"/></plugin></extension>'
-    '<actuator><plugin joint="j" plugin="mujoco.pid" instance="steady"/></actuator>'
-)
+REFUSED = '<option><flag nativeccd="disable"/></option><worldbody><geom type="ellipsoid" size=".1 .1 .2"/></worldbody>'
 FILES = {
     "broken.xml": "<mujoco>\n<worldbody>",
     "broken.mjb": "<mujoco>\n<worldbody>",
@@ -49,7 +46,7 @@ FILES = {
     "nan.xml": SLIDER.replace('".1"', '"nan"'),
     "include.xml": '<mujoco><include file="nowhere.xml"/></mujoco>',
     "mesh.xml": '<mujoco><asset><mesh name="a" file="nowhere.obj"/></asset></mujoco>',
-    "plugin.xml": SLIDER.format(PID),
+    "refused.xml": SLIDER.format(REFUSED),
     "file": "",
 }
 ENTRY = re.compile(r"(?P<given>\S.*)\n(?P<says>(?: {4}.*\n)+)")
