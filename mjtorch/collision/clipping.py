@@ -18,7 +18,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mjtorch.control_flow.fori_loop import fori_loop
 from mjtorch.control_flow.if_any import if_any
 from mjtorch.control_flow.while_loop import while_loop
 from mjtorch.math.vector import cross, dot, norm
@@ -42,17 +41,16 @@ class Outline(NamedTuple):
 class Cut(NamedTuple):
     """Outlines while they are cut, all constants.
 
-    corner: (n, 6, v) position [m], and three whole numbers: the line that the side which begins here is on, and what
+    corner: (n, v, 6) position [m], and three whole numbers: the line that the side which begins here is on, and what
         the corner came from: the line that it is on, and the line of the ground that cut that; -1: none, it begins it.
         Lines of the subject come first, then those of the ground.
-    number: (n,) how many there are; since: (n,) the line of the ground after the one that cut last: with each that cuts
-        nothing off, the next corner becomes the first, from which on they go around
+    number: (n,) how many there are; turn: (n,) which of them is the first, from which on they go around
     line: () the line of the ground that cuts next
     """
 
     corner: Tensor
     number: Tensor
-    since: Tensor
+    turn: Tensor
     line: Tensor
 
 
@@ -109,12 +107,11 @@ def listed(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What the corners of `over` came from, two numbers as in `Cut`, and which there are: (n, 4) each."""
     cut = clipped(ground, lines, subject)
-    corner = cut.corner.mT
-    size = corner.shape[1]
-    height = dot(corner[..., :3] - ground.corner[:, :1], up[:, None])
+    size = cut.corner.shape[1]
+    height = dot(cut.corner[..., :3] - ground.corner[:, :1], up[:, None])
     there = torch.arange(size, device=up.device) < cut.number[:, None]
     low = first(there & (height <= margin[:, None]), size)
-    corner = corner.gather(1, low.element[..., None].expand(-1, -1, 6))
+    corner = cut.corner.gather(1, low.element[..., None].expand(-1, -1, 6))
     number = low.exists.sum(-1)
 
     point = torch.where(low.exists[..., None], corner[..., :3], corner[:, :1, :3])
@@ -135,94 +132,66 @@ def clipped(ground: Outline, lines: Tensor, subject: Outline) -> Cut:
     """The subject, cut by each line of the ground; lines: (n, k, 3) the directions in which the ground is."""
     n, k = subject.corner.shape[:2]
     number = torch.arange(2 * k, device=lines.device).to(lines.dtype).expand(n, 2 * k)
-    corner = torch.nn.functional.pad(subject.corner.mT, (0, k))
-    # One number of all corners after the other, which compilers make vectors of.
-    start = torch.cat([corner, torch.stack([number, number, torch.full_like(number, -1)], dim=1)], dim=1)
-    # Most lines cut nothing off: those that do not cut the whole subject cut none of its parts.
-    some = cutting(ground, lines, subject).any(0)
-    place = torch.arange(k, device=lines.device)
-
-    def next_from(line: Tensor) -> Tensor:
-        return torch.where(some & (place >= line), place, k).amin()
+    corner = torch.nn.functional.pad(subject.corner, (0, 0, 0, k))
+    start = torch.cat([corner, torch.stack([number, number, torch.full_like(number, -1)], dim=-1)], dim=-1)
+    most = ground.number.amax()
 
     def body(now: Cut) -> Cut:
-        # Past the last one nothing is cut, but bodies of loops may be looked at.
-        line = now.line.clamp(max=k - 1)
-        origin, direction = (x.index_select(1, line[None]).mT for x in (ground.corner, lines))
-        depth = off_line(((now.corner[:, :3] - origin) * direction).sum(1))
+        origin, direction = (x.index_select(1, now.line[None]) for x in (ground.corner, lines))
+        depth = dot(now.corner[..., :3] - origin, direction)
+        depth = torch.where(depth.abs() > (DOUBLE if depth.dtype is torch.float64 else SINGLE), depth, 0.0)
         outside = (torch.arange(2 * k, device=depth.device) < now.number[:, None]) & (depth < 0)
-        cuts = (now.line < ground.number) & outside.any(-1)
-        ahead = turned(torch.cat([now.corner, depth[:, None]], dim=1), now, now.line)
-        corner, number = halved(ahead[:, :6], ahead[:, 6], now, k)
-        return Cut(
-            torch.where(cuts[:, None, None], corner, now.corner),
-            torch.where(cuts, number, now.number),
-            torch.where(cuts, now.line + 1, now.since),
-            next_from(now.line + 1),
-        )
+        active = now.line < ground.number
+        # Most lines cut nothing off: then the next corner becomes the first.
+        cuts, ahead = active & outside.any(-1), now.turn + 1
+        turn = torch.where(active, torch.where(ahead < now.number, ahead, 0), now.turn)
 
-    first = Cut(start, subject.number, torch.zeros_like(subject.number), next_from(torch.zeros_like(place[0])))
-    last = while_loop(lambda now: now.line < k, body, first)
-    return last._replace(corner=turned(last.corner, last, ground.number))
+        def cut() -> Cut:
+            after = halved(now._replace(corner=turned(now.corner, now)), turned(depth[..., None], now)[..., 0], k)
+            return Cut(
+                torch.where(cuts[:, None, None], after.corner, now.corner),
+                torch.where(cuts, after.number, now.number),
+                torch.where(cuts, 0, turn),
+                after.line,
+            )
 
+        return if_any(cuts, cut, Cut(now.corner, now.number, turn, now.line + 1))
 
-def cutting(ground: Outline, lines: Tensor, subject: Outline) -> Tensor:
-    """Which lines of the ground cut something off the subject (n, k) bool."""
-
-    def lower(i: Tensor, lowest: Tensor) -> Tensor:
-        depth = dot(subject.corner.index_select(1, i[None]) - ground.corner, lines)
-        return torch.where((i < subject.number)[:, None], torch.minimum(depth, lowest), lowest)
-
-    lowest = fori_loop(0, subject.number.amax(), lower, torch.zeros_like(lines[..., 0]))
-    there = torch.arange(lines.shape[1], device=lines.device) < ground.number[:, None]
-    return there & (off_line(lowest) < 0)
+    first = Cut(start, subject.number, torch.zeros_like(subject.number), torch.zeros_like(most))
+    last = while_loop(lambda now: now.line < most, body, first)
+    return last._replace(corner=turned(last.corner, last))
 
 
-def off_line(depth: Tensor) -> Tensor:
-    """Depths [m] from a line, zero of what is on it."""
-    return torch.where(depth.abs() > (DOUBLE if depth.dtype is torch.float64 else SINGLE), depth, 0.0)
+def turned(rows: Tensor, cut: Cut) -> Tensor:
+    """What belongs to the corners, rows (n, v, c), from the first one on."""
+    place = torch.arange(rows.shape[1], device=rows.device) + cut.turn[:, None]
+    place = torch.where(place < cut.number[:, None], place, place - cut.number[:, None]).clamp(min=0)
+    return rows.gather(1, place[..., None].expand_as(rows))
 
 
-def turned(rows: Tensor, cut: Cut, line: Tensor) -> Tensor:
-    """What belongs to the corners, rows (n, c, v), from the one that is the first when it is this line's turn."""
-    number = cut.number[:, None].clamp(min=1)
-    place = torch.arange(rows.shape[2], device=rows.device) + (line - cut.since)[:, None] % number
-    place = torch.where(place < number, place, place - number)
-    return rows.gather(2, place[:, None].expand_as(rows))
+def halved(now: Cut, depth: Tensor, lines: int) -> Cut:
+    """The part that is not outside of the line of the ground; depth: (n, v) [m] of corners in there, or zero.
 
-
-def halved(corner: Tensor, depth: Tensor, now: Cut, lines: int) -> tuple[Tensor, Tensor]:
-    """The part that is not outside of the line of the ground (n, 6, v), and how many corners it has (n,).
-
-    corner: (n, 6, v) those of `now`, with the first one first; depth: (n, v) [m] that they are in there, or zero
-    lines: how many the subject may have
+    lines: how many the subject may have; corners begin with the first
     """
-    n, size = depth.shape
-    place = torch.arange(size, device=depth.device)
-    there, is_last = place < now.number[:, None], (place + 1 == now.number[:, None])[:, None]
-
-    def following(rows: Tensor) -> Tensor:
-        return torch.where(is_last, rows[..., :1], rows.roll(-1, -1))
-
-    ahead = following(depth[:, None])[:, 0]
+    size = depth.shape[1]
+    there = torch.arange(size, device=depth.device) < now.number[:, None]
+    ahead = following(depth[..., None], now.number)[..., 0]
     crosses, stays = there & (depth * ahead < 0), there & (ahead >= 0)
     cutting = lines + now.line.to(depth.dtype)
-    position, side, origin = corner.split((3, 1, 2), dim=1)
+    position, side, origin = now.corner.split((3, 1, 2), dim=-1)
     # A corner on the line needs no other in its place; the side that it begins is on the line if the next is outside.
-    ends = torch.where(((depth == 0) & (ahead < 0))[:, None], cutting, side)
-    after = following(torch.cat([position, ends, origin], dim=1))
+    ends = torch.where(((depth == 0) & (ahead < 0))[..., None], cutting, side)
+    after = following(torch.cat([position, ends, origin], dim=-1), now.number)
     share = depth / torch.where(crosses, depth - ahead, 1.0)
-    new = position + share[:, None] * (after[:, :3] - position)
-    new_side = torch.where((depth > 0)[:, None], cutting, side)
-    new = torch.cat([new, new_side, side, (cutting - lines).expand_as(side)], dim=1)
-    # Where a side is cut, its new corner comes before its end.
-    one, two = crosses.long(), stays.long()
-    end = (one + two).cumsum(-1)
-    source = torch.zeros((n, size + 1), dtype=torch.long, device=depth.device)
-    source = source.scatter(1, torch.where(crosses, end - one - two, size).clamp(max=size), place.expand(n, size))
-    source = source.scatter(1, torch.where(stays, end - 1, size).clamp(max=size), (place + size).expand(n, size))
-    kept = torch.cat([new, after], dim=2).gather(2, source[:, None, :size].expand(n, 6, size))
-    return kept, end[:, -1].clamp(max=size)
+    new = position + share[..., None] * (after[..., :3] - position)
+    new_side = torch.where((depth > 0)[..., None], cutting, side)
+    new = torch.cat([new, new_side, side, (cutting - lines).expand_as(side)], dim=-1)
+    rows = torch.stack([new, after], dim=2).flatten(1, 2)
+    kept = torch.stack([crosses, stays], dim=2).flatten(1, 2)
+    chosen = first(kept, size).element
+    corner = rows.gather(1, chosen[..., None].expand(-1, -1, 6))
+    return Cut(corner, kept.sum(-1).clamp(max=size), torch.zeros_like(now.turn), now.line + 1)
 
 
 def positions(
