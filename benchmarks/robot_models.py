@@ -72,6 +72,19 @@ def add_servos(spec: MjSpec) -> None:
             servo.ctrlrange = RANGE
 
 
+def clutter(spec: MjSpec, things: int) -> None:
+    """Put a table before an arm, on which boxes and cylinders stand in stacks of four that lean on one another."""
+    rng = np.random.default_rng(0)
+    spec.worldbody.add_geom(type=mjtGeom.mjGEOM_BOX, pos=[0.55, 0, 0.1], size=[0.25, 0.4, 0.1])
+    for k in range(things):
+        stack, height = divmod(k, 4)
+        place = [0.45 + 0.07 * (stack % 3), 0.07 * (stack // 3) - 0.1, 0.231 + 0.061 * height]
+        body = spec.worldbody.add_body(pos=place + rng.uniform(-0.004, 0.004, 3) * [1, 1, 0])
+        body.add_freejoint()
+        shape = mjtGeom.mjGEOM_CYLINDER if k % 3 == 2 else mjtGeom.mjGEOM_BOX
+        body.add_geom(type=shape, size=[0.03, 0.03, 0.03], density=500)
+
+
 def lowest(mj_model: mujoco.MjModel) -> float:
     """The height of the lowest point of a geom that collides, by boxes around geoms, in the reference pose."""
     data = mujoco.MjData(mj_model)
@@ -98,6 +111,7 @@ ROBOTICS = "gymnasium_robotics/envs/assets"
 SUITE = "dm_control/suite"
 DM_WALKERS = "dm_control/locomotion/walkers/assets"
 MJX = "mujoco/mjx/test_data"
+PANDA = "genesis/assets/xml/franka_emika_panda/scene.xml"
 
 ROBOTS: dict[str, Robot] = {
     "gym/ant": Robot("gymnasium", f"{GYM}/ant.xml"),
@@ -134,7 +148,11 @@ ROBOTS: dict[str, Robot] = {
     "feet/h1": Robot(ENVPOOL, f"{PLAYGROUND}/h1/xmls/scene_mjx_feetonly.xml"),
     "feet/op3": Robot(ENVPOOL, f"{PLAYGROUND}/op3/xmls/scene_mjx_feetonly.xml"),
     "feet/t1": Robot(ENVPOOL, f"{PLAYGROUND}/t1/xmls/scene_mjx_feetonly_flat_terrain.xml"),
-    "genesis/panda": Robot("genesis-world", "genesis/assets/xml/franka_emika_panda/scene.xml"),
+    "genesis/panda": Robot("genesis-world", PANDA),
+    **{
+        f"genesis/panda_table_{n}": Robot("genesis-world", PANDA, functools.partial(clutter, things=n))
+        for n in (10, 20)
+    },
     "genesis/ur5e": Robot("genesis-world", "genesis/assets/xml/universal_robots_ur5e/scene.xml"),
     "genesis/anymal_c": Robot("genesis-world", "genesis/assets/urdf/anymal_c/urdf/anymal_c.urdf", walker),
     "genesis/go2": Robot("genesis-world", "genesis/assets/urdf/go2/urdf/go2.urdf", walker),
@@ -218,20 +236,6 @@ def pile(geoms: int) -> MjSpec:
     return spec
 
 
-def table(things: int) -> MjSpec:
-    """An arm before a table on which boxes and cylinders stand, in stacks of four that lean on one another."""
-    spec, rng = MjSpec.from_file(str(find(ROBOTS["genesis/panda"]))), np.random.default_rng(0)
-    spec.worldbody.add_geom(type=mjtGeom.mjGEOM_BOX, pos=[0.55, 0, 0.1], size=[0.25, 0.4, 0.1])
-    for k in range(things):
-        stack, height = divmod(k, 4)
-        place = [0.45 + 0.07 * (stack % 3), 0.07 * (stack // 3) - 0.1, 0.231 + 0.061 * height]
-        body = spec.worldbody.add_body(pos=place + rng.uniform(-0.004, 0.004, 3) * [1, 1, 0])
-        body.add_freejoint()
-        shape = mjtGeom.mjGEOM_CYLINDER if k % 3 == 2 else mjtGeom.mjGEOM_BOX
-        body.add_geom(type=shape, size=[0.03, 0.03, 0.03], density=500)
-    return spec
-
-
 def terrain(boxes: int) -> MjSpec:
     """An ant, which has four legs, on a field of boxes of different heights."""
     spec = MjSpec.from_file(str(find(ROBOTS["gym/ant"])))
@@ -247,7 +251,6 @@ MADE: dict[str, Callable[[], MjSpec]] = {
     **{f"made/humanoids_{n}": functools.partial(humanoids, n) for n in (1, 2, 4, 8, 16, 100)},
     **{f"made/chain_{n}": functools.partial(chain, n) for n in (8, 16, 32, 64, 128)},
     "made/pile_200": functools.partial(pile, 200),
-    **{f"made/table_{n}": functools.partial(table, n) for n in (10, 20)},
     "made/terrain_1000": functools.partial(terrain, 1000),
 }
 NAMES = (*ROBOTS, *MADE)
