@@ -1,5 +1,7 @@
 """Actuators: activation dynamics, forces, clamping (mj_fwdActuation, mj_nextActivation)."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -215,21 +217,20 @@ def users(m: Model, d: Data, name: str, actuators: Actuators, otherwise: Tensor)
 
 def gain_velocity(m: Model, d: Data) -> Tensor:
     """Derivative (nout,) of `gain` by the actuators' own velocities."""
-    p, prm = m.plan.actuation, servo.per_output(m, m.actuator_gainprm)
-    total = select(p.gain_affine, prm[:, 2], torch.zeros_like(prm[:, 2]))
-    if p.muscle_gain.shape[0]:
-        slope = muscle.gain_velocity(*_muscle_state(m, d, p.muscle_gain), prm[p.muscle_gain])
-        nothing = [slope.new_zeros(len(which.id)) for which in p.user_gain]
-        total = torch.cat([total, slope, *nothing])[p.gain_source]
-    return total
+    return _gain_slope(m, d, 2, muscle.gain_velocity)
 
 
 def gain_length(m: Model, d: Data) -> Tensor:
     """Derivative (nout,) of `gain` by the actuators' own lengths."""
+    return _gain_slope(m, d, 1, muscle.gain_length)
+
+
+def _gain_slope(m: Model, d: Data, column: int, of_muscles: Callable[..., Tensor]) -> Tensor:
+    """A derivative (nout,) of `gain`: of affine ones a column of parameters, of muscles what `of_muscles` says."""
     p, prm = m.plan.actuation, servo.per_output(m, m.actuator_gainprm)
-    total = select(p.gain_affine, prm[:, 1], torch.zeros_like(prm[:, 1]))
+    total = select(p.gain_affine, prm[:, column], torch.zeros_like(prm[:, column]))
     if p.muscle_gain.shape[0]:
-        slope = muscle.gain_length(*_muscle_state(m, d, p.muscle_gain), prm[p.muscle_gain])
+        slope = of_muscles(*_muscle_state(m, d, p.muscle_gain), prm[p.muscle_gain])
         nothing = [slope.new_zeros(len(which.id)) for which in p.user_gain]
         total = torch.cat([total, slope, *nothing])[p.gain_source]
     return total
