@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
@@ -24,16 +26,20 @@ def _while_loop(
     extra: Sequence[Value] = (),
 ) -> list[View]:
     """Loop on state of its own. Where worlds run side by side, those that are done keep their state."""
-    state = [low.store(x) for x in carry]
+    # What a loop around this one would only copy there and back is its state, too: for worlds that run there.
+    given = low.in_place.get(node, {})
+    state = [given[k][0] if k in given else low.store(x) for k, x in enumerate(carry)]
     fixed = [x if not isinstance(x, Lazy) else low.store(x) for x in extra]
     flag = low.alloc((), BOOL)
+    around = next((outer for _, outer in given.values()), None)
 
     def head() -> None:
         go = low.array(low.graph(cond, [*state, *fixed])[0])
-        low.store(go, flag)
+        low.store(go if around is None else low.elementwise("and", around, go, dtype=BOOL), flag)
 
     def iteration() -> None:
-        low.in_place |= {n: (state[k], flag) for k, n in updates(body, len(state)).items()}
+        for n, changed in updates(body, len(state)).items():
+            low.in_place[n] = {operand: (state[k], flag) for operand, k in changed.items()}
         new = [low.stored(x) for x in low.graph(body, [*state, *fixed])]
         # A carry that is exchanged with another must be read before it is overwritten.
         new = [low.store(x) if x != s and any(x.buffer is t.buffer for t in state) else x for x, s in pairs(new, state)]
@@ -47,18 +53,37 @@ def _while_loop(
     return state
 
 
-def updates(body: GraphModule, count: int) -> dict[int, Node]:
-    """Which of the first `count` inputs come back with some elements written: they can be changed in place."""
+def updates(body: GraphModule, count: int) -> dict[Node, dict[int, int]]:
+    """Nodes that change, in place, some of the first `count` inputs, which come back with some elements written.
+
+    For each which of its operands is which input: the first one of a `scatter`, or one that a loop carries.
+    """
     order = {n: k for k, n in enumerate(body.graph.nodes)}
     inputs = [n for n in body.graph.nodes if n.op == "placeholder"]
-    outputs = next(n for n in body.graph.nodes if n.op == "output").args[0]
-    found = {}
+    outputs = list(next(n for n in body.graph.nodes if n.op == "output").args[0])
+    found: dict[Node, dict[int, int]] = {}
     for k, (x, y) in enumerate(zip(inputs[:count], outputs, strict=True)):
-        writes = isinstance(y, Node) and y.target is torch.ops.aten.scatter.src and y.args[0] is x
-        alone = writes and len(y.users) == 1 and list(outputs).count(y) == 1 and "reduce" not in y.kwargs
-        if alone and all(order[u] <= order[y] for u in x.users):
-            found[k] = y
+        if not isinstance(y, Node) or len(y.users) > 1 or outputs.count(y) > 1:
+            continue
+        writer, operand = writes(y, x)
+        if writer is not None and all(order[u] <= order[writer] for u in x.users):
+            found.setdefault(writer, {})[operand] = k
     return found
+
+
+def writes(y: Any, x: Node) -> tuple[Node | None, int]:
+    """The node that makes `y` by writing to `x`, if one does, and which of its operands that is."""
+    if y.target is torch.ops.aten.scatter.src and y.args[0] is x and "reduce" not in y.kwargs:
+        return y, 0
+    if y.target is operator.getitem and y.args[0].target is torch.ops.higher_order.while_loop:
+        loop, operand = y.args
+        _, _, carry, captured = loop.args
+        start = carry[operand]
+        start = start.args[0] if start.target is torch.ops.aten.clone.default else start
+        alone = [u.args[1] for u in loop.users].count(operand) == 1
+        if start is x and alone and x not in captured:
+            return loop, operand
+    return None, 0
 
 
 def pairs(new: Sequence[View], state: Sequence[View]) -> Iterator[tuple[View, View]]:

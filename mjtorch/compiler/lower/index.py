@@ -261,7 +261,7 @@ def _scattered(low: Lowering, node: Node, x: Value, dim: int, index: Value, sour
     """`x` with elements of `source` written to, or reduced with, where `index` says along `dim`."""
     running = None
     if node in low.in_place:
-        out, running = low.in_place[node]
+        out, running = low.in_place[node][0]
     else:
         out = low.store(x, low.alloc(low.array(x).shape, result_dtype(node)))
     pick, values = as_dtype(low, index, INT), as_dtype(low, source, out.dtype)

@@ -106,8 +106,8 @@ class Lowering:
         # Values of the graph that is being lowered.
         self.environment: dict[Node, Any] = {}
         self.constants: dict[bytes, Buffer] = {}
-        # Nodes that write into an array of a loop's state, and the flag of the worlds that still run.
-        self.in_place: dict[Node, tuple[View, View]] = {}
+        # Nodes that write into arrays of a loop's state: by operand the array, and the flag of the worlds that run.
+        self.in_place: dict[Node, dict[int, tuple[View, View]]] = {}
         self.count = 0
 
     # --- statements ---
@@ -290,16 +290,17 @@ class Lowering:
         raise AssertionError("a graph without output")
 
     def rescue(self, module: GraphModule, env: dict[Node, Any], node: Node) -> None:
-        """Store what reads the array that `node` will change in place, and is itself read from then on."""
-        buffer = self.in_place[node][0].buffer
+        """Store what reads the arrays that `node` will change in place, and is itself read from then on."""
+        states = [view for view, _ in self.in_place[node].values()]
+        changed = {view.buffer for view in states}
         place = {n: k for k, n in enumerate(module.graph.nodes)}
         for n, x in env.items():
-            if n is node.args[0] or not any(place[u] >= place[node] for u in n.users):
+            if (n.op == "placeholder" and x in states) or not any(place[u] >= place[node] for u in n.users):
                 continue
             if isinstance(x, (View, Lazy)) and 0 not in x.shape:
                 found = walk_expr(x.at([Index()] * len(x.shape)))
                 read = {e.buffer for e in found if isinstance(e, (Load, Gather))}
-                env[n] = self.store(x) if buffer in read else x
+                env[n] = self.store(x) if read & changed else x
 
     def call(self, node: Node, args: tuple, kwargs: dict) -> Any:
         """One op: folded if all it needs is constant, else by its rule."""

@@ -1,0 +1,133 @@
+"""Arrays that loops write some elements of: they are changed in place, and what is read of them is what was there."""
+
+from typing import Any
+
+import pytest
+import torch
+from compiler.interpreted import interpreted
+from torch import Tensor
+
+from mjtorch import jit
+from mjtorch.compiler.ir.nodes import For, Program, Scatter, Store, While
+from mjtorch.compiler.ir.walk import walk
+from mjtorch.compiler.passes import run_passes
+from mjtorch.compiler.targets.cpu.pipeline import CPU
+from mjtorch.compiler.targets.emulated.target import EmulatedWarp
+from mjtorch.control_flow import fori_loop, while_loop
+
+SIZE = 12
+
+
+def put(x: Tensor, k: Tensor, value: Tensor) -> Tensor:
+    return x.scatter(0, (k % SIZE)[None], value[None])
+
+
+def at(x: Tensor, k: Tensor) -> Tensor:
+    return x.gather(0, (k % SIZE)[None])[0]
+
+
+def nested(x: Tensor, n: Tensor) -> Any:
+    """Worlds leave both loops at different times."""
+
+    def outer(i: Tensor, y: Tensor) -> Tensor:
+        return fori_loop(0, (n + i) % 4, lambda j, z: put(z, i + 3 * j, at(z, i + j) * 0.5 + j), y)
+
+    return fori_loop(0, n, outer, x)
+
+
+def three_deep(x: Tensor, n: Tensor) -> Any:
+    def innermost(k: Tensor, y: Tensor) -> Tensor:
+        return put(y, 5 * k + n, at(y, k) - 1)
+
+    def inner(j: Tensor, y: Tensor) -> Tensor:
+        return fori_loop(0, (n + j) % 3, innermost, y)
+
+    return fori_loop(0, n, lambda i, y: fori_loop(0, (n + i) % 3, inner, y), x)
+
+
+def reads_what_was_there(x: Tensor, n: Tensor) -> Any:
+    """The inner loop reads the array as it was before it, in part by a view."""
+
+    def outer(i: Tensor, y: Tensor) -> Tensor:
+        first = y[:3]
+        return fori_loop(0, n, lambda j, z: put(z, i + j, at(y, j) + first[2] * at(z, j + 1)), y)
+
+    return fori_loop(0, 3, outer, x)
+
+
+def used_afterwards(x: Tensor, n: Tensor) -> Any:
+    """What was computed from the array before the inner loop is used after it."""
+
+    def outer(i: Tensor, carry: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        y, total = carry
+        twice = 2 * y
+        y = fori_loop(0, n, lambda j, z: put(z, i + 2 * j, at(z, j) + 1), y)
+        return y, total + twice.sum() + y[0]
+
+    return fori_loop(0, 3, outer, (x, x.sum()))
+
+
+def carried_twice(x: Tensor, n: Tensor) -> Any:
+    """One array is where two of the inner loop begin."""
+
+    def outer(i: Tensor, y: Tensor) -> Tensor:
+        def inner(j: Tensor, both: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+            one, two = both
+            return put(one, i + j, at(two, j) + 1), put(two, j, at(one, i) - 1)
+
+        return fori_loop(0, n, inner, (y, y))[0]
+
+    return fori_loop(0, 3, outer, x)
+
+
+def returned_twice(x: Tensor, n: Tensor) -> Any:
+    def outer(carry: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        i, y, before = carry
+        new = fori_loop(0, n, lambda j, z: put(z, i + j, at(z, j) + at(before, i)), y)
+        return i + 1, new, new
+
+    return while_loop(lambda c: c[0] < 3, outer, (n * 0, x, x))[1:]
+
+
+PROBLEMS = (nested, three_deep, reads_what_was_there, used_afterwards, carried_twice, returned_twice)
+
+
+@pytest.fixture(scope="module")
+def worlds() -> tuple[Tensor, Tensor]:
+    x = torch.randn(11, SIZE, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return x, torch.arange(11) % 6
+
+
+def assert_equal(got: Any, wanted: Any) -> None:
+    for a, b in zip(leaves(got), leaves(wanted), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def leaves(x: Any) -> list[Tensor]:
+    return [x] if isinstance(x, Tensor) else list(x)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda f: f.__name__)
+def test_results_are_those_of_eager_mode(problem: Any, worlds: tuple[Tensor, Tensor]) -> None:
+    wanted = torch.vmap(problem)(*worlds)
+    assert_equal(jit(problem, in_dims=0, strict=True)(*worlds), wanted)
+    assert_equal(jit(problem, in_dims=0, backend=EmulatedWarp(8))(*worlds), wanted)
+    lowered = jit(problem, in_dims=0).lower(*worlds)
+    for passes in (lambda p: p, lambda p: run_passes(p, CPU)):
+        assert_equal(interpreted(lowered, worlds, (0, 0), 11, passes), leaves(wanted))
+
+
+@pytest.mark.parametrize("problem", [nested, three_deep], ids=lambda f: f.__name__)
+def test_nothing_is_copied_in_loops(problem: Any, worlds: tuple[Tensor, Tensor]) -> None:
+    """All that the loops do to the array is to write single elements."""
+    program = run_passes(jit(problem, in_dims=0).lower(*worlds).program, CPU)
+    assert whole_arrays(program) == 0
+    assert whole_arrays(run_passes(jit(carried_twice, in_dims=0).lower(*worlds).program, CPU))
+
+
+def whole_arrays(program: Program) -> int:
+    """How many loops in loops of unknown length write as many elements as the array has."""
+    inner = [s for loop in walk(program.body) if isinstance(loop, While) for s in walk(loop.body)]
+    assert any(isinstance(s, Scatter) for s in inner)
+    fills = [s for s in inner if isinstance(s, For) and s.stop.base == SIZE]
+    return sum(any(isinstance(x, Store) for x in walk(s.body)) for s in fills)
