@@ -18,6 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mjtorch.control_flow.collect import collect
+from mjtorch.control_flow.fori_loop import fori_loop
 from mjtorch.control_flow.if_any import if_any
 from mjtorch.control_flow.while_loop import while_loop
 from mjtorch.math.vector import cross, dot, norm
@@ -44,14 +46,11 @@ class Cut(NamedTuple):
     corner: (n, v, 6) position [m], and three whole numbers: the line that the side which begins here is on, and what
         the corner came from: the line that it is on, and the line of the ground that cut that; -1: none, it begins it.
         Lines of the subject come first, then those of the ground.
-    number: (n,) how many there are; turn: (n,) which of them is the first, from which on they go around
-    line: () the line of the ground that cuts next
+    number: (n,) how many there are
     """
 
     corner: Tensor
     number: Tensor
-    turn: Tensor
-    line: Tensor
 
 
 class Chosen(NamedTuple):
@@ -131,67 +130,73 @@ def listed(
 def clipped(ground: Outline, lines: Tensor, subject: Outline) -> Cut:
     """The subject, cut by each line of the ground; lines: (n, k, 3) the directions in which the ground is."""
     n, k = subject.corner.shape[:2]
-    number = torch.arange(2 * k, device=lines.device).to(lines.dtype).expand(n, 2 * k)
-    corner = torch.nn.functional.pad(subject.corner, (0, 0, 0, k))
-    start = torch.cat([corner, torch.stack([number, number, torch.full_like(number, -1)], dim=-1)], dim=-1)
-    most = ground.number.amax()
+    number = torch.arange(k, device=lines.device).to(lines.dtype).expand(n, k)
+    start = torch.cat([subject.corner, torch.stack([number, number, torch.full_like(number, -1)], dim=-1)], dim=-1)
+    # Each line reads one half and writes the other; the last row takes what is not kept.
+    corner = torch.nn.functional.pad(start, (0, 0, 0, 3 * k + 1))
 
-    def body(now: Cut) -> Cut:
-        origin, direction = (x.index_select(1, now.line[None]) for x in (ground.corner, lines))
-        depth = dot(now.corner[..., :3] - origin, direction)
-        depth = torch.where(depth.abs() > (DOUBLE if depth.dtype is torch.float64 else SINGLE), depth, 0.0)
-        outside = (torch.arange(2 * k, device=depth.device) < now.number[:, None]) & (depth < 0)
-        active = now.line < ground.number
-        # Most lines cut nothing off: then the next corner becomes the first.
-        cuts, ahead = active & outside.any(-1), now.turn + 1
-        turn = torch.where(active, torch.where(ahead < now.number, ahead, 0), now.turn)
+    def body(line: Tensor, now: Cut) -> Cut:
+        here, there = 2 * k * (line % 2), 2 * k * ((line + 1) % 2)
+        origin, direction = (x.index_select(1, line[None]) for x in (ground.corner, lines))
+        active = line < ground.number
+        side = Side(origin, direction, line, k)
+        corner, number = collect(
+            lambda rows, i: halved(rows, i, here, now.number, side),
+            torch.where(active, now.number, 0),
+            2 * k,
+            now.corner,
+            there.expand(n),
+            2 * k,
+        )
+        return Cut(corner, torch.where(active, number, now.number))
 
-        def cut() -> Cut:
-            after = halved(now._replace(corner=turned(now.corner, now)), turned(depth[..., None], now)[..., 0], k)
-            return Cut(
-                torch.where(cuts[:, None, None], after.corner, now.corner),
-                torch.where(cuts, after.number, now.number),
-                torch.where(cuts, 0, turn),
-                after.line,
-            )
-
-        return if_any(cuts, cut, Cut(now.corner, now.number, turn, now.line + 1))
-
-    first = Cut(start, subject.number, torch.zeros_like(subject.number), torch.zeros_like(most))
-    last = while_loop(lambda now: now.line < most, body, first)
-    return last._replace(corner=turned(last.corner, last))
+    last = fori_loop(0, ground.number.amax(), body, Cut(corner, subject.number))
+    place = 2 * k * (ground.number % 2)[:, None] + torch.arange(2 * k, device=lines.device)
+    return last._replace(corner=last.corner.gather(1, place[..., None].expand(n, 2 * k, 6)))
 
 
-def turned(rows: Tensor, cut: Cut) -> Tensor:
-    """What belongs to the corners, rows (n, v, c), from the first one on."""
-    place = torch.arange(rows.shape[1], device=rows.device) + cut.turn[:, None]
-    place = torch.where(place < cut.number[:, None], place, place - cut.number[:, None]).clamp(min=0)
-    return rows.gather(1, place[..., None].expand_as(rows))
+class Side(NamedTuple):
+    """A line of n grounds.
 
-
-def halved(now: Cut, depth: Tensor, lines: int) -> Cut:
-    """The part that is not outside of the line of the ground; depth: (n, v) [m] of corners in there, or zero.
-
-    lines: how many the subject may have; corners begin with the first
+    origin: (n, 1, 3) [m] a point of it, inward: (n, 1, 3) the direction in which the ground is; number: () which it is
+    lines: static, how many the subjects may have
     """
-    size = depth.shape[1]
-    there = torch.arange(size, device=depth.device) < now.number[:, None]
-    ahead = following(depth[..., None], now.number)[..., 0]
-    crosses, stays = there & (depth * ahead < 0), there & (ahead >= 0)
-    cutting = lines + now.line.to(depth.dtype)
-    position, side, origin = now.corner.split((3, 1, 2), dim=-1)
+
+    origin: Tensor
+    inward: Tensor
+    number: Tensor
+    lines: int
+
+
+def halved(rows: Tensor, side: Tensor, here: Tensor, number: Tensor, line: Side) -> tuple[Tensor, Tensor]:
+    """What a line leaves of sides of polygons: a new corner where it cuts them, and the one that they end in.
+
+    rows: (n, m, 6) corners as in `Cut`, of the `number (n,)` that there are the first one is row `here`
+    side: (k,) which sides; returns rows (n, k, 2, 6), and which of them there are
+    """
+    cutting = (line.lines + line.number).to(rows.dtype)
+
+    def at(i: Tensor) -> tuple[Tensor, Tensor]:
+        corner = rows.gather(1, (here + i)[..., None].expand(-1, -1, 6))
+        depth = dot(corner[..., :3] - line.origin, line.inward)
+        is_on = depth.abs() <= (DOUBLE if depth.dtype is torch.float64 else SINGLE)
+        return corner, torch.where(is_on, 0.0, depth)
+
+    def ahead(i: Tensor) -> Tensor:
+        return torch.where(i + 1 < number[:, None], i + 1, 0)
+
+    first = side.expand(len(number), -1)
+    second = ahead(first)
+    (a, depth), (b, depth1), (_, depth2) = at(first), at(second), at(ahead(second))
+    crosses, stays = depth * depth1 < 0, depth1 >= 0
+    share = depth / torch.where(crosses, depth - depth1, 1.0)
+    point = a[..., :3] + share[..., None] * (b[..., :3] - a[..., :3])
+    on = torch.where(depth > 0, cutting, a[..., 3])[..., None]
+    new = torch.cat([point, on, a[..., 3:4], (cutting - line.lines).expand_as(on)], dim=-1)
     # A corner on the line needs no other in its place; the side that it begins is on the line if the next is outside.
-    ends = torch.where(((depth == 0) & (ahead < 0))[..., None], cutting, side)
-    after = following(torch.cat([position, ends, origin], dim=-1), now.number)
-    share = depth / torch.where(crosses, depth - ahead, 1.0)
-    new = position + share[..., None] * (after[..., :3] - position)
-    new_side = torch.where((depth > 0)[..., None], cutting, side)
-    new = torch.cat([new, new_side, side, (cutting - lines).expand_as(side)], dim=-1)
-    rows = torch.stack([new, after], dim=2).flatten(1, 2)
-    kept = torch.stack([crosses, stays], dim=2).flatten(1, 2)
-    chosen = first(kept, size).element
-    corner = rows.gather(1, chosen[..., None].expand(-1, -1, 6))
-    return Cut(corner, kept.sum(-1).clamp(max=size), torch.zeros_like(now.turn), now.line + 1)
+    on = torch.where((depth1 == 0) & (depth2 < 0), cutting, b[..., 3])[..., None]
+    end = torch.cat([b[..., :3], on, b[..., 4:]], dim=-1)
+    return torch.stack([new, end], dim=2), torch.stack([crosses, stays], dim=2)
 
 
 def positions(

@@ -17,7 +17,8 @@ from mjtorch.compiler.passes import run_passes
 from mjtorch.compiler.targets.cpu.build import BuildError, compiler
 from mjtorch.compiler.targets.cpu.pipeline import CPU
 from mjtorch.compiler.targets.emulated.target import EmulatedWarp
-from mjtorch.control_flow import cond, each, scan, while_loop
+from mjtorch.control_flow import cond, each, fori_loop, scan, while_loop
+from mjtorch.control_flow.collect import collect
 
 try:
     compiler()
@@ -82,7 +83,38 @@ def in_a_loop(x: Tensor, active: Tensor, scale: Tensor) -> Any:
     return y, n, steps
 
 
-PROBLEMS = (halved, sorted_in_place, in_a_loop)
+def sieved(x: Tensor, active: Tensor, scale: Tensor) -> Any:
+    """Lists of each item's own that become shorter, or longer, from trip to trip, and lie in two halves of an array."""
+
+    def f(y: Tensor) -> tuple[Tensor, Tensor]:
+        size, turns = 2 * y.shape[1], (y.abs().sum(-1) * 9).long() % 5
+        rows = torch.nn.functional.pad(y[..., None], (0, 0, 0, 2 * size + 1 - y.shape[1]))
+
+        def body(turn: Tensor, carry: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+            rows, number = carry
+            here, there = size * (turn % 2), size * ((turn + 1) % 2)
+
+            def kept(rows: Tensor, i: Tensor) -> tuple[Tensor, Tensor]:
+                one = rows.gather(1, (here + i).expand(len(rows), -1)[..., None])
+                new = torch.cat([one * 0.5, one - i[:, None]], dim=-1)[..., None]
+                return new, torch.stack([one[..., 0] > 0.4, (one[..., 0] * 8).long() % 3 > 0], dim=-1)
+
+            count = torch.where(turn < turns, number, 0)
+            rows, found = collect(kept, count, size, rows, there.expand(len(rows)), size)
+            return rows, torch.where(turn < turns, found, number)
+
+        rows, number = fori_loop(0, turns.amax(), body, (rows, torch.full_like(turns, y.shape[1])))
+        there = torch.arange(size) < number[:, None]
+        place = size * (turns % 2)[:, None] + torch.arange(size)
+        return torch.where(there, rows[..., 0].gather(1, place), 0.0), number
+
+    def otherwise(y: Tensor) -> tuple[Tensor, Tensor]:
+        return y.repeat(1, 2), (0 * y[:, 0]).long()
+
+    return each(f, x, where=active, otherwise=otherwise)
+
+
+PROBLEMS = (halved, sorted_in_place, in_a_loop, sieved)
 
 
 def arguments(dtype: torch.dtype, count: int) -> tuple[Tensor, Tensor, Tensor]:
