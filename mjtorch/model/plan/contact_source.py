@@ -24,7 +24,10 @@ def condim(mj_model: mujoco.MjModel, pairs: GeomPairs) -> np.ndarray:
 def contact_condim(mj_model: mujoco.MjModel, contact: Any) -> np.ndarray:
     """`condim` (ncon,) of the contacts of an `MjData`, which gives those that stick across a gap one of 1."""
     dim = np.array(contact.dim)
-    across = np.flatnonzero((contact.adhesion != 0) & (contact.dist >= contact.includemargin))
+    # This is asked at every step of many, of most of which no contact sticks.
+    if not (sticks := contact.adhesion != 0).any():
+        return dim
+    across = np.flatnonzero(sticks & (contact.dist >= contact.includemargin))
     geom = np.sort(contact.geom[across], axis=1)
     explicit = np.sort([mj_model.pair_geom1, mj_model.pair_geom2], axis=0)
     same = (geom[:, :1] == explicit[0]) & (geom[:, 1:] == explicit[1])
