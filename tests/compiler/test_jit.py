@@ -372,6 +372,29 @@ def test_dtypes(dtype: torch.dtype) -> None:
     same(jit(f, strict=True)(x), torch.vmap(f)(x))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.int32, torch.bool])
+def test_large_tables(dtype: torch.dtype) -> None:
+    """Every bit of their numbers, also of those that have no digits."""
+    size = 1000
+    table = torch.randn(size, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 1e3
+    table = table.to(dtype)
+    if dtype.is_floating_point:
+        info = torch.finfo(dtype)
+        odd = [torch.inf, -torch.inf, torch.nan, -0.0, info.tiny / 4, info.max]
+        table[5 : 5 + len(odd)] = torch.tensor(odd, dtype=dtype)
+    elif dtype != torch.bool:
+        table[5:7] = torch.tensor([torch.iinfo(dtype).min, torch.iinfo(dtype).max])
+    order = torch.randperm(size, generator=torch.Generator().manual_seed(1))
+
+    def f(k: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        return table[k + torch.arange(10)], x[order]
+
+    k, x = torch.tensor([0, 3, 500]), torch.arange(3.0 * size).reshape(3, size)
+    for got, wanted in zip(jit(f, strict=True)(k, x), torch.vmap(f)(k, x), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=0, atol=0, equal_nan=True)
+        assert not got.is_floating_point() or torch.equal(got.signbit(), wanted.signbit())
+
+
 # --- the engine -------------------------------------------------------------------------------------------------------
 
 PENDULUM = """
