@@ -234,10 +234,11 @@ def is_distance_right(asked: Asked, ours: mujoco.MjData, place: int) -> bool:
     return False
 
 
-def by_pair(d: mujoco.MjData) -> dict[tuple[int, int], np.ndarray]:
-    """Sorted distances of the contacts of each pair of geoms."""
+def by_pair(d: mujoco.MjData, *, acting: bool = False) -> dict[tuple[int, int], np.ndarray]:
+    """Sorted distances of the contacts of each pair of geoms: of all, or of those nearer than their margins."""
     found: dict[tuple[int, int], list[float]] = {}
-    for geom, dist in zip(d.contact.geom.tolist(), d.contact.dist.tolist(), strict=True):
+    chosen = (d.contact.dist < d.contact.includemargin) | (not acting)
+    for geom, dist in zip(d.contact.geom[chosen].tolist(), d.contact.dist[chosen].tolist(), strict=True):
         found.setdefault((min(geom), max(geom)), []).append(dist)
     return {pair: np.sort(dists) for pair, dists in found.items()}
 
@@ -245,9 +246,18 @@ def by_pair(d: mujoco.MjData) -> dict[tuple[int, int], np.ndarray]:
 def who_is_right(asked: Asked, ours: mujoco.MjData) -> Verdict:
     """The verdict on contacts that differ, from the first pair that has others."""
     mj_model, mine, theirs = asked.mj_model, by_pair(ours), by_pair(asked.before)
+    acting = [by_pair(d, acting=True) for d in (ours, asked.before)]
+    listed = True
+
+    def alike(a: np.ndarray, b: np.ndarray) -> bool:
+        return len(a) == len(b) and np.allclose(a, b, atol=1e-5)
+
     for pair in sorted({*mine, *theirs}):
         a, b = mine.get(pair, np.zeros(0)), theirs.get(pair, np.zeros(0))
-        if len(a) == len(b) and np.allclose(a, b, atol=1e-5):
+        if alike(a, b):
+            continue
+        if alike(*(x.get(pair, np.zeros(0)) for x in acting)):
+            listed = False
             continue
         types = "-".join(sorted(named_type(mj_model, geom) for geom in pair))
         detail = f"geoms {pair}: {np.round(a, 7)} instead of {np.round(b, 7)}"
@@ -266,6 +276,8 @@ def who_is_right(asked: Asked, ours: mujoco.MjData) -> Verdict:
             round_end = "cylinder" in types and len(a) == len(b)
             return Verdict("(other corners of a round end)" if round_end else f"contacts:{types}, as deep", detail)
         return Verdict(f"contacts:{types}" + (", both off" if all(off) else ""), detail)
+    if not listed:
+        return Verdict("(contacts at their margins, which do not act)")
     if same_in_another_order(asked, ours):
         return Verdict("(the same contacts of a pair, in another order)")
     for name in PARTS["contacts"].split():
