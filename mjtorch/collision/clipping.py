@@ -139,9 +139,9 @@ def clipped(ground: Outline, lines: Tensor, subject: Outline) -> Cut:
         here, there = 2 * k * (line % 2), 2 * k * ((line + 1) % 2)
         origin, direction = (x.index_select(1, line[None]) for x in (ground.corner, lines))
         active = line < ground.number
-        side = Side(origin, direction, line, k)
+        cut = Line(origin, direction, line, k)
         corner, number = collect(
-            lambda rows, i: halved(rows, i, here, now.number, side),
+            lambda rows, i: halved(rows, i, here, now.number, cut),
             torch.where(active, now.number, 0),
             2 * k,
             now.corner,
@@ -155,7 +155,7 @@ def clipped(ground: Outline, lines: Tensor, subject: Outline) -> Cut:
     return last._replace(corner=last.corner.gather(1, place[..., None].expand(n, 2 * k, 6)))
 
 
-class Side(NamedTuple):
+class Line(NamedTuple):
     """A line of n grounds.
 
     origin: (n, 1, 3) [m] a point of it, inward: (n, 1, 3) the direction in which the ground is; number: () which it is
@@ -168,7 +168,7 @@ class Side(NamedTuple):
     lines: int
 
 
-def halved(rows: Tensor, side: Tensor, here: Tensor, number: Tensor, line: Side) -> tuple[Tensor, Tensor]:
+def halved(rows: Tensor, side: Tensor, here: Tensor, number: Tensor, line: Line) -> tuple[Tensor, Tensor]:
     """What a line leaves of sides of polygons: a new corner where it cuts them, and the one that they end in.
 
     rows: (n, m, 6) corners as in `Cut`, of the `number (n,)` that there are the first one is row `here`

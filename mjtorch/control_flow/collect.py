@@ -17,8 +17,8 @@ Rows = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 def collect(f: Rows, count: Tensor, size: int, into: Tensor, start: Tensor, most: int) -> tuple[Tensor, Tensor]:
     """Rows `into (n, m, c)` with what `f` keeps of the first `count (n,)` of `size` things, and how many (n,) that are.
 
-    They are written from row `start (n,)` on, in order; of more than `most` the last ones are left out. What the other
-    rows become does not matter, but for those from which `f` reads.
+    They are written from row `start (n,)` on, in order; of more than `most` the last ones are left out. The last row of
+    all takes what is not kept, and means nothing; the others stay as they are.
 
     >>> import torch
     >>> x = torch.tensor([[3.0, -1.0, 2.0, 5.0]])

@@ -39,6 +39,7 @@ CHAOS = 1e-2  # C changes by more than that: nothing can be said
 SINGLE = 2e-3  # of the size of a field, in single precision
 SHALLOW = 1e-4  # [m] off the oracle
 RIGID = 1e14  # [1/kg] weight of a row that C takes for all but rigid, since no inertia answers to it
+AT_MARGIN = 1e-12  # [m] from the margin of a contact, within which C may list and exclude it
 DEPTH32 = 2e-4  # [m] that a contact in single precision may be off that in double
 
 FULL = int(mujoco.mjtWarning.mjWARN_CONTACTFULL)
@@ -234,10 +235,10 @@ def is_distance_right(asked: Asked, ours: mujoco.MjData, place: int) -> bool:
     return False
 
 
-def by_pair(d: mujoco.MjData, *, acting: bool = False) -> dict[tuple[int, int], np.ndarray]:
-    """Sorted distances of the contacts of each pair of geoms: of all, or of those nearer than their margins."""
+def by_pair(d: mujoco.MjData, *, at_margin: bool = True) -> dict[tuple[int, int], np.ndarray]:
+    """Sorted distances of the contacts of each pair of geoms: of all, or without those right where they begin."""
     found: dict[tuple[int, int], list[float]] = {}
-    chosen = (d.contact.dist < d.contact.includemargin) | (not acting)
+    chosen = at_margin | (np.abs(d.contact.dist - d.contact.includemargin) > AT_MARGIN)
     for geom, dist in zip(d.contact.geom[chosen].tolist(), d.contact.dist[chosen].tolist(), strict=True):
         found.setdefault((min(geom), max(geom)), []).append(dist)
     return {pair: np.sort(dists) for pair, dists in found.items()}
@@ -246,7 +247,7 @@ def by_pair(d: mujoco.MjData, *, acting: bool = False) -> dict[tuple[int, int], 
 def who_is_right(asked: Asked, ours: mujoco.MjData) -> Verdict:
     """The verdict on contacts that differ, from the first pair that has others."""
     mj_model, mine, theirs = asked.mj_model, by_pair(ours), by_pair(asked.before)
-    acting = [by_pair(d, acting=True) for d in (ours, asked.before)]
+    acting = [by_pair(d, at_margin=False) for d in (ours, asked.before)]
     listed = True
 
     def alike(a: np.ndarray, b: np.ndarray) -> bool:

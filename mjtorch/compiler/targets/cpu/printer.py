@@ -69,6 +69,7 @@ K = Index(0, ((Variable("k"), 1),))
 # read fifteen times as fast as numbers.
 SMALL, LARGE = 16, 256
 ESCAPES = [f"\\{b:03o}" for b in range(256)]
+LITTLE = 'static_assert(__BYTE_ORDER__==__ORDER_LITTLE_ENDIAN__,"tables are of machines with the lowest byte first");\n'
 NUMPY = {FLOAT32: "<f4", FLOAT64: "<f8", INT: "<i8", INT32: "<i4", BOOL: "u1"}
 
 
@@ -311,7 +312,7 @@ def _tables(p: CpuPrinter) -> tuple[str, str]:
     """Constants for the header and for one part: small ones are where every part sees their values, and folds them."""
     known = [(SCALARS[b.dtype], name, b.constant, b.dtype) for b, name in p.names.items() if b.constant is not None]
     known += [("int", name, np.array(table), INT32) for table, name in p.tables.items()]
-    header = data = ""
+    header, data = "", LITTLE if any(values.size > LARGE for _, _, values, _ in known) else ""
     for kind, name, values, dtype in known:
         if values.size <= SMALL:
             header += f"static const {kind} {name}[]={{{array(values, dtype)}}};\n"
