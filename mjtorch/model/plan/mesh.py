@@ -1,6 +1,5 @@
 """Convex hulls of meshes, as tables that all geoms share."""
 
-import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -58,14 +57,16 @@ class Hulls(tree.Tree):
 
 
 class Hull(NamedTuple):
-    """One hull: vert (v, 3) [m], polygons, their normals (p, 3)."""
+    """One hull: vert (v, 3) [m], the corners of its polygons in a row, how many each has (p,), their normals (p, 3)."""
 
     vert: np.ndarray
-    polygons: list[list[int]]
+    outline: np.ndarray
+    size: np.ndarray
     normal: np.ndarray
 
 
-NOTHING = Hull(np.zeros((1, 3)), [], np.zeros((0, 3)))
+NO_POLYGONS = np.zeros(0, dtype=int), np.zeros(0, dtype=int), np.zeros((0, 3))
+NOTHING = Hull(np.zeros((1, 3)), *NO_POLYGONS)
 
 
 def build(mj_model: mujoco.MjModel, make: Tensors) -> tuple[Hulls, ...]:
@@ -80,18 +81,18 @@ def tables(parts: Sequence[Hull], make: Tensors, mesh: tuple[int, ...]) -> Hulls
     parts = [*parts, NOTHING]
     first = np.cumsum([0, *(len(part.vert) for part in parts)])
     vert = np.concatenate([part.vert for part in parts])
-    polygons = [[int(v) + at for v in p] for part, at in zip(parts, first, strict=False) for p in part.polygons]
     cubes = [furthest(part.vert) for part in parts]
     begin = np.cumsum([0, *(6 * side * side for _, _, side in cubes)])
     cell, vertex, follow, origin = _rows(
         np.concatenate([cell + at for (cell, _, _), at in zip(cubes, begin, strict=False)]),
         np.concatenate([vertex + at for (_, vertex, _), at in zip(cubes, first, strict=False)]),
     )
-    around: list[list[tuple[int, int]]] = [[] for _ in vert]
-    for number, corners in enumerate(polygons):
-        for v, before in zip(corners, [corners[-1], *corners[:-1]], strict=True):
-            around[v].append((number, before))
-    degree, size = [len(x) for x in around], [len(x) for x in polygons]
+    outline = np.concatenate([part.outline + at for part, at in zip(parts, first, strict=False)])
+    size = np.concatenate([part.size for part in parts])
+    start = _starts(size)
+    before = np.roll(outline, 1)
+    before[start] = outline[start + size - 1]
+    around, degree = outline.argsort(kind="stable"), np.bincount(outline, minlength=len(vert))
     return Hulls(
         vert=make.floats(vert),
         cube=make.ints(np.stack([[side for _, _, side in cubes], begin[:-1]], axis=-1)),
@@ -99,16 +100,21 @@ def tables(parts: Sequence[Hull], make: Tensors, mesh: tuple[int, ...]) -> Hulls
         vertex=make.ints(vertex),
         way=make.floats(vert[vertex] - vert[origin][:, None]),
         follow=make.ints(follow),
-        around=make.ints(np.stack([np.cumsum([0, *degree[:-1]]), degree], axis=-1)),
-        polygon=make.ints([p for p, _ in itertools.chain(*around)] or [0], -1),
-        before=make.ints([v for _, v in itertools.chain(*around)] or [0], -1),
-        corner=make.ints(np.stack([np.cumsum([0, *size])[:-1], size], axis=-1) if size else [[0, 1]], -1, 2),
-        outline=make.ints(list(itertools.chain(*polygons)) or [0], -1),
-        normal=make.floats(np.concatenate([part.normal for part in parts]) if size else [[0.0, 0.0, 1.0]], -1, 3),
-        degree=max(degree),
-        corners=max(size, default=0),
+        around=make.ints(np.stack([_starts(degree), degree], axis=-1)),
+        polygon=make.ints(np.repeat(np.arange(len(size)), size)[around] if len(size) else [0], -1),
+        before=make.ints(before[around] if len(size) else [0], -1),
+        corner=make.ints(np.stack([start, size], axis=-1) if len(size) else [[0, 1]], -1, 2),
+        outline=make.ints(outline if len(size) else [0], -1),
+        normal=make.floats(np.concatenate([part.normal for part in parts]) if len(size) else [[0.0, 0.0, 1.0]], -1, 3),
+        degree=int(degree.max()),
+        corners=int(size.max(initial=0)),
         mesh=mesh,
     )
+
+
+def _starts(count: np.ndarray) -> np.ndarray:
+    """Where lists of so many entries (n,) begin that lie one after the other."""
+    return np.cumsum(count) - count
 
 
 def furthest(vert: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
@@ -139,13 +145,14 @@ def _undominated(vert: np.ndarray, cell: np.ndarray, vertex: np.ndarray, side: i
     """
     first = np.flatnonzero(np.diff(cell, prepend=-1))
     group = np.repeat(np.arange(len(first)), np.diff(first, append=len(cell)))
-    out = np.einsum("nki,ni->nk", ends(cell[first], side)[group], vert[vertex])
+    corners, at = ends(cell[first], side), vert[vertex].T
+    out = np.stack([sum(x[group] * y for x, y in zip(corners[:, k].T, at, strict=True)) for k in range(4)])
     kept, lost = np.zeros((2, len(cell)), dtype=bool)
-    for height in (*out.T, out.sum(1)):
-        at = np.flatnonzero(height == np.maximum.reduceat(height, first)[group])
-        top = at[np.diff(group[at], prepend=-1) > 0]
+    for height in (*out, out.sum(0)):
+        highest = np.flatnonzero(height == np.maximum.reduceat(height, first)[group])
+        top = highest[np.diff(group[highest], prepend=-1) > 0]
         kept[top] = True
-        lost |= (out <= out[top][group]).all(1)
+        lost |= np.logical_and.reduce([x <= x[top][group] for x in out])
     keep = kept | ~lost
     return cell[keep], vertex[keep]
 
@@ -167,24 +174,24 @@ def _rows(cell: np.ndarray, vertex: np.ndarray) -> tuple[np.ndarray, np.ndarray,
 
     Cells with the same vertices share their rows.
     """
-    first = np.flatnonzero(np.diff(cell, prepend=-1)).tolist()
-    listed, content, width = vertex.tolist(), vertex.tobytes(), vertex.itemsize
-    known: dict[bytes, int] = {}
-    number: list[int] = []
-    rows: list[list[int]] = []
-    follow: list[int] = []
-    origin: list[int] = []
-    for begin, end in itertools.pairwise([*first, len(cell)]):
-        key = content[width * begin : width * end]
-        if key not in known:
-            known[key] = len(rows)
-            for k in range(begin, end, ROW):
-                part = listed[k : min(k + ROW, end)]
-                rows.append(part + part[-1:] * (ROW - len(part)))
-                follow.append(len(rows) if k + ROW < end else -1)
-                origin.append(listed[begin])
-        number.append(known[key])
-    return np.array(number), np.array(rows), np.array(follow), np.array(origin)
+    first = np.flatnonzero(np.diff(cell, prepend=-1))
+    count = np.diff(first, append=len(cell))
+    like = np.arange(len(first))  # of each cell the first one with the same vertices
+    for some in np.unique(count):
+        cells = np.flatnonzero(count == some)
+        _, index, inverse = np.unique(
+            vertex[first[cells, None] + np.arange(some)], axis=0, return_index=True, return_inverse=True
+        )
+        like[cells] = cells[index][inverse]
+    own = np.flatnonzero(like == np.arange(len(like)))
+    rows = -(-count[own] // ROW)
+    number = np.zeros(len(first), dtype=int)
+    number[own] = _starts(rows)
+    owner = np.repeat(own, rows)
+    place = ROW * (np.arange(len(owner)) - number[owner])
+    listed = vertex[first[owner, None] + np.minimum(place[:, None] + np.arange(ROW), count[owner, None] - 1)]
+    follow = np.where(place + ROW < count[owner], np.arange(len(owner)) + 1, -1)
+    return number[like], listed, follow, vertex[first[owner]]
 
 
 def hull_reach(mj_model: mujoco.MjModel) -> np.ndarray:
@@ -202,11 +209,12 @@ def _hull(mj_model: mujoco.MjModel, mesh: int) -> Hull:
     first, count = mj_model.mesh_vertadr[mesh], mj_model.mesh_vertnum[mesh]
     vert = mj_model.mesh_vert[first : first + count].astype(float)
     if mj_model.mesh_graphadr[mesh] < 0:
-        return Hull(vert, [], np.zeros((0, 3)))
+        return Hull(vert, *NO_POLYGONS)
     graph = mj_model.mesh_graph[mj_model.mesh_graphadr[mesh] :]
-    used = graph[2 + graph[0] : 2 + 2 * graph[0]].tolist()
-    number = {v: k for k, v in enumerate(used)}
-    polygons = range(mj_model.mesh_polyadr[mesh], mj_model.mesh_polyadr[mesh] + mj_model.mesh_polynum[mesh])
-    address, length = mj_model.mesh_polyvertadr, mj_model.mesh_polyvertnum
-    face = [mj_model.mesh_polyvert[address[p] : address[p] + length[p]].tolist() for p in polygons]
-    return Hull(vert[used], [[number[v] for v in p] for p in face], mj_model.mesh_polynormal[list(polygons)])
+    used = graph[2 + graph[0] : 2 + 2 * graph[0]]
+    number = np.zeros(count, dtype=int)
+    number[used] = np.arange(len(used))
+    polygons = slice(mj_model.mesh_polyadr[mesh], mj_model.mesh_polyadr[mesh] + mj_model.mesh_polynum[mesh])
+    size = mj_model.mesh_polyvertnum[polygons].astype(int)
+    corner = np.repeat(mj_model.mesh_polyvertadr[polygons] - _starts(size), size) + np.arange(size.sum())
+    return Hull(vert[used], number[mj_model.mesh_polyvert[corner]], size, mj_model.mesh_polynormal[polygons])
