@@ -5,7 +5,7 @@ import copy
 import json
 import pathlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import mujoco
@@ -45,6 +45,7 @@ HOLD = 0.2  # [s] that a random control is held
 EVERY = 0.02  # [s] from one look at the pairs to the next
 OFTEN = 50_000  # pairs; more of them are looked at more seldom
 DIVERGED = 1e8  # an acceleration above this ends the episode
+SOLVING = ("solver", "iterations", "tolerance", "ls_iterations", "ls_tolerance", "noslip_iterations", "jacobian")
 
 
 class Pairs(NamedTuple):
@@ -85,6 +86,10 @@ class Observed(NamedTuple):
         """Of which there should be so many: what moves comes into more states than were seen."""
         return int(max(MARGIN * self.settled[key], PLACED * self.placed[key])) + 4
 
+    def is_enough(self, most: Mapping[int | Key, float]) -> bool:
+        """Whether more is wanted of each than `most`, and whatever else is seen changes nothing."""
+        return all(self.wanted(key) > count for key, count in most.items())
+
 
 class Capacity(NamedTuple):
     """slots: for contacts of each condim; places: for pairs of each kind, of those that have fewer than pairs.
@@ -120,7 +125,12 @@ def choose(
     enough = total <= (FEW if capacity is None else capacity)
     if not many and not crowds and (enough or (capacity is not None and len(candidates) == 1)):
         return Capacity(dict(candidates) if enough else dict.fromkeys(candidates, capacity or 0), {})
-    seen = remembered(mj_model, candidates, many, crowds)
+    most: dict[int | Key, float] = dict.fromkeys(candidates, -1.0 if enough else np.inf)
+    if not enough and capacity is None:
+        most = {dim: MOST * n for dim, n in candidates.items()}
+    most |= {kind: MOST * len(those.geom) for kind, those in many.items()}
+    most |= dict.fromkeys(CROWD if crowds else (), np.inf)
+    seen = remembered(mj_model, most, many, crowds)
     places = {kind: max(seen.wanted(kind), capacity or 0) for kind in many}
     places = {kind: count for kind, count in places.items() if count <= MOST * len(many[kind].geom)}
     places |= {kind: max(seen.wanted(kind), capacity or 0) for kind in CROWD if crowds}
@@ -143,40 +153,40 @@ def _share(capacity: int, candidates: dict[int, int], seen: dict[int, int]) -> d
 
 
 def remembered(
-    mj_model: mujoco.MjModel, dims: Iterable[int], pairs: Mapping[Key, Pairs], crowds: tuple[Crowd, ...]
+    mj_model: mujoco.MjModel, most: Mapping[int | Key, float], pairs: Mapping[Key, Pairs], crowds: tuple[Crowd, ...]
 ) -> Observed:
     """`observed`, of a model that was seen before as the cache has it: it takes most of the time of `put_model`."""
-    keys: list[int | Key] = [*dims, *pairs, *(CROWD if crowds else ())]
     arrays = [x.tobytes() for those in (*pairs.values(), *crowds) for x in those]
 
     def read(path: pathlib.Path) -> Observed:
         settled, placed = json.loads(path.read_text())
-        found = Observed(*(dict(zip(keys, map(int, most), strict=True)) for most in (settled, placed)))
+        found = Observed(*(dict(zip(most, map(int, counts), strict=True)) for counts in (settled, placed)))
         if min(*found.settled.values(), *found.placed.values()) < 0:
             raise ValueError("counts are not negative")
         return found
 
     try:
         content = np.empty(mujoco.mj_sizeModel(mj_model), np.uint8)
-        mujoco.mj_saveModel(mj_model, None, content)
+        mujoco.mj_saveModel(_plain(mj_model), None, content)
         code = fingerprint.of(sys.modules[__name__], colliders, crowd, mesh, shape)
-        name = store.key(mujoco.__version__, code, repr(keys), content.tobytes(), *arrays) + ".contacts"
+        name = store.key(mujoco.__version__, code, repr(most), content.tobytes(), *arrays) + ".contacts"
         found = store.load(name, read)
     except (UnfamiliarError, OSError, ValueError):  # a cache that cannot be used is for `jit` to complain of
-        return observed(mj_model, dims, pairs, crowds)
+        return observed(mj_model, most, pairs, crowds)
     if found is None:
-        found = observed(mj_model, dims, pairs, crowds)
+        found = observed(mj_model, most, pairs, crowds)
         with contextlib.suppress(OSError, ValueError):
-            store.save(name, json.dumps([list(most.values()) for most in found]).encode())
+            store.save(name, json.dumps([list(counts.values()) for counts in found]).encode())
     return found
 
 
 def observed(
-    mj_model: mujoco.MjModel, dims: Iterable[int], pairs: Mapping[Key, Pairs], crowds: tuple[Crowd, ...]
+    mj_model: mujoco.MjModel, most: Mapping[int | Key, float], pairs: Mapping[Key, Pairs], crowds: tuple[Crowd, ...]
 ) -> Observed:
     """What short rollouts with random controls show (the same on every call): episodes of so much simulated time.
 
-    Two geoms are near each other where their boxes overlap, as the broad phase has it.
+    Two geoms are near each other where their boxes overlap, as the broad phase has it. `most` has the condims and kinds
+    that are counted; the rollouts end when `Observed.is_enough`.
     """
     half, round, radius = parts(torch.tensor(mj_model.geom_type, dtype=torch.long), torch.tensor(mj_model.geom_size))
     half = half + torch.tensor(hull_reach(mj_model))
@@ -184,14 +194,21 @@ def observed(
     every = seldom * max(1, int(EVERY / mj_model.opt.timestep))
     corner = torch.tensor(corners(mj_model))
     thickness = torch.tensor(mj_model.flex_radius)[torch.tensor(element_flex(mj_model))]
-    dims = list(dims)
-    keys: list[int | Key] = [*dims, *pairs, *(CROWD if crowds else ())]
-    moving, start = np.zeros((2, len(keys)))
+    dims = [key for key in most if isinstance(key, int)]
+    found = np.zeros((2, len(most)), dtype=int)  # in motion, and at the start
     poses = []
+
+    def seen() -> Observed:
+        return Observed(*(dict(zip(most, counts.tolist(), strict=True)) for counts in found))
+
     for data, step, at_start, is_pose in states(mj_model):
-        count = np.zeros(len(moving))
+        looks = len(most) > len(dims) and step % (seldom if is_pose else every) == 0
+        known = found[int(at_start)]
+        if not is_pose and not looks and data.ncon <= known[: len(dims)].min(initial=data.ncon):
+            continue
+        count = np.zeros(len(most), dtype=int)
         count[: len(dims)] = np.bincount(contact_condim(mj_model, data.contact), minlength=7)[dims]
-        if len(keys) > len(dims) and step % (seldom if is_pose else every) == 0:
+        if looks:
             pos, mat = torch.tensor(data.geom_xpos), torch.tensor(data.geom_xmat).unflatten(-1, (3, 3))
             boxes = Boxes(pos, mat, half + round + radius[:, None], reach(mat, half, round, radius))
             if len(corner):
@@ -200,22 +217,18 @@ def observed(
             count[len(dims) :] = listed + [n for those in crowds for n in those.near(boxes.pos, boxes.world)]
         if is_pose:
             poses.append(count)
-        else:
-            most = start if at_start else moving
-            np.maximum(most, count, out=most)
+        elif (count > known).any():
+            np.maximum(known, count, out=known)
+            if seen().is_enough(most):
+                return seen()
     if poses:
-        start = np.maximum(start, np.quantile(poses, SHARE, axis=0, method="higher"))
-    settled, placed = (dict(zip(keys, most.astype(int).tolist(), strict=True)) for most in (moving, start))
-    return Observed(settled, placed)
+        found[1] = np.maximum(found[1], np.quantile(poses, SHARE, axis=0, method="higher"))
+    return seen()
 
 
 def states(mj_model: mujoco.MjModel) -> Iterator[Moment]:
     """What short rollouts pass through, and then random poses: always the same data; `mj_model` is not changed."""
-    model = copy.copy(mj_model)
-    # What is measured or reported is of no use here.
-    model.opt.disableflags |= DisableBit.SENSOR
-    # What sleeps has no contacts, until it wakes.
-    model.opt.enableflags &= ~(EnableBit.ENERGY | EnableBit.FWDINV | EnableBit.SLEEP)
+    model = _plain(mj_model)
     starts = [None, *range(min(model.nkey, EPISODES))]
     episodes = max(EPISODES, len(starts))
     for episode in range(episodes):
@@ -230,6 +243,18 @@ def states(mj_model: mujoco.MjModel) -> Iterator[Moment]:
         mujoco.mj_comPos(model, data)
         mujoco.mj_collision(model, data)
         yield Moment(data, number, True, True)
+
+
+def _plain(mj_model: mujoco.MjModel) -> mujoco.MjModel:
+    """A copy that is solved as by default: what touches hardly depends on how, and need not be seen again."""
+    model, default = copy.copy(mj_model), mujoco.MjOption()
+    for name in SOLVING:
+        setattr(model.opt, name, getattr(default, name))
+    # What is measured or reported is of no use here.
+    model.opt.disableflags |= DisableBit.SENSOR
+    # What sleeps has no contacts, until it wakes.
+    model.opt.enableflags &= ~(EnableBit.ENERGY | EnableBit.FWDINV | EnableBit.SLEEP)
+    return model
 
 
 def _steps(model: mujoco.MjModel, work: int) -> int:
