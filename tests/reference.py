@@ -311,13 +311,21 @@ def _poisoned(x: torch.Tensor) -> torch.Tensor:
 
 
 def assert_fields_close(
-    d: Any, expected: mujoco.MjData | Any, fields: Sequence[str], rtol: float, *, m: Any = None, context: str = ""
+    d: Any,
+    expected: mujoco.MjData | Any,
+    fields: Sequence[str],
+    rtol: float,
+    *,
+    m: Any = None,
+    put: Any = None,
+    context: str = "",
 ) -> None:
     """Each field of `d` equals that of `expected`, an `MjData` or another `Data`.
 
     Contacts and constraint rows are compared with an `MjData` as lists in C's order, so that a missing or extra one is
-    a difference; `m` is the model, if the other fields need it. The error is relative to the largest magnitude in the
-    field, or to `SMALL` if that is less. A failure names the field, the element, both values, and `context`.
+    a difference. For the other fields `put` is what `put_data` made of it, or `m` the model to make it with. The error
+    is relative to the largest magnitude in the field, or to `SMALL` if that is less. A failure names the field, the
+    element, both values, and `context`.
     """
     problems = []
     listed = [name for name in fields if name.startswith(("contact", "efc_"))]
@@ -327,8 +335,8 @@ def assert_fields_close(
             for path in _expand(name):
                 problems.append(_difference(path, _array(found, path), _array(expected, path), rtol))
         fields = [name for name in fields if name not in listed]
-    if isinstance(expected, mujoco.MjData):
-        expected = put_data(expected.model, expected, model=m)
+    if isinstance(expected, mujoco.MjData) and fields:
+        expected = put_data(expected.model, expected, model=m) if put is None else put
     for name in fields:
         for path, a, w in _pairs(name, _get(d, name), _get(expected, name)):
             problems.append(_difference(path, a, w, rtol))

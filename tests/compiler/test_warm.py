@@ -313,7 +313,8 @@ def address(f: Callable[..., Any] = mjtorch.energy_vel, xml: str = PENDULUM, **c
     """The key of `f` for a pendulum."""
     m, d = pendulum(xml)
     leaves, spec = optree.tree_flatten((m, tree.map(lambda x: x[0], d)), namespace=tree.NAMESPACE)
-    constants = {k: x for k, x in enumerate(leaves) if tree.constant_leaves((m, d))[k]}
+    is_constant = tree.constant_leaves((m, d))
+    constants = {k: x for k, x in enumerate(leaves) if is_constant[k]}
     given = {
         "spec": spec,
         "leaves": leaves,

@@ -81,18 +81,18 @@ def test_stage_matches_c(stage: Stage, model: str, device: str) -> None:
     this = case(model, converge=True, device=device)
     later = CHANGED if this.mj_model.opt.integrator == Integrator.DISCRETE else ()
     fields = [name for name in stage.fields.split() if name not in later]
-    for seed, (mj_data, d) in enumerate(zip(this.mj_datas, this.datas, strict=True)):
-        d = stage.run(this.m, poison(d, [name for name in fields if name not in NOT_OURS]))
+    for seed, (mj_data, put) in enumerate(zip(this.mj_datas, this.datas, strict=True)):
+        d = stage.run(this.m, poison(put, [name for name in fields if name not in NOT_OURS]))
         rtol = max(stage.rtol, LOOSER.get(model, 0.0))
-        assert_fields_close(d, mj_data, fields, rtol, m=this.m, context=f"seed {seed}")
+        assert_fields_close(d, mj_data, fields, rtol, put=put, context=f"seed {seed}")
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_sensors_match_c(model: str, device: str) -> None:
     """Each stage writes its own sensors, so the three run in turn."""
     this = case(model, converge=True, device=device)
-    for seed, (mj_data, d) in enumerate(zip(this.mj_datas, this.datas, strict=True)):
-        d = poison(d, ["sensordata"])
+    for seed, (mj_data, put) in enumerate(zip(this.mj_datas, this.datas, strict=True)):
+        d = poison(put, ["sensordata"])
         for sensors in SENSORS:
             d = sensors(this.m, d)
-        assert_fields_close(d, mj_data, ["sensordata"], SMOOTH, m=this.m, context=f"seed {seed}")
+        assert_fields_close(d, mj_data, ["sensordata"], SMOOTH, put=put, context=f"seed {seed}")
