@@ -75,7 +75,7 @@ HOLDERS: dict[str, tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]] = {
 def test_what_somebody_holds_is_not_touched(holder: str) -> None:
     hold, read = HOLDERS[holder]
     f = jitted()
-    for round_ in range(4):
+    for round_ in range(2):
         held = hold(f(made(round_))["y"])
         gc.collect()
         later = [f(made(100 + k)) for k in range(3)]

@@ -51,7 +51,7 @@ def directions(values: Values) -> Values:
     return {name: x * torch.randn(x.shape, generator=generator, dtype=x.dtype) for name, x in values.items()}
 
 
-@pytest.mark.parametrize("solver, cone", SOLVERS)
+@pytest.mark.parametrize("solver, cone", [*SOLVERS[:-1], pytest.param(*SOLVERS[-1], marks=pytest.mark.slow)])
 def test_matches_differences(solver: int, cone: int) -> None:
     """Field by field. Differences need solutions that are exact: by Newton, whoever is differentiated."""
     m, d = problem(solver, cone)
