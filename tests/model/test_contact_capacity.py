@@ -1,6 +1,7 @@
 """What short rollouts show of a model is kept on disk: looked up where nothing has changed, else found anew."""
 
 import functools
+import itertools
 import json
 from pathlib import Path
 
@@ -77,3 +78,29 @@ def test_it_goes_without_a_cache(place: str, monkeypatch: pytest.MonkeyPatch) ->
     first = slots(load(MODEL))
     monkeypatch.setenv(store.DIRECTORY, place)
     assert slots(load(MODEL)) == first
+
+
+@pytest.mark.parametrize("model", ["feature/contacts", "gym/walker2d_v5", "feature/puddings"])
+def test_rollouts_end_when_more_would_change_nothing(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward, steps = mujoco.mj_forward, itertools.count()
+
+    def counted(mj_model: mujoco.MjModel, mj_data: mujoco.MjData) -> None:
+        next(steps)
+        forward(mj_model, mj_data)
+
+    monkeypatch.setattr(mujoco, "mj_forward", counted)
+    early, few = slots(load(model)), next(steps)
+    monkeypatch.setattr(contact_capacity.Observed, "is_enough", lambda seen, most: False)
+    monkeypatch.setenv(store.DIRECTORY, str(tmp_path / "another"))
+    assert slots(load(model)) == early
+    assert next(steps) > 10 * few
+
+
+def test_the_solver_does_not_matter(folder: Path) -> None:
+    """Nor what is measured: one rollout serves them all."""
+    first = slots(load("collection/humanoid"))
+    for options in ({"solver": 0, "iterations": 3}, {"tolerance": 1e-14, "jacobian": 0}, {"noslip_iterations": 2}):
+        assert slots(load("collection/humanoid", **options)) == first
+    assert len(kept(folder)) == 1
