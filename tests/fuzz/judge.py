@@ -165,9 +165,7 @@ class Asked:
             return None
         scale = size_of(wanted)
         own = max((np.abs(x - wanted).max(initial=0) for x in others), default=0.0)
-        evaluations = 4 if self.mj_model.opt.integrator == mujoco.mjtIntegrator.mjINT_RK4 else 1
-        off = max(ALLOWED, 10 * evaluations * self.apart / NUDGE)
-        return None if own > CHAOS * scale else TOLERANCE * scale + off * own
+        return None if own > CHAOS * scale else TOLERANCE * scale + max(ALLOWED, 10 * self.apart / NUDGE) * own
 
     def compare_contacts(self, ours: mujoco.MjData) -> None:
         """Note how far ours are from C's: what follows from them is as far off as if C had been nudged by as much."""
@@ -217,9 +215,37 @@ def explained(
         name += f"-{mujoco.mjtCone(int(mj_model.opt.cone)).name.removeprefix('mjCONE_').lower()}"
         if mj_model.opt.noslip_iterations:
             name += "-noslip"
+    if part == "step" and mj_model.opt.integrator == mujoco.mjtIntegrator.mjINT_RK4:
+        for contacts in map(contacts_of_stage, stages(asked)):
+            if contacts is not SAME:
+                return contacts if contacts.is_finding else Verdict(f"(in a stage of rk4: {contacts.kind.strip('()')})")
     if part == "step":
         name += f"-{mujoco.mjtIntegrator(int(mj_model.opt.integrator)).name.removeprefix('mjINT_').lower()}"
     return Verdict(f"{part}:{name}", detail)
+
+
+def stages(asked: Asked) -> Iterator[Asked]:
+    """The three evaluations after the first of C's Runge-Kutta step, with what C computes there."""
+    mj_model, last = asked.mj_model, asked.before
+    for part in (0.5, 0.5, 1.0):
+        d, step = mujoco.MjData(mj_model), part * mj_model.opt.timestep
+        mujoco.mj_setState(mj_model, d, asked.state, mujoco.mjtState.mjSTATE_INTEGRATION)
+        mujoco.mj_integratePos(mj_model, d.qpos, last.qvel, step)
+        d.qvel += step * last.qacc
+        d.act += step * last.act_dot
+        d.time += step
+        state = np.zeros_like(asked.state)
+        mujoco.mj_getState(mj_model, d, state, mujoco.mjtState.mjSTATE_INTEGRATION)
+        stage = Asked(mj_model, state)
+        last = stage.before
+        yield stage
+
+
+def contacts_of_stage(stage: Asked) -> Verdict:
+    """The verdict on the contacts of a state."""
+    m = mjtorch.put_model(stage.mj_model, dtype=torch.float64, contact_capacity=EVERY_CONTACT)
+    d = mjtorch.forward(m, mjtorch.put_data(stage.mj_model, stage.before, model=m))
+    return who_is_right(stage, mjtorch.get_data(stage.mj_model, d))
 
 
 def is_distance_right(asked: Asked, ours: mujoco.MjData, place: int) -> bool:
