@@ -490,11 +490,11 @@ def single_against_double(m: mjtorch.Model, asked: Asked, single: mjtorch.Data, 
 def rounding_of_forces(m: mjtorch.Model, d: mjtorch.Data) -> float:
     """How far off velocities may be after a step in which single precision rounds what forces act upon.
 
-    Where a contact is, and so each number of a Jacobian that is not zero, is known to a part of a metre. Where geoms
-    can hardly move against each other, forces of 1e7 N and more push them apart.
+    Where a contact is, is rounded by `eps` of a metre, and so is its Jacobian, for each dof that rows have numbers of.
+    Where geoms can hardly move against each other, forces of 1e7 N and more push them apart.
     """
-    jacobian = d.efc_J.abs() + (d.efc_J != 0).any(0)
-    error = torch.finfo(torch.float32).eps * jacobian.T @ d.efc_force.abs()
+    lever = d.efc_J.abs() + (d.efc_J != 0).any(0)
+    error = torch.finfo(torch.float32).eps * lever.T @ d.efc_force.abs()
     return m.opt.timestep.item() * float((torch.linalg.inv(full_m(m, d)).abs() @ error).max())
 
 

@@ -92,7 +92,7 @@ def tables(parts: Sequence[Hull], make: Tensors, mesh: tuple[int, ...]) -> Hulls
     start = _starts(size)
     before = np.roll(outline, 1)
     before[start] = outline[start + size - 1]
-    around, degree = outline.argsort(kind="stable"), np.bincount(outline, minlength=len(vert))
+    by_vertex, degree = outline.argsort(kind="stable"), np.bincount(outline, minlength=len(vert))
     return Hulls(
         vert=make.floats(vert),
         cube=make.ints(np.stack([[side for _, _, side in cubes], begin[:-1]], axis=-1)),
@@ -101,8 +101,8 @@ def tables(parts: Sequence[Hull], make: Tensors, mesh: tuple[int, ...]) -> Hulls
         way=make.floats(vert[vertex] - vert[origin][:, None]),
         follow=make.ints(follow),
         around=make.ints(np.stack([_starts(degree), degree], axis=-1)),
-        polygon=make.ints(np.repeat(np.arange(len(size)), size)[around] if len(size) else [0], -1),
-        before=make.ints(before[around] if len(size) else [0], -1),
+        polygon=make.ints(np.repeat(np.arange(len(size)), size)[by_vertex] if len(size) else [0], -1),
+        before=make.ints(before[by_vertex] if len(size) else [0], -1),
         corner=make.ints(np.stack([start, size], axis=-1) if len(size) else [[0, 1]], -1, 2),
         outline=make.ints(outline if len(size) else [0], -1),
         normal=make.floats(np.concatenate([part.normal for part in parts]) if len(size) else [[0.0, 0.0, 1.0]], -1, 3),
@@ -182,7 +182,7 @@ def _rows(cell: np.ndarray, vertex: np.ndarray) -> tuple[np.ndarray, np.ndarray,
         _, index, inverse = np.unique(
             vertex[first[cells, None] + np.arange(some)], axis=0, return_index=True, return_inverse=True
         )
-        like[cells] = cells[index][inverse]
+        like[cells] = cells[index][inverse.ravel()]  # of NumPy 2.0 a column
     own = np.flatnonzero(like == np.arange(len(like)))
     rows = -(-count[own] // ROW)
     number = np.zeros(len(first), dtype=int)
@@ -205,7 +205,7 @@ def hull_reach(mj_model: mujoco.MjModel) -> np.ndarray:
 
 
 def _hull(mj_model: mujoco.MjModel, mesh: int) -> Hull:
-    """The hull of a mesh: vertices, the edges of its triangles, and the polygons that these make."""
+    """The hull of a mesh: vertices, and the polygons that its triangles make."""
     first, count = mj_model.mesh_vertadr[mesh], mj_model.mesh_vertnum[mesh]
     vert = mj_model.mesh_vert[first : first + count].astype(float)
     if mj_model.mesh_graphadr[mesh] < 0:
