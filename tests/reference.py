@@ -59,8 +59,11 @@ VARIED = (
 
 
 def slow_but(models: Iterable[Any], *quick: Any) -> list[Any]:
-    """Parameters of a test: all `models`, which are slow but for these."""
-    return [m if m in quick else pytest.param(m, marks=pytest.mark.slow) for m in models]
+    """Parameters of a test: all `models`, or tuples of whatever it is about, which are slow but for these."""
+    return [
+        m if m in quick else pytest.param(*(m if isinstance(m, tuple) else (m,)), marks=pytest.mark.slow)
+        for m in models
+    ]
 
 
 # Models with elastic flexes, which C refuses with implicit integrators.

@@ -9,6 +9,7 @@ import torch
 from reference import (
     FEATURES,
     MODELS,
+    VARIED,
     Case,
     assert_fields_close,
     case,
@@ -61,7 +62,8 @@ def test_matches_c(model: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "model, integrator", with_integrators([*FEATURES, "gym/humanoid"], slow_but(INTEGRATORS, "implicit"))
+    "model, integrator",
+    with_integrators(slow_but([*FEATURES, "gym/humanoid"], *VARIED, "gym/humanoid"), slow_but(INTEGRATORS, "implicit")),
 )
 def test_discrete_matches_c(model: str, integrator: str) -> None:
     number = int(getattr(mujoco.mjtIntegrator, f"mjINT_{integrator.upper()}"))

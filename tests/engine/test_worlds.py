@@ -122,7 +122,7 @@ def test_several_batched_fields_at_once() -> None:
         torch.testing.assert_close(found.qvel[world], mjtorch.step(m, d).qvel, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("model", GYM)
+@pytest.mark.parametrize("model", slow_but(GYM, *TRAINED))
 def test_same_input_same_output(model: str) -> None:
     this = case(model)
     batch = tree.stack(this.datas)

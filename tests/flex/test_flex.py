@@ -180,6 +180,7 @@ def test_contacts_name_what_touches() -> None:
     assert case("feature/rope", seeds=1).datas[0].contact.flex.shape == (0, 2)
 
 
+@pytest.mark.slow
 def test_single_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled as users' programs are, with products fused with sums: a line is a triangle with a corner twice."""
     monkeypatch.setenv("MJTORCH_CXXFLAGS", "-O2")

@@ -5,7 +5,7 @@ import pytest
 import torch
 from constraint.solver_reference import from_c
 from constraint.test_solver import scene
-from reference import load
+from reference import load, slow_but
 from torch import Tensor
 
 import mjtorch
@@ -51,7 +51,7 @@ def directions(values: Values) -> Values:
     return {name: x * torch.randn(x.shape, generator=generator, dtype=x.dtype) for name, x in values.items()}
 
 
-@pytest.mark.parametrize("solver, cone", [*SOLVERS[:-1], pytest.param(*SOLVERS[-1], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("solver, cone", slow_but(SOLVERS, (Solver.NEWTON, 1), (Solver.CG, 0), (Solver.PGS, 0)))
 def test_matches_differences(solver: int, cone: int) -> None:
     """Field by field. Differences need solutions that are exact: by Newton, whoever is differentiated."""
     m, d = problem(solver, cone)

@@ -10,7 +10,7 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from reference import load, random_state
+from reference import load, random_state, slow_but
 
 import mjtorch
 from mjtorch import Cone, DisableBit, EnableBit, Integrator, Solver, State, tree
@@ -206,7 +206,7 @@ def assert_effective(m: mjtorch.Model, state: torch.Tensor, wanted: mjtorch.Data
         torch.testing.assert_close(getattr(found, name), getattr(wanted, name), rtol=1e-9, atol=1e-11, msg=name)
 
 
-@pytest.mark.parametrize("model", TOGGLED)
+@pytest.mark.parametrize("model", slow_but(TOGGLED, "gym/hopper", "feature/weld"))
 @pytest.mark.parametrize("name", [*VALUES, *(flag.name for _, flag in BITS)])
 def test_options_after_put_model(name: str, model: str) -> None:
     """Each takes full effect, as if the model had been put with it, or is refused: to another value and back."""

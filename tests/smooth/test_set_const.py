@@ -6,7 +6,7 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from reference import MODELS, load
+from reference import MODELS, VARIED, load, slow_but
 from torch import Tensor
 
 import mjtorch
@@ -67,7 +67,10 @@ def assert_same(found: Model, wanted: Model) -> None:
             assert torch.allclose(a, b, rtol=1e-9, atol=1e-9 * float(b.abs().max())), (name, a, b)
 
 
-@pytest.mark.parametrize("model", [*MODELS, MEETING], ids=[*MODELS, "meeting"])
+QUICK = (*VARIED, "feature/equality", "feature/mocap", "feature/tendon", "gym/humanoid")
+
+
+@pytest.mark.parametrize("model", [*slow_but(MODELS, *QUICK), MEETING], ids=[*MODELS, "meeting"])
 def test_matches_c(model: str) -> None:
     original = load(model)
     mj_model = change(original, 0)
