@@ -54,7 +54,8 @@ class Features(NamedTuple):
     """Faces and edges of n shapes around the nearest points, in the world.
 
     face: (n, d) the numbers of faces, as `polygon` takes them, normal: (n, d, 3) outward, has_face: (n, d) bool
-    start, end: (n, e, 3) [m] edges, has_edge: (n, e) bool; size: (n,) 1 at a vertex, 2 on an edge, 3 on a face
+    start, end: (n, e, 3) [m] edges, has_edge: (n, e) bool
+    size: (n,) 1 at a vertex, 2 on an edge, 3 on a face, 4 on the end of a cylinder
     """
 
     face: Tensor
@@ -185,7 +186,7 @@ def _round(shape: Core, normal: Tensor) -> Features:
         start=start[:, None],
         end=end[:, None],
         has_edge=on_side,
-        size=torch.where(on_side[:, 0], 2, 3),
+        size=torch.where(on_side[:, 0], 2, 4),
     )
 
 
@@ -311,7 +312,10 @@ def multicontact(one: Features, two: Features, faces1: Polygons, faces2: Polygon
 def meeting(one: Features, two: Features) -> Meeting:
     """Which features of two shapes meet."""
     facing, face1, face2 = _first(one.has_face, lambda i: _opposite(_of_face(one.normal, i), two))
-    edge1_first, edge2_first = ~facing & (one.size < 3), ~facing & (two.size < 3)
+    # As in C, of a vertex that is above the end of a cylinder no edge is looked for.
+    edge1_first, edge2_first = (
+        ~facing & (edges.size < 3) & ((edges.size > 1) | (faces.size < 4)) for edges, faces in ((one, two), (two, one))
+    )
     lies1, under1, edge1 = _first_lying(one, two, edge1_first)
     lies2, under2, edge2 = _first_lying(two, one, edge2_first)
     by_edge1 = edge1_first & lies1

@@ -1,5 +1,8 @@
 """Convex shapes without a formula of their own, as parts of models: their contacts and steps against C."""
 
+import itertools
+
+import mujoco
 import numpy as np
 import pytest
 import torch
@@ -71,6 +74,27 @@ def test_contacts(first, second, flag):
     assert match.number.mean() > 0.97 and len(match.same) > 0.2 * POSES
     # Of polygons that are regular, rounding decides which four corners span most area.
     assert match.same.mean() > (0.93 if several else 0.97)
+
+
+@pytest.mark.skipif(not IS_RECENT, reason="contacts as MuJoCo 4 finds them")
+@pytest.mark.parametrize(("first", "second"), [("cylinder", "box"), ("cylinder", "brick"), ("box", "brick")])
+def test_an_edge_that_is_nearly_level(first, second):
+    """With its lower corner in a face it makes two contacts, in the end of a cylinder one, on its rim two."""
+    mj_model = two_geoms(first, second)
+    size, poses = np.array([0.1, 0.15, 0.2]), []
+    for tilt, roll, turn, x in itertools.product(
+        (0.5, 2.0, 4.0, 6.0), (1.0, 3.0, 35.0, 60.0), (10.0, 77.0), (0.0, 0.08)
+    ):
+        quat, mat = np.zeros(4), np.zeros(9)
+        mujoco.mju_euler2Quat(quat, np.deg2rad([roll, tilt, turn]), "XYZ")
+        mujoco.mju_quat2Mat(mat, quat)
+        reach = (np.abs(mat[6:]) * size).sum()
+        pos = np.array([x, 0.01, mj_model.geom_size[0, 1 if first == "cylinder" else 2] + reach - 0.01])
+        poses.append((np.zeros(3), np.array([1.0, 0, 0, 0]), pos, quat))
+    found = batched(posed(mj_model, poses), double(mj_model))
+    wanted = [len(d.contact) for d in posed(mj_model, poses).mj_data]
+    assert found.exists[:, 0].sum(-1).tolist() == wanted
+    assert {1, 2, 4} <= set(wanted)
 
 
 def test_iterations_and_tolerance_are_those_of_the_options():
