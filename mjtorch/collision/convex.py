@@ -67,6 +67,21 @@ class Closest(NamedTuple):
     within: Tensor
 
 
+class Approach(NamedTuple):
+    """How near n pairs of shapes come to each other where they are apart.
+
+    found: what is nearest; weight: (n, 3) of the corners in the nearest points
+    reach: (n, 4) the direction along which the shapes were found to overlap least, as in `Simplex`
+    touch: (n,) bool, nothing shows that they are apart; doubtful: (n,) bool, more is to be found out
+    """
+
+    found: Closest
+    weight: Tensor
+    reach: Tensor
+    touch: Tensor
+    doubtful: Tensor
+
+
 def convex(
     shape1: Convex,
     shape2: Convex,
@@ -171,38 +186,46 @@ def nearest(
     limit = (torch.zeros_like(shape1.pos[:, 0]) + tolerance).detach()
     apart = (reach + shape1.radius + shape2.radius).detach()
 
-    def search(pairs: tuple[Core, Core, Tensor, Tensor, Tensor]) -> Closest:
-        return searched(*pairs, iterations, hulls)
+    one, two = detach(shape1), detach(shape2)
 
-    pairs = detach(shape1), detach(shape2), active, apart, limit
-    found: Closest = each(search, pairs, where=active, otherwise=lambda x: unknown(x[0], x[1]))
+    def search(pairs: tuple[Core, Core, Tensor, Tensor, Tensor]) -> Approach:
+        return approached(*pairs, iterations, hulls)
+
+    def deepen(pairs: tuple[Core, Core, Approach, Tensor]) -> Closest:
+        return deepened(*pairs, iterations, hulls)
+
+    # Few of the pairs that are searched touch, and what these cost is another matter: they are listed anew.
+    pairs = one, two, active, apart, limit
+    near: Approach = each(search, pairs, where=active, otherwise=lambda x: unknown(x[0], x[1]))
+    found: Closest = each(deepen, (one, two, near, limit), where=near.doubtful, otherwise=lambda x: x[2].found)
     met = shape1, shape2, found.nearest, found.corner1, found.corner2
     cores: Nearest = each(lambda x: witness(*x), met, where=found.within, otherwise=lambda x: x[2])
-    near = Nearest(
+    surfaces = Nearest(
         cores.normal,
         cores.dist - shape1.radius - shape2.radius,
         cores.point1 + shape1.radius[:, None] * cores.normal,
         cores.point2 - shape2.radius[:, None] * cores.normal,
     )
-    return found._replace(nearest=near)
+    return found._replace(nearest=surfaces)
 
 
-def unknown(shape1: Core, shape2: Core) -> Closest:
+def unknown(shape1: Core, shape2: Core) -> Approach:
     """What stands for the nearest points of pairs that are of no interest."""
     point1, point2 = shape1.pos, shape2.pos
-    normal = basis(point1, 1, 0, 0).expand_as(point1)
+    normal, no = basis(point1, 1, 0, 0).expand_as(point1), torch.zeros_like(shape1.type, dtype=torch.bool)
     found = Closest(
         Nearest(normal, dot(normal, point2 - point1), point1, point2),
         point1[:, None].expand(-1, 3, 3),
         point2[:, None].expand(-1, 3, 3),
         torch.zeros_like(shape1.type)[:, None].expand(-1, 3),
         torch.zeros_like(shape2.type)[:, None].expand(-1, 3),
-        torch.zeros_like(shape1.type, dtype=torch.bool),
+        no,
     )
-    return tree.map(Tensor.contiguous, found)
+    nothing = Approach(found, torch.zeros_like(point1), point1.new_zeros((len(point1), 4)), no, no)
+    return tree.map(Tensor.contiguous, nothing)
 
 
-def searched(
+def approached(
     shape1: Core,
     shape2: Core,
     active: Tensor,
@@ -210,45 +233,51 @@ def searched(
     tolerance: Tensor,
     iterations: int,
     hulls: Hulls | None,
-) -> Closest:
+) -> Approach:
     """The nearest points of the cores of shapes that are constants; reach: (n,) [m] of cores, tolerance: (n,) [m]."""
-    furthest = opposite(shape1, shape2, hulls)
-    start, rough = shape2.pos - shape1.pos, roughness(shape1, shape2)
-    apart = gjk(furthest, start, active, reach, iterations, tolerance)
-    columns = apart.point1.shape[2]
+    apart = gjk(opposite(shape1, shape2, hulls), shape2.pos - shape1.pos, active, reach, iterations, tolerance)
     within = active & ~apart.beyond
     distance = norm(apart.nearest, keepdim=True)
     # A search that stalls does not say that shapes are apart; planes of a polytope have signs.
-    touch = ~apart.apart[:, None] | (distance <= tolerance[:, None])
-    deeper = touch[:, 0] & within
-    deep = if_any(
-        deeper,
-        lambda: epa(furthest, start, apart.reach, deeper, iterations, tolerance, rough, columns),
-        no_depth(start, columns),
-    )
-
+    touch = ~apart.apart | (distance[:, 0] <= tolerance)
     # At most three corners of shapes that are apart have a weight; one that has none is left out.
     weight, used = apart.weight.topk(3, -1)
-    used = torch.where(weight > 0, used, used[:, :1])[..., None].expand(-1, -1, columns)
-    weight = torch.where(touch, deep.weight, weight)
-    corner1 = torch.where(touch[..., None], deep.point1, apart.point1.gather(1, used))
-    corner2 = torch.where(touch[..., None], deep.point2, apart.point2.gather(1, used))
+    used = torch.where(weight > 0, used, used[:, :1])[..., None].expand(-1, -1, apart.point1.shape[2])
+    corner1, corner2 = apart.point1.gather(1, used), apart.point2.gather(1, used)
+    normal = apart.nearest / torch.where(touch[:, None], 1.0, distance)
+    found = weighted(normal, weight, corner1, corner2, within)
+    doubtful = (touch | shape1.among(CURVED) | shape2.among(CURVED)) & within
+    return Approach(found, weight, apart.reach, touch, doubtful)
+
+
+def weighted(normal: Tensor, weight: Tensor, corner1: Tensor, corner2: Tensor, within: Tensor) -> Closest:
+    """The points with a weight (n, 3) each of corners (n, 3, c), as in `Support`."""
     point1, point2 = (weight[..., None] * corner1[..., :3]).sum(1), (weight[..., None] * corner2[..., :3]).sum(1)
-    normal = torch.where(touch, -deep.normal, apart.nearest / torch.where(touch, 1.0, distance))
-    found = Closest(
-        Nearest(normal, dot(normal, point2 - point1), point1, point2),
-        corner1[..., :3],
-        corner2[..., :3],
-        vertices(corner1),
-        vertices(corner2),
-        within,
+    near = Nearest(normal, dot(normal, point2 - point1), point1, point2)
+    return Closest(near, corner1[..., :3], corner2[..., :3], vertices(corner1), vertices(corner2), within)
+
+
+def deepened(
+    shape1: Core, shape2: Core, near: Approach, tolerance: Tensor, iterations: int, hulls: Hulls | None
+) -> Closest:
+    """What is known better of pairs that are `doubtful`: how deep they are in each other, how far curved ones apart."""
+    furthest, start = opposite(shape1, shape2, hulls), shape2.pos - shape1.pos
+    rough, columns = roughness(shape1, shape2), 3 if no_hulls(shape1, shape2, hulls) else 4
+    found = near.found
+    deeper = near.touch & found.within
+    deep = if_any(
+        deeper,
+        lambda: epa(furthest, start, near.reach, deeper, iterations, tolerance, rough, columns),
+        no_depth(start, columns),
     )
-    curved = (shape1.among(CURVED) | shape2.among(CURVED)) & within
+    weight = torch.where(deeper[:, None], deep.weight, near.weight)
+    deepest = weighted(-deep.normal, deep.weight, deep.point1, deep.point2, found.within)
+    found = tree.map(lambda x, y: torch.where(deeper.view(-1, *(1,) * (x.dim() - 1)), x, y), deepest, found)
+    curved = (shape1.among(CURVED) | shape2.among(CURVED)) & found.within
     # Of a polytope that did not converge, or that rounding spoilt, what is known best is a direction, not a face.
-    bound = torch.where(touch, -deep.reach[:, :3], normal)
+    bound = torch.where(deeper[:, None], -deep.reach[:, :3], found.nearest.normal)
     enough = torch.where(curved, 0.0, deep.enough)
-    doubtful = deeper | curved
-    return if_any(doubtful, lambda: settled(shape1, shape2, found, bound, weight, deeper, curved, enough, hulls), found)
+    return settled(shape1, shape2, found, bound, weight, deeper, curved, enough, hulls)
 
 
 def vertices(corner: Tensor) -> Tensor:
@@ -332,7 +361,7 @@ def tested(
 
 def opposite(shape1: Core, shape2: Core, hulls: Hulls | None) -> Support:
     """The furthest points of both shapes, of all in one go unless there are prisms."""
-    hulls = hulls if shape1.has((MESH,)) or shape2.has((MESH,)) else None
+    hulls = None if no_hulls(shape1, shape2, hulls) else hulls
     if shape1.has((PRISM,)):
         return lambda direction: (
             numbered_support(shape1, -direction, hulls),
@@ -346,6 +375,11 @@ def opposite(shape1: Core, shape2: Core, hulls: Hulls | None) -> Support:
         return one, two
 
     return furthest
+
+
+def no_hulls(shape1: Core, shape2: Core, hulls: Hulls | None) -> bool:
+    """Whether neither shape is a hull; static."""
+    return hulls is None or not (shape1.has((MESH,)) or shape2.has((MESH,)))
 
 
 def roughness(shape1: Core, shape2: Core) -> float | Tensor:
