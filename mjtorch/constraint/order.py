@@ -16,7 +16,10 @@ def c_order(m: Model, d: Data) -> Tensor:
     if not rank.shape[0]:
         return torch.arange(d.contact.geom.shape[0], device=d.contact.geom.device)
     geom = colliders(m, d)
-    key = rank[geom[:, 0], geom[:, 1]].to(torch.float32 if rank.numel() < LARGEST else torch.float64)
+    place = rank[geom[:, 0], geom[:, 1]]
+    if rank.dim() > 2:
+        place = place.gather(1, torch.tensor(m.plan.collision.contact_dim, device=place.device)[:, None])[:, 0]
+    key = place.to(torch.float32 if rank.numel() < LARGEST else torch.float64)
     # Among many numbers, infinities take no time to sort.
     return key.masked_fill(~d.contact.detected, torch.inf).sort(stable=True).indices
 

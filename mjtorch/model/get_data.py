@@ -116,15 +116,24 @@ class _Layout:
         self.nefc = plan.nefc
         self.efc_type = np.array(plan.efc_type, dtype=np.int64)
         self.efc_id = np.array(plan.efc_id, dtype=np.int64)
-        self.rank: dict[tuple[int, ...], int] = {
-            tuple(pair): k for k, pair in reversed(list(enumerate(tried_pairs(mj_model).geom.tolist())))
-        }
+        # Of two geoms, the first place in C's list; of explicit pairs, which may be several, that of each condim, too.
+        self.rank: dict[tuple[int, ...], int] = {}
+        tried = tried_pairs(mj_model)
+        for k, (geoms, pair) in reversed(list(enumerate(zip(tried.geom.tolist(), tried.pair.tolist(), strict=True)))):
+            self.rank[tuple(geoms)] = k
+            if pair >= 0:
+                self.rank[(*geoms, int(mj_model.pair_dim[pair]))] = k
 
     def contacts(self, d: Any) -> list[int]:
         """The slots that hold contacts, in MuJoCo's order."""
         geoms = self._colliders(d.contact).tolist()
         slots = np.flatnonzero(d.contact.detected).tolist()
-        return sorted(slots, key=lambda slot: (self.rank.get(tuple(geoms[slot]), -1), slot))
+
+        def place(slot: int) -> tuple[int, int]:
+            found = self.rank.get(tuple(geoms[slot]), -1)
+            return self.rank.get((*geoms[slot], int(self.dim[slot])), found), slot
+
+        return sorted(slots, key=place)
 
     def _colliders(self, contact: Any) -> np.ndarray:
         """(ncon, 2) the numbers of the colliders of contacts."""

@@ -273,12 +273,27 @@ def _pairs_of_elements(m: mujoco.MjModel) -> np.ndarray:
 
 
 def rank(m: mujoco.MjModel) -> np.ndarray:
-    """(n, n) the place of each pair of colliders in C's list of contacts, the first of its places."""
-    count = len(collider_body(m))
+    """(n, n) the place of each pair of colliders in C's list of contacts, the first of its places.
+
+    By condim (n, n, 7) where two geoms are several explicit pairs of different ones.
+    """
+    count, tried = len(collider_body(m)), tried_pairs(m)
+    one, two = tried.geom[::-1].T
+    place, pair = np.arange(len(one))[::-1], tried.pair[::-1]
     found = np.zeros((count, count), dtype=np.int64)
-    one, two = tried_pairs(m).geom[::-1].T
-    found[one, two] = np.arange(len(one))[::-1]
-    return found
+    found[one, two] = place
+    if not is_given_twice(m):
+        return found
+    given, by_dim = pair >= 0, np.repeat(found[..., None], 7, axis=-1)
+    by_dim[one[given], two[given], m.pair_dim[pair[given]]] = place[given]
+    return by_dim
+
+
+def is_given_twice(m: mujoco.MjModel) -> bool:
+    """Whether two geoms are several explicit pairs, of different condim."""
+    geoms = np.sort(np.stack([m.pair_geom1, m.pair_geom2], axis=1), axis=1)
+    with_dim = np.concatenate([geoms, m.pair_dim[:, None]], axis=1)
+    return len(np.unique(with_dim, axis=0)) > len(np.unique(geoms, axis=0))
 
 
 def _dynamic(mj_model: mujoco.MjModel) -> np.ndarray:
