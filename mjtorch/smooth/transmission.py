@@ -120,6 +120,7 @@ def body_rows(m: Model, d: Data, point: Tensor, motion: Tensor) -> tuple[Tensor,
     """Lengths, all 0 (a,), and moments (a, nv) of actuators that pull bodies towards what they touch (adhesion).
 
     The moment is minus the mean over the contacts of the body, those in the gap too, of the velocity along the normal.
+    Those that no dof answers to count in the gap alone, as in C.
     """
     p, q, c = m.plan.transmission, m.plan.constraint.contact, d.contact
     length = d.qpos.new_zeros(p.adhering.shape[0])
@@ -129,7 +130,7 @@ def body_rows(m: Model, d: Data, point: Tensor, motion: Tensor) -> tuple[Tensor,
     moves = q.geom_dof[geom]
     normal = c.frame[:, 0]
     along = (wrench_at(normal, torch.zeros_like(normal), c.pos - point) @ motion.mT) * (moves[:, 1] - moves[:, 0])
-    counts = c.detected & (moves.sum((1, 2)) > 0)
+    counts = c.detected & (~c.active | (q.carrier[geom[:, 0]] != q.carrier[geom[:, 1]]))
     counts = counts if only is None else counts & only
-    mine = torch.where(counts[:, None], p.adheres[geom].sum(1), 0.0)
+    mine = torch.where(counts[:, None], p.adheres[geom].amax(1), 0.0)
     return length, -(mine.mT @ along) / mine.sum(0).clamp(min=1)[:, None]
