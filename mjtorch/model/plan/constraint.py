@@ -148,8 +148,7 @@ class ContactPlan(tree.Tree):
     geom_body: (ncollider,); carrier: (n,) of geoms and vertices, the same if the same dofs move them as far
     geom_dof: (n, nv) how far dofs move geoms and vertices: 0 or 1, and of vertices that lie between nodes a share
     node_body, node_share: (n, w) the bodies of these nodes, and their shares; (n, 0) without such
-    rank: (n, n) where C lists the contacts of two colliders, (n, n, 7) by condim where two geoms are several pairs of
-        different ones; (0, 0) if the slots of the contacts lie in C's order
+    rank: where C lists the contacts of two colliders, as `geom_pairs.rank`; (0, 0) if the slots lie in C's order
     has_rigid: static, whether geoms that no dof moves relative to each other are tested for contact
     """
 
