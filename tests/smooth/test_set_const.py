@@ -67,7 +67,7 @@ def assert_same(found: Model, wanted: Model) -> None:
             assert torch.allclose(a, b, rtol=1e-9, atol=1e-9 * float(b.abs().max())), (name, a, b)
 
 
-QUICK = (*VARIED, "feature/equality", "feature/mocap", "feature/tendon", "gym/humanoid")
+QUICK = (*VARIED, "feature/joint_equality", "feature/connect", "feature/tendon", "gym/humanoid")
 
 
 @pytest.mark.parametrize("model", [*slow_but(MODELS, *QUICK), MEETING], ids=[*MODELS, "meeting"])
