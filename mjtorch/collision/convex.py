@@ -20,6 +20,7 @@ from mjtorch.collision.support import (
     detach,
     from_first,
     numbered_support,
+    where_rows,
 )
 from mjtorch.collision.witness import Nearest, closer, witness
 from mjtorch.control_flow.if_any import if_any
@@ -272,7 +273,7 @@ def deepened(
     )
     weight = torch.where(deeper[:, None], deep.weight, near.weight)
     deepest = weighted(-deep.normal, deep.weight, deep.point1, deep.point2, found.within)
-    found = tree.map(lambda x, y: torch.where(deeper.view(-1, *(1,) * (x.dim() - 1)), x, y), deepest, found)
+    found = where_rows(deeper, deepest, found)
     curved = (shape1.among(CURVED) | shape2.among(CURVED)) & found.within
     # Of a polytope that did not converge, or that rounding spoilt, what is known best is a direction, not a face.
     bound = torch.where(deeper[:, None], -deep.reach[:, :3], found.nearest.normal)
@@ -310,12 +311,8 @@ def settled(
     met, gap = tested(furthest, one, two, tree.map(twice, found), normal, *map(twice, (weight, touch, curved)))
     by_face, by_bound = gap.chunk(2)
     better = by_bound > by_face + enough
-
-    def chosen(x: Tensor) -> Tensor:
-        first, second = x.chunk(2)
-        return torch.where(better.view(-1, *(1,) * (x.dim() - 1)), second, first)
-
-    return tree.map(chosen, met)
+    first, second = (tree.map(lambda x, k=k: x.chunk(2)[k], met) for k in (0, 1))
+    return where_rows(better, second, first)
 
 
 def tested(
@@ -352,9 +349,7 @@ def tested(
     dist = torch.where(off[:, 0], gap[:, 0], dot(normal, point2 - point1))
     near = Nearest(normal, dist, point1, point2)
     if shape1.has(CURVED) or shape2.has(CURVED):
-        met = closer(furthest, shape1, shape2, near, corner1, corner2)
-        pairs = zip(met, near, strict=True)
-        near = Nearest(*(torch.where(curved.view(-1, *(1,) * (x.dim() - 1)), x, y) for x, y in pairs))
+        near = where_rows(curved, closer(furthest, shape1, shape2, near, corner1, corner2), near)
     measured = torch.where(curved, near.dist, gap[:, 0])
     return Closest(near, corner1, corner2, vertex1, vertex2, found.within), measured
 

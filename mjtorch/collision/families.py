@@ -22,7 +22,7 @@ from mjtorch.collision.mesh_sdf import mesh_sdf_contacts
 from mjtorch.collision.plane import plane_box, plane_cylinder, plane_ellipsoid
 from mjtorch.collision.plane_mesh import plane_mesh
 from mjtorch.collision.sdf import sdf_contacts, sdf_field
-from mjtorch.collision.support import MESH, Core, assembled, from_first
+from mjtorch.collision.support import MESH, Core, assembled, from_first, where_rows
 from mjtorch.control_flow.map import each
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.collision import Block, Family
@@ -101,7 +101,7 @@ def picked(family: Family, chosen: Chosen) -> tuple[Pick, Pick]:
     spare = family.geom[:, torch.tensor(first, device=geom.device)]
 
     def pick(k: int, x: Tensor) -> Tensor:
-        return torch.where(near.view(-1, *(1,) * (x.dim() - 1)), x[geom[k]], x[spare[k]])
+        return where_rows(near, x[geom[k]], x[spare[k]])
 
     return functools.partial(pick, 0), functools.partial(pick, 1)
 

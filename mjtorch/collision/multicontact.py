@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mjtorch.collision.clipping import CONTACTS, Outline, outline, over
-from mjtorch.collision.support import MESH, Core, to_local, to_world
+from mjtorch.collision.support import MESH, Core, to_local, to_world, where_rows
 from mjtorch.control_flow.cond import cond
 from mjtorch.control_flow.fori_loop import fori_loop
 from mjtorch.math.shape import Shape
@@ -55,7 +55,7 @@ class Features(NamedTuple):
 
     face: (n, d) the numbers of faces, as `polygon` takes them, normal: (n, d, 3) outward, has_face: (n, d) bool
     start, end: (n, e, 3) [m] edges, has_edge: (n, e) bool
-    size: (n,) 1 at a vertex, 2 on an edge, 3 on a face, 4 on the end of a cylinder
+    size: (n,) 1 at a vertex, 2 on an edge, 3 on a face, 4 on a round end
     """
 
     face: Tensor
@@ -103,7 +103,7 @@ def features(shape: Core, normal: Tensor, corner: Tensor, vertex: Tensor, hulls:
     edges = max(f.start.shape[1] for _, f in found)
     chosen, *others = (_filled(f, faces, edges) for _, f in found)
     for (types, _), other in zip(found[1:], others, strict=True):
-        chosen = Features(*(_where(shape.among(types), x, y) for x, y in zip(other, chosen, strict=True)))
+        chosen = where_rows(shape.among(types), other, chosen)
     return chosen
 
 
@@ -130,7 +130,7 @@ def polygons(shape: Core, hulls: Hulls | None) -> Polygons:
         room = max(x.shape[1] for _, x in found)
         chosen, *others = (torch.cat([x, x[:, -1:].expand(-1, room - x.shape[1], 3)], dim=1) for _, x in found)
         for (types, _), other in zip(found[1:], others, strict=True):
-            chosen = _where(shape.among(types), other, chosen)
+            chosen = where_rows(shape.among(types), other, chosen)
         return chosen @ shape.mat.mT + shape.pos[:, None]
 
     return Polygons(max(size for types, size in sizes.items() if shape.has(types)), number, corners)
@@ -144,11 +144,6 @@ def polygon_corners(hulls: Hulls, face: Tensor, most: int) -> tuple[Tensor, Tens
     first, count = hulls.corner[face.clamp(max=len(hulls.corner) - 1)].unbind(-1)
     place = torch.minimum(torch.arange(min(hulls.corners, most), device=face.device), count[:, None] - 1)
     return hulls.vert[hulls.outline[first[:, None] + place]], count
-
-
-def _where(mask: Tensor, one: Tensor, other: Tensor) -> Tensor:
-    """Slices of `one` where `mask (n,)` is true."""
-    return torch.where(mask.view(-1, *(1,) * (one.dim() - 1)), one, other)
 
 
 def _filled(f: Features, faces: int, edges: int) -> Features:
@@ -303,8 +298,7 @@ def multicontact(one: Features, two: Features, faces1: Polygons, faces2: Polygon
     large = (large1 & (met.facing | met.by_edge2)) | (large2 & (met.facing | met.by_edge1))
 
     def with_room(met: Meeting, few: Patch, margin: Tensor) -> Patch:
-        all_of_them = contacts(met, faces1, faces2, margin, most)
-        return Patch(*(_where(large, x, y) for x, y in zip(all_of_them, few, strict=True)))
+        return where_rows(large, contacts(met, faces1, faces2, margin, most), few)
 
     return cond(large.any(), with_room, lambda met, few, margin: few, met, few, margin)
 

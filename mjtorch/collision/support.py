@@ -5,7 +5,7 @@ the sum of theirs. So shapes of different types are one batch and go through one
 *core*; what is found for cores holds for the shapes once the radii are taken off the distance.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -142,6 +142,11 @@ def to_world(shape: Core, vector: Tensor) -> Tensor:
 def is_at(index: Tensor, count: int) -> Tensor:
     """Which of `count` elements each `index (...)` means, bool (..., count)."""
     return torch.arange(count, device=index.device) == index[..., None]
+
+
+def where_rows(mask: Tensor, one: Any, other: Any) -> Any:
+    """`one` where `mask (n,)` is true, else `other`: tensors (n, ...), or trees of them."""
+    return tree.map(lambda x, y: torch.where(mask.view(-1, *(1,) * (x.dim() - 1)), x, y), one, other)
 
 
 def support(shape: Core, direction: Tensor, hulls: Hulls | None) -> Tensor:
