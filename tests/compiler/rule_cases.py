@@ -431,6 +431,11 @@ CONSTANTS = {
 }
 
 
+def other(x: Tensor) -> torch.dtype:
+    """Single precision where x has double, and the other way round."""
+    return torch.float64 if x.dtype == torch.float32 else torch.float32
+
+
 def products(a: Tensor, b: Tensor) -> Functions:
     """Products of a (4, 4) and b (4, 3), with each other and with constant matrices."""
     found: Functions = {
@@ -443,6 +448,8 @@ def products(a: Tensor, b: Tensor) -> Functions:
             a[1:, ::2] @ b[::2].flip(1),
         ),
         "gram": lambda a, b: (b.mT @ (a[:, :1] * b), b.mT @ (a[0, :, None].clamp(min=0) * b)),
+        "gram of a cast": lambda a, b: b.to(other(b)).mT @ (a[:, :1].to(other(b)) * b.to(other(b))),
+        "a factor": lambda a, b: ((a @ b) * b, torch.where(a[:, :1] > 0, (a @ b.flip(1)) * a[:, :1], 0)),
         "gram of no rows": lambda a, b: b[:0].mT @ (a[:0, :1] * b[:0]),
         "mv": lambda a, b: (a @ b[:, 0], b[:, 0] @ a, a[:, :0] @ b[:0, 0], b[:, 0] @ b[:, 1], torch.vdot(b[0], b[1])),
         "bmm": lambda a, b: (torch.stack([a, a.mT]) @ b, torch.bmm(torch.stack([a, a]), torch.stack([b, -b]))),
@@ -486,6 +493,8 @@ def factors(a: Tensor, b: Tensor, columns: int = 24) -> Iterator[Tensor]:
     yield torch.linalg.cholesky_ex(both)[0]
     both = torch.addmm(torch.addmm(H, K.mT, weight * K), J.mT, b[:, 1:].clamp(min=0) * J)
     yield torch.linalg.cholesky_ex(both.flip(0, 1))[0]
+    both = torch.addmm(H.double(), J.double().mT, weight.double() * J.double())
+    yield torch.linalg.cholesky_ex(both)[0]
     yield torch.addmm(H, K.mT, weight * K) @ J.mT
 
 

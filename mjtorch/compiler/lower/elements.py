@@ -40,7 +40,7 @@ def matrix_product(low: Lowering, a: Array, b: Array) -> View:
     return out
 
 
-def gram(low: Lowering, x: View, weight: Array) -> View:
+def gram(low: Lowering, x: Array, weight: Array) -> View:
     """`J.T @ diag(weight) @ J`, given `x = J.T`: each element of the lower triangle by itself, then the upper."""
     n, inner, dtype = x.shape[0], x.shape[1], x.dtype
     out = low.alloc((n, n), dtype)

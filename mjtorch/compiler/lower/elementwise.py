@@ -12,7 +12,7 @@ from torch.fx import Node
 from mjtorch.compiler.ir.nodes import BOOL, INT, Call
 from mjtorch.compiler.ir.ops import OPS
 from mjtorch.compiler.lower.lowering import Lowering, cast, rule
-from mjtorch.compiler.lower.values import DTYPES, Array, Lazy, NoRule, Value, View, broadcast
+from mjtorch.compiler.lower.values import CAST, DTYPES, Array, Lazy, NoRule, Value, View, broadcast
 
 # Those that are one elementary function: what PyTorch calls it, and we.
 FLOAT_UNARY = {op.aten: name for name, op in OPS.items() if op.aten}
@@ -379,7 +379,8 @@ def as_dtype(low: Lowering, x: Value, dtype: str) -> Array:
     a = low.array(x)
     if a.dtype == dtype:
         return a
-    return Lazy(a.shape, dtype, lambda i: cast(a.at(i), dtype), 1 + (a.cost if isinstance(a, Lazy) else 0))
+    cost = 1 + (a.cost if isinstance(a, Lazy) else 0)
+    return Lazy(a.shape, dtype, lambda i: cast(a.at(i), dtype), cost, CAST, (a,))
 
 
 @rule(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -38,10 +39,12 @@ from mjtorch.compiler.lower.sums import (
     some_nonzero,
     zero,
 )
-from mjtorch.compiler.lower.values import Array, Lazy, Value, View, broadcast
+from mjtorch.compiler.lower.values import CAST, Array, Lazy, Value, View, broadcast
 
 # A constant matrix with at most this share of non-zeros is multiplied by visiting those only.
 SPARSE = 0.5
+# Products of so many terms, a spatial vector's, may be computed where they are asked for.
+SHORT = 6
 
 
 def product(
@@ -145,16 +148,23 @@ def has_pattern(low: Lowering, n: int) -> bool:
 
 def gram_weight(x: Value, y: Value) -> Array | None:
     """The `w` for which `x @ y` is `J.T @ (w[:, None] * J)`, if there is one."""
-    if not (isinstance(x, View) and isinstance(y, Lazy) and y.op == "mul"):
+    if not (isinstance(y, Lazy) and y.op == "mul"):
         return None
     for matrix, weight in (y.args, y.args[::-1]):
-        same = isinstance(matrix, View) and matrix.buffer is x.buffer and matrix.base == x.base
-        if same and matrix.axes == x.axes[::-1] and weight.shape == (matrix.shape[0], 1):
+        if is_transpose(matrix, x) and weight.shape == (matrix.shape[0], 1):
             return weight
     return None
 
 
-def gram(low: Lowering, x: View, weight: Array) -> View:
+def is_transpose(x: Value, y: Value) -> bool:
+    """Whether both are the same matrix in memory, one of them transposed, or casts of such to the same type."""
+    if isinstance(x, Lazy) and isinstance(y, Lazy) and x.op == y.op == CAST and x.dtype == y.dtype:
+        return is_transpose(*x.args, *y.args)
+    both = isinstance(x, View) and isinstance(y, View)
+    return both and x.buffer is y.buffer and x.base == y.base and x.axes == y.axes[::-1]
+
+
+def gram(low: Lowering, x: Array, weight: Array) -> View:
     """`J.T @ diag(weight) @ J`, given `x = J.T`: the lower triangle is computed, the upper copied.
 
     Rows whose weight is zero in all worlds side by side are left out.
@@ -246,7 +256,27 @@ def _mm(low: Lowering, node: Node, x: Value, y: Value) -> Array:
         return gram(low, x, weight)
     if a.shape[1] == 1:
         return low.elementwise("mul", x, y)
+    if is_factor(low, node) and 0 < a.shape[1] <= SHORT:
+        return short_products(low, a, b)
     return matrix_product(low, a, b)
+
+
+def is_factor(low: Lowering, node: Node) -> bool:
+    """Whether all that is done with a product is to multiply its elements by something."""
+    return low.inline and not low.elements and [patterns.op_name(user) for user in node.users] == ["mul"]
+
+
+def short_products(low: Lowering, a: Array, b: Array) -> Lazy:
+    """`a @ b`, whose elements are computed where they are asked for, and not where a choice leaves them out."""
+    a, b = (low.stored(x) if isinstance(x, Lazy) and x.cost > 0 else x for x in (a, b))
+    (m, inner), n, dtype = a.shape, b.shape[1], a.dtype
+
+    def at(index: Sequence[Index]) -> Expr:
+        i, j = index
+        terms = [call("mul", a.at([i, Index(k)]), b.at([Index(k), j]), dtype=dtype) for k in range(inner)]
+        return functools.reduce(lambda x, y: call("add", x, y, dtype=dtype), terms)
+
+    return Lazy((m, n), dtype, at, 2 * inner - 1)
 
 
 @rule("mv")

@@ -50,6 +50,7 @@ from mjtorch.compiler.ir.nodes import (
 )
 from mjtorch.compiler.ir.walk import touched_by, walk_expr
 from mjtorch.compiler.lower.values import (
+    CAST,
     DTYPES,
     Array,
     Lazy,
@@ -358,6 +359,8 @@ class Lowering:
         readers = list(node.users)
         if x.cost == 0 or (x.offsets is not None and all(self.picks(reader) for reader in readers)):
             return x
+        if self.inline and x.op == CAST and x.dtype == FLOAT64 and isinstance(x.args[0], View):
+            return x  # which is half as large where it lies
         if not self.inline or len(readers) != 1 or x.cost > MAX_INLINE:
             return self.store(x)
         value = readers[0].meta.get("val")

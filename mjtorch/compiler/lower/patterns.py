@@ -92,7 +92,7 @@ def op_name(node: Node) -> str:
     return getattr(getattr(node.target, "overloadpacket", node.target), "__name__", "")
 
 
-def gram(low: Lowering, x: View, weight: Array, first: Array | None, half: str) -> View:
+def gram(low: Lowering, x: Array, weight: Array, first: Array | None, half: str) -> View:
     """`first + J.T @ diag(weight) @ J`, given `x = J.T`: one half, or the lower, which is copied, if both are read."""
     n, inner, dtype, upper = x.shape[0], x.shape[1], x.dtype, half == UPPER
     out, panel = low.alloc((n, n), dtype), low.alloc((n, GROUP), dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch.fx import Node
 from mjtorch.compiler.ir.nodes import BOOL, Call, Expr, FromIndex, Index, Number, lookup
 from mjtorch.compiler.lower.elementwise import choose, op_name, result_dtype
 from mjtorch.compiler.lower.lowering import RULES, Lowering, rule
-from mjtorch.compiler.lower.values import Array, Lazy, NoRule, Value, View, flat, numel
+from mjtorch.compiler.lower.values import CAST, Array, Lazy, NoRule, Value, View, flat, numel
 
 
 def take_axes(low: Lowering, x: Array, axes: Sequence[tuple[int, Sequence[int]] | None]) -> Array:
@@ -37,7 +38,10 @@ def take_axes(low: Lowering, x: Array, axes: Sequence[tuple[int, Sequence[int]] 
                 own[a[0]] = lookup(a[1], i)
         return own
 
-    return low.remap(x, shape, to)
+    taken = low.remap(x, shape, to)
+    if x.op == CAST:
+        return dataclasses.replace(taken, op=CAST, args=(take_axes(low, x.args[0], axes),))
+    return taken
 
 
 def fix(low: Lowering, x: Array, dim: int, entry: int) -> Array:

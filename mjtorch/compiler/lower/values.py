@@ -86,6 +86,10 @@ class View:
         return total
 
 
+# The operation of an array that is another in another type.
+CAST = "cast"
+
+
 @dataclasses.dataclass
 class Lazy:
     """An element's expression as a function of its index; `cost` counts the operations in it.

@@ -6,7 +6,7 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.constraint.bodies import BodyRows
 from mjtorch.constraint.solver import trees
-from mjtorch.constraint.solver.problem import Problem, Residuals, inertia, inertia_times, merge
+from mjtorch.constraint.solver.problem import Problem, Residuals, inertia, inertia_solve, inertia_times, merge
 from mjtorch.constraint.solver.rows import Rows
 from mjtorch.constraint.solver.trees import Forest
 from mjtorch.control_flow import if_any
@@ -115,8 +115,8 @@ def dense_solve(p: Problem, at: Residuals, x: Tensor) -> Tensor:
     """`hessian_solve` without regard to trees.
 
     Long chains, and light things that touch heavy ones, have a Hessian that single precision factors badly, so that
-    what is found must be refined; how far that went tells whether it was enough. In the coordinates where M is the
-    identity most of the trouble is gone: what is left are the stiffnesses of the constraints, which are all alike.
+    what is found must be refined; how far that went tells whether it was enough. Where it was not, H is summed and
+    factored in double precision; where that has been in vain, in the coordinates where M is the identity.
     """
     b = bends(p, at)
     H = gram(p, b)
@@ -133,13 +133,24 @@ def dense_solve(p: Problem, at: Residuals, x: Tensor) -> Tensor:
 
     found = solved(x)
     found, rough = if_any(weak, refined, (found, torch.zeros_like(weak)))
-    return if_any(lost | rough, lambda: whitened_solve(p, b, x), found)
+    again = whitened_solve if x.dtype == torch.float64 else double_solve
+    return if_any(lost | rough, lambda: again(p, b, x), found)
+
+
+def double_solve(p: Problem, b: Bends, x: Tensor) -> Tensor:
+    """`hessian_solve` of a problem in single precision, by the factor in double; by that of M if there is none."""
+    cones = tuple(c.replace(J=c.J.double()) for c in p.cones)
+    q = p.replace(M=(inertia(p).double(),), jacobian=(p.J.double(),), cones=cones)
+    factor, info = torch.linalg.cholesky_ex(dense_gram(q, tree.map(Tensor.double, b)))
+    found = linalg.cholesky_solve(factor, x.double()).to(x.dtype)
+    return torch.where(info == 0, found, inertia_solve(p, x))
 
 
 def whitened_solve(p: Problem, b: Bends, x: Tensor) -> Tensor:
     """`hessian_solve` by way of `z = L a`, `M = L^T L`: `H = L^T K L`, `K` the second derivative by z.
 
-    `K` is the identity plus what the constraints add. If not even that has a factor it is taken for the identity.
+    `K` is the identity plus what the constraints add, whose stiffnesses are all alike. If not even that has a factor it
+    is taken for the identity.
     """
     half = linalg.ltl_half_solve(p.qLD, torch.cat([p.J, x[None]]).mT).mT
     W, y = half[:-1], half[-1]
