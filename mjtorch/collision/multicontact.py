@@ -55,7 +55,7 @@ class Features(NamedTuple):
 
     face: (n, d) the numbers of faces, as `polygon` takes them, normal: (n, d, 3) outward, has_face: (n, d) bool
     start, end: (n, e, 3) [m] edges, has_edge: (n, e) bool
-    size: (n,) 1 at a vertex, 2 on an edge, 3 on a face, 4 on a round end
+    size: (n,) 1 at a vertex or at an end of the line of a cylinder, 2 on an edge, 3 on a face, 4 on a round end
     """
 
     face: Tensor
@@ -93,7 +93,7 @@ def features(shape: Core, normal: Tensor, corner: Tensor, vertex: Tensor, hulls:
     """
     found: list[tuple[tuple[int, ...], Features]] = []
     if shape.has(ROUND):
-        found.append((ROUND, _round(shape, normal)))
+        found.append((ROUND, _round(shape, normal, corner)))
     if shape.has(BOX):
         found.append((BOX, _box(shape, corner)))
     if shape.has(HULL):
@@ -161,10 +161,15 @@ def _filled(f: Features, faces: int, edges: int) -> Features:
     )
 
 
-def _round(shape: Core, normal: Tensor) -> Features:
-    """A capsule or cylinder: the line along its side that is furthest out, and the end that is."""
+def _round(shape: Core, normal: Tensor, corner: Tensor) -> Features:
+    """A capsule or cylinder: the line along its side that is furthest out, and the end that is.
+
+    Of a cylinder the nearest point lies on that line if corners are at both of its ends, else it is one of these.
+    """
     local = to_local(shape, normal.detach())
     is_cylinder = shape.among((Shape.CYLINDER,))[:, None]
+    along = ((corner - shape.pos[:, None]).detach() * shape.mat.detach()[:, None, :, 2]).sum(-1)
+    on_line = ~is_cylinder[:, 0] | ((along > 0).any(1) & (along < 0).any(1))
     length = shape.half[:, 2:]
     radius = torch.where(is_cylinder, shape.round[:, :1], shape.radius[:, None])
     out = norm(local[:, :2], keepdim=True).clamp(min=1e-12)
@@ -181,7 +186,7 @@ def _round(shape: Core, normal: Tensor) -> Features:
         start=start[:, None],
         end=end[:, None],
         has_edge=on_side,
-        size=torch.where(on_side[:, 0], 2, 4),
+        size=torch.where(on_side[:, 0], torch.where(on_line, 2, 1), 4),
     )
 
 

@@ -97,6 +97,26 @@ def test_an_edge_that_is_nearly_level(first, second):
     assert {1, 2, 4} <= set(wanted)
 
 
+@pytest.mark.skipif(not IS_RECENT, reason="contacts as MuJoCo 4 finds them")
+@pytest.mark.parametrize(("lying", "counts"), [("cylinder", [2, 1, 1, 1]), ("capsule", [2, 2, 2, 1])])
+def test_a_line_that_is_nearly_level_on_a_round_end(lying, counts):
+    """A cylinder makes two contacts where its side is level, a capsule also where it is nearly so, as in C."""
+    mj_model = two_geoms("cylinder", lying)
+    radius, half = mj_model.geom_size[1, :2]
+    poses = []
+    for tilt, turn, roll in itertools.product(np.deg2rad([0.0, 0.3, 1.0, 8.0]), (0.3, 2.0, 4.0), (0.0, 1.0)):
+        axis = np.array([np.cos(turn) * np.cos(tilt), np.sin(turn) * np.cos(tilt), -np.sin(tilt)])
+        quat, about = np.zeros(4), np.array([np.cos(roll / 2), 0, 0, np.sin(roll / 2)])
+        mujoco.mju_quatZ2Vec(quat, axis)
+        mujoco.mju_mulQuat(quat, quat.copy(), about)
+        reach = half * np.sin(tilt) + radius * (np.cos(tilt) if lying == "cylinder" else 1)
+        pos = np.array([0, 0, mj_model.geom_size[0, 1] + reach - 0.004]) - 0.9 * half * axis * [1, 1, 0]
+        poses.append((np.zeros(3), np.array([1.0, 0, 0, 0]), pos, quat))
+    found = batched(posed(mj_model, poses), double(mj_model)).exists[:, 0].sum(-1)
+    assert found.tolist() == [len(d.contact) for d in posed(mj_model, poses).mj_data]
+    assert found.unflatten(0, (4, -1)).unique(dim=1).flatten().tolist() == counts
+
+
 def test_iterations_and_tolerance_are_those_of_the_options():
     def depths(option):
         mj_model = two_geoms("ellipsoid", "cylinder")

@@ -308,8 +308,12 @@ def who_is_right(asked: Asked, ours: mujoco.MjData) -> Verdict:
         if off[1] and not off[0]:
             return Verdict(f"(C off the oracle: {types})", detail)
         if not any(off):
-            round_end = "cylinder" in types and len(a) == len(b)
-            return Verdict("(other corners of a round end)" if round_end else f"contacts:{types}, as deep", detail)
+            if "cylinder" in types and len(a) == len(b):
+                return Verdict("(other corners of a round end)", detail)
+            if types == "cylinder-mesh" and {len(a), len(b)} == {1, 2}:
+                # Of some meshes, never of bricks, C cuts out the edge of a vertex above a round end, as `meeting` says.
+                return Verdict("(an edge that is nearly level, in a round end)", detail)
+            return Verdict(f"contacts:{types}, as deep", detail)
         return Verdict(f"contacts:{types}" + (", both off" if all(off) else ""), detail)
     if not listed:
         return Verdict("(contacts at their margins, which do not act)")
@@ -405,10 +409,10 @@ def verdicts(mj_model: mujoco.MjModel, states: list[State], modes: Modes) -> Ite
         if any(d.warning[FULL] for d in stepped):  # a pile as deep as ours does not arise by itself
             capacity = EVERY_CONTACT
             m, datas, stepped = in_double(mj_model, sane, capacity)
-        for a, d, after in zip(sane, datas, stepped, strict=True):
-            yield judge(a, mjtorch.get_data(mj_model, with_beginning(m, d, after)))
+        begun = [with_beginning(m, d, after) for d, after in zip(datas, stepped, strict=True)]
+        yield from (judge(a, mjtorch.get_data(mj_model, d)) for a, d in zip(sane, begun, strict=True))
         if modes.float32:
-            yield from in_single(mj_model, sane, stepped, capacity)
+            yield from in_single(mj_model, sane, begun, capacity)
         runs = {
             "eager": modes.eager and (lambda m, batch: tree.stack([mjtorch.step(m, d) for d in tree.unstack(batch)])),
             "jit": modes.jit and mjtorch.jit(mjtorch.step, in_dims=(None, 0), strict=True),
@@ -455,9 +459,10 @@ def in_single(
 ) -> Iterator[Verdict]:
     """Single against double precision: finite, contacts as deep, velocities near."""
     m = mjtorch.put_model(mj_model, dtype=torch.float32, contact_capacity=capacity)
-    singles = MANY(m, tree.stack([mjtorch.put_data(mj_model, a.before, model=m) for a in asked]))
-    for a, single, double in zip(asked, tree.unstack(singles), wanted, strict=True):
-        yield single_against_double(m, a, single, double)
+    starts = [mjtorch.put_data(mj_model, a.before, model=m) for a in asked]
+    singles = tree.unstack(MANY(m, tree.stack(starts)))
+    for a, start, single, double in zip(asked, starts, singles, wanted, strict=True):
+        yield single_against_double(m, a, with_beginning(m, start, single), double)
 
 
 def single_against_double(m: mjtorch.Model, asked: Asked, single: mjtorch.Data, double: mjtorch.Data) -> Verdict:
@@ -501,6 +506,8 @@ def rounding_of_forces(m: mjtorch.Model, d: mjtorch.Data) -> float:
 def same_in_mode(name: str, asked: list[Asked], found: list[mjtorch.Data], wanted: list[mjtorch.Data]) -> Verdict:
     """Whether the fields of all worlds are those that `torch.vmap` computes."""
     for a, mine, one in zip(asked, found, wanted, strict=True):
+        if any(a.allowed("solution", field) is None for field in PARTS["solution"].split()):
+            return Verdict(f"(sensitive: {name})")
         allowed = a.allowed("step", "qvel")
         for path, x in tree.leaves_with_path(one):
             y = dict(tree.leaves_with_path(mine))[path]
