@@ -26,9 +26,16 @@ def cholesky(a: Tensor) -> Tensor:
 def checked_cholesky(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """`cholesky(a)`, whether what it solves wants refinement (), and whether rounding has left nothing of it ()."""
     factor, info = torch.linalg.cholesky_ex(a)
-    pivots, rounding = factor.diagonal().square(), torch.finfo(a.dtype).eps * a.diagonal()
-    weak, lost = ((pivots < times * rounding).any() for times in (WEAK, LOST))
+    weak, lost = (has_lost(factor.diagonal(), a.diagonal(), times) for times in (WEAK, LOST))
     return factor, weak, (info != 0) | lost
+
+
+def has_lost(pivots: Tensor, diagonal: Tensor, times: int = LOST) -> Tensor:
+    """Whether () the square of one of the `pivots (n,)` of a factor is no more than so many roundings.
+
+    diagonal: (n,) of the factored matrix, whose elements the squares are differences of
+    """
+    return (pivots.square() < times * torch.finfo(pivots.dtype).eps * diagonal).any()
 
 
 def cholesky_solve(factor: Tensor, b: Tensor) -> Tensor:

@@ -41,6 +41,7 @@ SINGLE = 2e-3  # of the size of a field, in single precision
 SHALLOW = 1e-4  # [m] off the oracle
 RIGID = 1e14  # [1/kg] weight of a row that C takes for all but rigid, since no inertia answers to it
 AT_MARGIN = 1e-12  # [m] from the margin of a contact, within which C may list and exclude it
+UNMOVED = 1e-12  # elements of J that are rounding errors
 DEPTH32 = 2e-4  # [m] that a contact in single precision may be off that in double
 
 EVERY_CONTACT = 100_000  # slots: more than candidates, so each of these has one
@@ -200,6 +201,8 @@ def explained(
     mj_model = asked.mj_model
     if part == "contacts":
         return who_is_right(asked, ours)
+    if name == "nefc" and moving_rows(mj_model, ours) == moving_rows(mj_model, asked.before):
+        return Verdict("(rows that nothing moves)", f"{found} instead of {wanted}")  # C keeps them by the last bit
     if found.shape != wanted.shape:
         return Verdict(f"{part}:{name}", f"{found.shape} instead of {wanted.shape}")
     error = np.abs(found - wanted)
@@ -222,6 +225,11 @@ def explained(
     if part == "step":
         name += f"-{mujoco.mjtIntegrator(int(mj_model.opt.integrator)).name.removeprefix('mjINT_').lower()}"
     return Verdict(f"{part}:{name}", detail)
+
+
+def moving_rows(mj_model: mujoco.MjModel, d: mujoco.MjData) -> int:
+    """How many rows have a Jacobian that is no rounding error."""
+    return int((np.abs(d.efc_J.reshape(-1, mj_model.nv)).max(-1, initial=0) > UNMOVED).sum())
 
 
 def stages(asked: Asked) -> Iterator[Asked]:
@@ -270,9 +278,10 @@ def is_distance_right(asked: Asked, ours: mujoco.MjData, place: int) -> bool:
 
 
 def by_pair(d: mujoco.MjData, *, at_margin: bool = True) -> dict[tuple[int, int], np.ndarray]:
-    """Sorted distances of the contacts of each pair of geoms: of all, or without those right where they begin."""
+    """Sorted distances of the contacts of each pair of geoms: of all, or of those that act, but where these begin."""
     found: dict[tuple[int, int], list[float]] = {}
-    chosen = at_margin | (np.abs(d.contact.dist - d.contact.includemargin) > AT_MARGIN)
+    past = np.abs(d.contact.dist - d.contact.includemargin) > AT_MARGIN
+    chosen = at_margin | ((d.contact.exclude == 0) & past)
     for geom, dist in zip(d.contact.geom[chosen].tolist(), d.contact.dist[chosen].tolist(), strict=True):
         found.setdefault((min(geom), max(geom)), []).append(dist)
     return {pair: np.sort(dists) for pair, dists in found.items()}
@@ -316,7 +325,7 @@ def who_is_right(asked: Asked, ours: mujoco.MjData) -> Verdict:
             return Verdict(f"contacts:{types}, as deep", detail)
         return Verdict(f"contacts:{types}" + (", both off" if all(off) else ""), detail)
     if not listed:
-        return Verdict("(contacts at their margins, which do not act)")
+        return Verdict("(contacts in gaps or at margins, which do not act)")
     if same_in_another_order(asked, ours):
         return Verdict("(the same contacts of a pair, in another order)")
     for name in PARTS["contacts"].split():
@@ -332,6 +341,8 @@ def who_is_right(asked: Asked, ours: mujoco.MjData) -> Verdict:
                 and is_curved(mj_model, asked.before, rows > allowed)
             ):
                 return Verdict("(curved, and as near as the search)", f"{name} {rows[at]:.1e}")
+            if rows is not None and name in NEAR and is_elsewhere_in_place(asked, ours, rows > allowed):
+                return Verdict("(as deep, and in place as near as the search)", f"{name} {rows[at]:.1e}")
             types = "-".join(sorted(named_type(mj_model, g) for g in asked.before.contact.geom[at]))
             if "cylinder" in types and name in NEAR:  # as deep, as has been seen: rounding chooses among its corners
                 return Verdict("(other corners of a round end)", f"contact {at}")
@@ -357,6 +368,18 @@ def same_in_another_order(asked: Asked, ours: mujoco.MjData) -> bool:
         (allowed := asked.margin(x, [d[name] for d in near])) is not None
         and np.allclose(found[name], x, rtol=0, atol=allowed)
         for name, x in wanted.items()
+    )
+
+
+def is_elsewhere_in_place(asked: Asked, ours: mujoco.MjData, where: np.ndarray) -> bool:
+    """Whether these contacts are as deep as C's up to the tolerance, but elsewhere across it by up to its root."""
+    wanted, tolerance = asked.before.contact, asked.mj_model.opt.ccd_tolerance
+    dist, frame = (np.abs(getattr(ours.contact, x) - getattr(wanted, x))[where] for x in ("dist", "frame"))
+    moved = (ours.contact.pos - wanted.pos)[where]
+    along = np.abs((moved * wanted.frame[where, :3]).sum(-1))
+    is_near = np.abs(moved).max(initial=0) < tolerance**0.5
+    return is_near and all(
+        x.max(initial=0) < limit for x, limit in ((dist, tolerance), (along, tolerance), (frame, TOLERANCE))
     )
 
 

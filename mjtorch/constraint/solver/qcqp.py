@@ -26,7 +26,8 @@ def qcqp(A: Tensor, b: Tensor, radius: Tensor, by_determinant: Tensor) -> tuple[
     """Minimise `x' A x / 2 + b' x` for `|x| <= radius`, by Newton's method on the multiplier of the constraint.
 
     Args:
-        A: (n, n) symmetric. Zero is returned when it is singular.
+        A: (n, n) symmetric. Zero is returned when it is singular. In single precision a pivot of which rounding leaves
+            no more than a thousandth is none: in double precision it is too small to count.
         b: (n,)
         radius: ()
         by_determinant: () bool, judge singularity by the determinant, as C does up to n = 3, else by the pivots.
@@ -44,6 +45,8 @@ def qcqp(A: Tensor, b: Tensor, radius: Tensor, by_determinant: Tensor) -> tuple[
         pivots = factor.diagonal()
         measure = torch.where(by_determinant, (pivots * pivots).prod(0), (pivots * pivots).amin(0))
         singular = (measure < TOLERANCE) | (pivots <= 0).any()
+        if A.dtype == torch.float32:
+            singular = singular | linalg.has_lost(pivots, A.diagonal() + s.shift, linalg.WEAK)
         x = -linalg.cholesky_solve(factor, b)
         excess = x @ x - radius * radius
         delta = 0.5 * excess / (x @ linalg.cholesky_solve(factor, x))
