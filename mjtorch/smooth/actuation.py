@@ -117,7 +117,8 @@ def controls(m: Model, d: Data) -> tuple[Tensor, Tensor]:
 def activation_rate(m: Model, d: Data, ctrl: Tensor, slew: Tensor) -> Tensor:
     """act_dot (na,): the control, the filtered difference `(ctrl - act) / tau`, or a muscle's excitation dynamics.
 
-    Those of servos and DC motors are from their own files; slew: (k,) from `slewed_controls`.
+    Of a control that is an angle what is filtered is the representative nearest to the activation, as in C from 4.0 on.
+    Rates of servos and DC motors are from their own files; slew: (k,) from `slewed_controls`.
     """
     p = m.plan.actuation
     if not m.na:
@@ -125,7 +126,8 @@ def activation_rate(m: Model, d: Data, ctrl: Tensor, slew: Tensor) -> Tensor:
     u, prm = (ctrl if p.plain else servo.inputs(ctrl))[p.act_control], m.actuator_dynprm[p.act_actuator]
     rate = u
     if p.filters.some:
-        rate = select(p.filters, (u - d.act) / prm[:, 0].clamp(min=MIN_VALUE), u)
+        near = servo.wrapped(m, u, d.act, p.act_output) if p.act_wraps.some else u
+        rate = select(p.filters, (near - d.act) / prm[:, 0].clamp(min=MIN_VALUE), u)
     parts = [rate]
     if p.muscle_act.shape[0]:
         k = p.muscle_act

@@ -62,6 +62,10 @@ SERVOS = """
     <general joint="slide" dyntype="muscle" gaintype="affine" gainprm="1 2 3" biastype="affine" biasprm="1 -2 -1"/>
     <motor joint="slide" ctrllimited="true" ctrlrange="-.5 .5" group="30" gear="40"/>
     <motor joint="slide" group="31"/>
+    <position joint="ball" gear="1 .5 0" kp="3" kv=".1" timeconst=".03"/>
+    <general joint="ball" gear="0 .5 1" dyntype="filter" dynprm=".05" actearly="true" gainprm="3" biastype="affine"
+      biasprm="0 -3 0"/>
+    <general joint="ball" gear="0 .5 1" dyntype="filter" dynprm=".05" gainprm="3" biastype="affine" biasprm="0 -2 0"/>
   </actuator>
 </mujoco>
 """

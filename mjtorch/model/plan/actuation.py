@@ -10,7 +10,7 @@ from mjtorch import tree
 from mjtorch.model.plan import pid
 from mjtorch.model.plan.servo import slots, turners as servo_fields
 from mjtorch.model.plan.tensors import Subset, Tensors
-from mjtorch.model.plan.transmission import out_actuator, servos, tendon as tendon_of
+from mjtorch.model.plan.transmission import out_actuator, servos, tendon as tendon_of, wrapped_filters
 
 # A group outside 0..30 cannot be disabled; any larger number stands for all of them.
 NO_GROUP, LAST_GROUP = 40, 30
@@ -42,7 +42,7 @@ class ActuationPlan(tree.Tree):
         act_control, act_output: (na,) the control that an activation follows (nu: none), its actuator's first output
         act_actuator: (na,) the actuator of each activation
         filters, exact, early, actlimited, act_wraps: (na,) dyntype filter or filterexact, dyntype filterexact,
-            `actuator_actearly`, `actuator_actlimited`, integrators among `wraps`
+            `actuator_actearly`, `actuator_actlimited`, integrators and filters among `wraps`
         muscle_act: (k,) activations with muscle dynamics
         act_source: (na,) where each rate lies in [rates (na), those of muscles, of controls whose rate of change is
             limited, of integrals, of the user's, of DC motors: temperatures, bristles and currents of all]
@@ -174,7 +174,7 @@ def _activation(m: mujoco.MjModel) -> dict[str, np.ndarray]:
         "exact": (dyn == kind.mjDYN_FILTEREXACT) | (np.arange(m.na)[:, None] == state[motor, 4]).any(axis=1),
         "early": m.actuator_actearly[actuator].astype(bool),
         "actlimited": m.actuator_actlimited[actuator].astype(bool) & (dyn != kind.mjDYN_DCMOTOR),
-        "act_wraps": servos(m)["wraps"][output] & (dyn == kind.mjDYN_INTEGRATOR),
+        "act_wraps": servos(m)["wraps"][output] & np.isin(dyn, [int(kind.mjDYN_INTEGRATOR), *wrapped_filters()]),
         "muscle_act": muscle,
         "act_source": source,
     }

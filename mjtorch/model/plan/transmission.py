@@ -207,11 +207,17 @@ def _joints(m: mujoco.MjModel) -> dict[str, np.ndarray]:
     }
 
 
+def wrapped_filters() -> list[int]:
+    """The types of dynamics of filters, if their controls are setpoints that may be angles, as from MuJoCo 4.0 on."""
+    since_4 = int(mujoco.mj_versionString().split(".")[0]) >= 4
+    return [int(mujoco.mjtDyn.mjDYN_FILTER), int(mujoco.mjtDyn.mjDYN_FILTEREXACT)] if since_4 else []
+
+
 def servos(m: mujoco.MjModel) -> dict[str, np.ndarray]:
     """Outputs shaped like a position servo of an angle; their gains decide at run time."""
     actuator, kind = out_actuator(m), _kind(m)
     dyn, gain = m.actuator_dyntype[actuator], m.actuator_gaintype[actuator]
-    plain = np.isin(dyn, [mujoco.mjtDyn.mjDYN_NONE, mujoco.mjtDyn.mjDYN_INTEGRATOR])
+    plain = np.isin(dyn, [mujoco.mjtDyn.mjDYN_NONE, mujoco.mjtDyn.mjDYN_INTEGRATOR, *wrapped_filters()])
     affine = m.actuator_biastype[actuator] == mujoco.mjtBias.mjBIAS_AFFINE
     servo = ((gain == mujoco.mjtGain.mjGAIN_FIXED) & affine & plain) | (gain == mujoco.mjtGain.mjGAIN_PID)
     ball = (kind == BALL) & (_type(m) != Trn.mjTRN_SO3)
