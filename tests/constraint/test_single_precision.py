@@ -12,7 +12,8 @@ from reference import slow_but
 from torch import Tensor
 
 import mjtorch
-from mjtorch.constraint.solver.curvature import bends, hessian, hessian_solve, whitened_solve
+from mjtorch import tree
+from mjtorch.constraint.solver.curvature import bends, double_solve, hessian, hessian_solve, whitened_solve
 from mjtorch.constraint.solver.problem import build, residuals
 from mjtorch.math import linalg
 from mjtorch.model import Data, Model
@@ -169,6 +170,21 @@ def test_whitened(cone: int) -> None:
     torch.testing.assert_close(hessian_solve(p, at, x), wanted, rtol=1e-8, atol=1e-10)
     unstable = p.replace(D=-1e6 * p.D, cones=tuple(c.replace(Dm=-1e6 * c.Dm) for c in p.cones))
     torch.testing.assert_close(hessian_solve(unstable, at, x), linalg.ltl_solve(p.qLD, x), rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("cone", [0, 1])
+def test_in_double_precision(cone: int) -> None:
+    """What single precision solves by a factor in double precision is as good as its numbers; without one it is M's."""
+    m, d = from_c(*scene(int(mjtorch.Solver.NEWTON), cone), dtype=torch.float32)
+    p = build(m, d)
+    at = residuals(p, p.J @ p.qacc_smooth - p.aref)
+    x = torch.linspace(-1, 1, m.nv)
+    found = double_solve(p, bends(p, at), x)
+    wide = tree.map(lambda y: y.double() if y.is_floating_point() else y, (p, at))
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(hessian(*wide) @ found.double(), x.double(), rtol=0.0, atol=1e-4)
+    unstable = p.replace(D=-1e6 * p.D, cones=tuple(c.replace(Dm=-1e6 * c.Dm) for c in p.cones))
+    torch.testing.assert_close(double_solve(unstable, bends(unstable, at), x), linalg.ltl_solve(p.qLD, x))
 
 
 @pytest.mark.slow

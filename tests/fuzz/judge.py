@@ -321,7 +321,7 @@ def who_is_right(asked: Asked, ours: mujoco.MjData) -> Verdict:
             if "cylinder" in types and len(a) == len(b):
                 return Verdict("(other corners of a round end)", detail)
             if types == "cylinder-mesh" and {len(a), len(b)} == {1, 2}:
-                # Of some meshes, never of bricks, C cuts out the edge of a vertex above a round end, as `meeting` says.
+                # Above a round end C cuts out the edge of a vertex of most meshes, but of no brick; ours of none.
                 return Verdict("(an edge that is nearly level, in a round end)", detail)
             return Verdict(f"contacts:{types}, as deep", detail)
         return Verdict(f"contacts:{types}" + (", both off" if all(off) else ""), detail)

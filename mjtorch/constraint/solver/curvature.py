@@ -116,7 +116,7 @@ def dense_solve(p: Problem, at: Residuals, x: Tensor) -> Tensor:
 
     Long chains, and light things that touch heavy ones, have a Hessian that single precision factors badly, so that
     what is found must be refined; how far that went tells whether it was enough. Where it was not, H is summed and
-    factored in double precision; where that has been in vain, in the coordinates where M is the identity.
+    factored in double precision, and what was in double precision in the coordinates where M is the identity.
     """
     b = bends(p, at)
     H = gram(p, b)
