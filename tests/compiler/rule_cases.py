@@ -493,7 +493,8 @@ def factors(a: Tensor, b: Tensor, columns: int = 24) -> Iterator[Tensor]:
     yield torch.linalg.cholesky_ex(both)[0]
     both = torch.addmm(torch.addmm(H, K.mT, weight * K), J.mT, b[:, 1:].clamp(min=0) * J)
     yield torch.linalg.cholesky_ex(both.flip(0, 1))[0]
-    both = torch.addmm(H.double(), J.double().mT, weight.double() * J.double())
+    exact = 10 * torch.eye(columns, dtype=torch.float64)  # products of what single precision has are
+    both = torch.addmm(exact, J.double().mT, weight.double() * J.double())
     yield torch.linalg.cholesky_ex(both)[0]
     yield torch.addmm(H, K.mT, weight * K) @ J.mT
 
