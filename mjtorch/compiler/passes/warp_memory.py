@@ -48,7 +48,7 @@ SHARED_MEMORY, RESERVED, WARPS = 228 * 1024, 1024, 22
 # Cycles that a warp waits for an access, on average: what it reads ahead it waits for once. By the simulated warp.
 FAR_WAIT, NEAR_WAIT = 65, 12
 # How often a branch is taken to be chosen: they are there for what is rare.
-CHOSEN = 0.125
+CHOSEN = 0.03
 
 
 def hold_in_registers(p: Program) -> Program:
@@ -174,6 +174,11 @@ def _placed(life: Mapping[Buffer, Life], far: set[Buffer]) -> Layout:
     return Layout(space, offsets, sizes)
 
 
+def is_branch(s: While) -> bool:
+    """Whether a loop runs once at most, which it does if whether it goes on is known, not computed."""
+    return all(isinstance(x, Store) and isinstance(x.value, Load) for x in s.head)
+
+
 def traffic(statements: Body, lanes: int) -> Counter[Buffer]:
     """How often a warp accesses each buffer, by estimate: an access of all lanes is one."""
     found: Counter[Buffer] = Counter()
@@ -190,7 +195,7 @@ def traffic(statements: Body, lanes: int) -> Counter[Buffer]:
             if isinstance(s, For):
                 each *= trips(s.start, s.stop, bounds, WARP)
             elif isinstance(s, While):
-                each *= WARP.while_trips if s.head else CHOSEN  # without a head it is a branch
+                each *= CHOSEN if is_branch(s) else WARP.while_trips
             elif isinstance(s, ParallelFor):
                 around, iterations = bounds, 1.0
                 for variable, start, stop in s.loops:
