@@ -70,6 +70,7 @@ MIXED = """
     <velocity joint="hinge" kv=".2" group="1"/>
     <general joint="hinge" dyntype="filterexact" dynprm=".02" group="1"/>
     <velocity joint="free" kv=".5" gear="0 0 0 1 2 3"/>
+    <position joint="ball" gear="0 1 .5" kp="2" timeconst=".02"/>
   </actuator>
 </mujoco>
 """

@@ -168,7 +168,7 @@ def _round(shape: Core, normal: Tensor, corner: Tensor) -> Features:
     """
     local = to_local(shape, normal.detach())
     is_cylinder = shape.among((Shape.CYLINDER,))[:, None]
-    along = ((corner - shape.pos[:, None]).detach() * shape.mat.detach()[:, None, :, 2]).sum(-1)
+    along = _in_frame(shape, corner)[..., 2]
     on_line = ~is_cylinder[:, 0] | ((along > 0).any(1) & (along < 0).any(1))
     length = shape.half[:, 2:]
     radius = torch.where(is_cylinder, shape.round[:, :1], shape.radius[:, None])
@@ -190,6 +190,11 @@ def _round(shape: Core, normal: Tensor, corner: Tensor) -> Features:
     )
 
 
+def _in_frame(shape: Core, corner: Tensor) -> Tensor:
+    """Where corners (n, k, 3) [m] lie in the frames of the shapes; which ones these are has no derivative."""
+    return (corner - shape.pos[:, None]).detach() @ shape.mat.detach()
+
+
 def _end(shape: Core, face: Tensor) -> Tensor:
     """The polygons that stand for the lower ends, 0, and the upper ends, 1, of cylinders, in their frames."""
     up = 2.0 * face[:, None] - 1
@@ -201,7 +206,7 @@ def _end(shape: Core, face: Tensor) -> Tensor:
 
 def _box(shape: Core, corner: Tensor) -> Features:
     """A box: the faces and edges at the corners of the nearest feature."""
-    local = (corner - shape.pos[:, None]).detach() @ shape.mat.detach()
+    local = _in_frame(shape, corner)
     vertex = ((local >= 0) * torch.tensor([1, 2, 4], device=corner.device)).sum(-1)
     faces = [[k for k, face in enumerate(BOX_FACES) if v in face] for v in range(8)]
     around = torch.tensor(faces, device=corner.device)[vertex]

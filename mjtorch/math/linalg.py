@@ -30,8 +30,8 @@ def checked_cholesky(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return factor, weak, (info != 0) | lost
 
 
-def has_lost(pivots: Tensor, diagonal: Tensor, times: int = LOST) -> Tensor:
-    """Whether () the square of one of the `pivots (n,)` of a factor is no more than so many roundings.
+def has_lost(pivots: Tensor, diagonal: Tensor, times: int) -> Tensor:
+    """Whether () the square of one of the `pivots (n,)` of a factor is less than so many roundings.
 
     diagonal: (n,) of the factored matrix, whose elements the squares are differences of
     """

@@ -50,7 +50,6 @@ from mjtorch.compiler.ir.nodes import (
 )
 from mjtorch.compiler.ir.walk import touched_by, walk_expr
 from mjtorch.compiler.lower.values import (
-    CAST,
     DTYPES,
     Array,
     Lazy,
@@ -60,6 +59,7 @@ from mjtorch.compiler.lower.values import (
     broadcast,
     dense,
     flat,
+    is_widened,
     number,
     numel,
 )
@@ -359,7 +359,7 @@ class Lowering:
         readers = list(node.users)
         if x.cost == 0 or (x.offsets is not None and all(self.picks(reader) for reader in readers)):
             return x
-        if self.inline and x.op == CAST and x.dtype == FLOAT64 and isinstance(x.args[0], View):
+        if self.inline and is_widened(x):
             return x  # which is half as large where it lies
         if not self.inline or len(readers) != 1 or x.cost > MAX_INLINE:
             return self.store(x)

@@ -111,6 +111,13 @@ Array = View | Lazy
 Value = Array | torch.Tensor | int | float | bool
 
 
+def is_widened(x: Lazy) -> bool:
+    """Whether an array is one of single precision in memory, in double precision."""
+    if x.op != CAST or x.dtype != FLOAT64:
+        return False
+    return isinstance(x.args[0], View) and x.args[0].dtype == FLOAT32
+
+
 def numel(shape: Sequence[int]) -> int:
     """Number of elements."""
     return int(np.prod(shape)) if len(shape) else 1

@@ -175,7 +175,7 @@ def _placed(life: Mapping[Buffer, Life], far: set[Buffer]) -> Layout:
 
 
 def is_branch(s: While) -> bool:
-    """Whether a loop runs once at most, which it does if whether it goes on is known, not computed."""
+    """Whether a loop is what became of a choice: whether it runs is looked up, not computed anew."""
     return all(isinstance(x, Store) and isinstance(x.value, Load) for x in s.head)
 
 
