@@ -153,7 +153,7 @@ class TestSoak:
         for steps in ("30", "60"):
             assert soak.main([*command, "--steps", steps, "--output", str(tmp_path / "two")]) == 0
         assert soak.main([*command, "--steps", "60", "--output", str(tmp_path / "one")]) == 0
-        assert "60 world-steps in float32: 0 worlds diverged where C does not, 0 contacts" in capsys.readouterr().out
+        assert "60 world-steps in float32, where C does not: 0 worlds diverged, 0 contacts" in capsys.readouterr().out
         one, two = (torch.load(tmp_path / x / "cartpole-float32-3.pt")["state"] for x in ("one", "two"))
         assert all(torch.equal(one[x], two[x]) for x in one)
 
@@ -176,15 +176,22 @@ class TestSoak:
         assert (made.record.diverged_alone, made.record.diverged_with_c) == ((0, 2) if too else (2, 0))
         assert torch.isfinite(made.d.qvel).all()
 
-    def test_contacts_deeper_than_geoms(self, soak: ModuleType, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("too", [False, True])
+    def test_contacts_deeper_than_geoms(self, too: bool, soak: ModuleType, tmp_path: Path) -> None:
+        """A thing of the pile deep in the floor: in C, too, or only by the depth that is given."""
         made = soak.Soak("pile", 2, torch.float32, 1, tmp_path)
-        wide = made.widths.isfinite().nonzero()[:2, 0]
-        geom = torch.stack([wide, wide]).reshape(1, 1, 2, 2)
-        for depth, count in ((0.9, 0), (1.1, 2)):
-            dist = -depth * made.widths[wide].min().repeat(1, 1, 2)
-            made.contacts({"contact.dist": dist, "contact.geom": geom})
-            assert made.record.deep == count
-        assert made.record.deepest == pytest.approx(1.1 * made.widths[wide].min().item())
+        thing = int(made.widths.nonzero()[0])
+        before, width = made.d, made.widths[thing].item()
+        joint = made.mj_model.body_jntadr[made.mj_model.geom_bodyid[thing]]
+        height = torch.tensor(int(made.mj_model.jnt_qposadr[joint]) + 2)
+        if too:
+            before = before.replace(qpos=before.qpos.index_fill(-1, height, -1.2 * width))
+        for depth, count in ((0.9, 0), (1.1, 1)):
+            dist = torch.tensor([-depth * width, torch.nan]).reshape(2, 1, 1)
+            geom = torch.tensor([[0, thing], [-1, -1]]).reshape(2, 1, 1, 2)
+            made.contacts(before, {"contact.dist": dist, "contact.geom": geom, "qpos": before.qpos[:, None]})
+            assert (made.record.deep_with_c, made.record.deep_alone) == ((count, 0) if too else (0, count))
+        assert made.record.deepest == pytest.approx(1.1 * width)
 
 
 def test_the_first_hour_with_a_gpu_can_be_planned_without_one(
