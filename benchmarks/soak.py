@@ -148,16 +148,17 @@ class Soak:
         qpos = torch.cat([before.qpos[:, None], trajectory["qpos"][:, :-1]], 1)
         depth = torch.where((geom >= 0).all(-1) & torch.isfinite(dist), -dist, 0.0)
         self.record.deepest = max(self.record.deepest, depth.max().item() if depth.numel() else 0.0)
-        for world, step, k in (depth > self.widths[geom].amax(-1)).nonzero().tolist():
-            if self.is_deep_in_c(before, world, qpos[world, step], geom[world, step, k]):
+        deep = (depth > self.widths[geom].amax(-1)).nonzero().tolist()
+        worlds = tree.unstack(before) if deep else []
+        for world, step, k in deep:
+            if self.is_deep_in_c(worlds[world].replace(qpos=qpos[world, step]), geom[world, step, k]):
                 self.record.deep_with_c += 1
             else:
                 self.record.deep_alone += 1
 
-    def is_deep_in_c(self, before: mjtorch.Data, world: int, qpos: Tensor, geom: Tensor) -> bool:
+    def is_deep_in_c(self, positions: mjtorch.Data, geom: Tensor) -> bool:
         """Whether a contact of two geoms is deeper than both in C, too, give or take a hundredth."""
-        d = mjtorch.get_data(self.mj_model, tree.unstack(before)[world])
-        d.qpos[:] = qpos
+        d = mjtorch.get_data(self.mj_model, positions)
         mujoco.mj_fwdPosition(self.mj_model, d)
         pair, width = sorted(geom.tolist()), self.widths[geom].max().item()
         return any(sorted(c.geom) == pair and -c.dist > 0.99 * width for c in d.contact)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mjtorch.collision.gjk import Support, difference
-from mjtorch.collision.support import is_at
+from mjtorch.collision.support import is_at, where_rows
 from mjtorch.control_flow.fori_loop import fori_loop
 from mjtorch.control_flow.if_any import if_any
 from mjtorch.control_flow.while_loop import while_loop
@@ -24,6 +24,8 @@ from mjtorch.math.vector import MIN_VALUE, basis, cross, dot, norm, normalize
 FAR = 8.0
 # Most polytopes end with so many corners, or fewer. As each trip looks at all the room there is, others get more later.
 FEW = 16
+# How often a polytope is begun, at most.
+ATTEMPTS = 3
 # Corners of the faces of the first tetrahedron, counterclockwise from outside if its volume is positive.
 TETRAHEDRON = ((0, 2, 1), (0, 1, 3), (1, 2, 3), (0, 3, 2))
 
@@ -34,7 +36,7 @@ class Polytope(NamedTuple):
     point1, point2: (n, V, c) corners, on shape 1 and on shape 2, as in `Support`
     face: (n, F, 3) corners, plane: (n, F, 4) outward normals and distances [m] from the origin; alive: (n, F) bool
     reach: (n, 4) the normal along which the difference was found to reach least far, and how far [m] that is
-    done: (n,) bool, no face can be moved further out
+    done: (n,) bool, no face can be moved further out; spoilt: (n,) bool, because of rounding
     """
 
     point1: Tensor
@@ -44,6 +46,7 @@ class Polytope(NamedTuple):
     alive: Tensor
     reach: Tensor
     done: Tensor
+    spoilt: Tensor
 
 
 class Depth(NamedTuple):
@@ -81,6 +84,35 @@ def epa(
     start: (n, 3) a direction that the first tetrahedron extends in; active: (n,) bool, pairs that are of interest
     reach: (n, 4) what is known of them, as in `Polytope`; columns: c of `Support`
     """
+
+    def unsettled(carry: tuple[Depth, Tensor, Tensor]) -> Tensor:
+        return carry[1].any() & (carry[2] < ATTEMPTS)
+
+    def body(carry: tuple[Depth, Tensor, Tensor]) -> tuple[Depth, Tensor, Tensor]:
+        found, wanted, attempt = carry
+        first = torch.where(attempt == 0, start, found.reach[:, :3])
+        new, spoilt = attempted(support, first, found.reach, wanted, attempt, iterations, tolerance, relative, columns)
+        return where_rows(wanted, new, found), wanted & spoilt, attempt + 1
+
+    nothing = no_depth(start, columns)._replace(reach=reach)
+    return while_loop(unsettled, body, (nothing, active, torch.zeros((), dtype=torch.long, device=start.device)))[0]
+
+
+def attempted(
+    support: Support,
+    start: Tensor,
+    reach: Tensor,
+    active: Tensor,
+    attempt: Tensor,
+    iterations: int,
+    tolerance: float | Tensor,
+    relative: float | Tensor,
+    columns: int,
+) -> tuple[Depth, Tensor]:
+    """What one polytope for each pair says, as in `epa`, and where rounding spoilt it, (n,) bool.
+
+    attempt: (), each sees less of the faces in whose plane a new corner is
+    """
     most = 4 + iterations
     polytope = tetrahedron(support, start, reach, min(FEW, most), columns)
     polytope = polytope._replace(done=~active)
@@ -96,15 +128,18 @@ def epa(
             return ~carry[0].done.all() & (carry[1] < size)
 
         def body(carry: tuple[Polytope, Tensor]) -> tuple[Polytope, Tensor]:
-            return expanded(support, carry[0], carry[1], rounding, enough), carry[1] + 1
+            return expanded(support, carry[0], carry[1], (attempt - 1) * rounding, enough), carry[1] + 1
 
         return while_loop(unfinished, body, (p, count))[0]
 
+    def nearest(p: Polytope) -> tuple[Depth, Tensor]:
+        return nearest_face(p, enough), p.spoilt
+
     few = grown(polytope, 4)
-    found = nearest_face(few, enough)
+    found = nearest(few)
     if most <= FEW:
         return found
-    return if_any(~few.done, lambda: nearest_face(grown(with_room(few, most), FEW), enough), found)
+    return if_any(~few.done, lambda: nearest(grown(with_room(few, most), FEW)), found)
 
 
 def with_room(p: Polytope, corners: int) -> Polytope:
@@ -158,6 +193,7 @@ def tetrahedron(support: Support, start: Tensor, reach: Tensor, corners: int, co
         alive=torch.ones_like(faces[..., 0], dtype=torch.bool),
         reach=torch.where((extent < reach[:, 3])[:, None], torch.cat([first, extent[:, None]], dim=-1), reach),
         done=torch.zeros_like(volume, dtype=torch.bool),
+        spoilt=torch.zeros_like(volume, dtype=torch.bool),
     )
     return with_room(first_four, corners)
 
@@ -183,10 +219,10 @@ def plane_of(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     return torch.cat([normal, torch.where(flat, torch.inf, dot(normal, a, keepdim=True))], dim=-1)
 
 
-def expanded(support: Support, p: Polytope, corner: Tensor, rounding: Tensor, enough: Tensor) -> Polytope:
+def expanded(support: Support, p: Polytope, corner: Tensor, level: Tensor, enough: Tensor) -> Polytope:
     """Move the nearest face out to the furthest point beyond it, which becomes `corner`.
 
-    rounding: (n,) [m] under which a point is on a plane, enough: (n,) [m] under which the face is `done`
+    level: (n,) [m] over which a point is seen from a plane, enough: (n,) [m] under which the face is `done`
     """
     n, size = p.face.shape[0], p.point1.shape[1]
     nearest = p.plane[..., 3].masked_fill(~p.alive, torch.inf).argmin(-1)
@@ -200,12 +236,13 @@ def expanded(support: Support, p: Polytope, corner: Tensor, rounding: Tensor, en
 
     # A face whose plane passes through the new corner is replaced, too: so no sliver arises between the two.
     beyond = dot(p.plane[..., :3], new[:, None]) - p.plane[..., 3]
-    visible = p.alive & (beyond >= -rounding[:, None])
+    visible = p.alive & (beyond >= level[:, None])
     on_rim, follower = rim(p.face, visible, size, new.dtype)
     # By Euler two more than are removed, less two for each corner inside of the rim; else rounding spoilt the polytope.
     added, removed = on_rim.sum(-1), visible.sum(-1)
     inner = removed + 2 - added
-    done = done | (inner < 0) | (inner % 2 != 0) | (added < 3)
+    spoilt = p.spoilt | ~done & ((inner < 0) | (inner % 2 != 0) | (added < 3))
+    done = done | spoilt
 
     position = difference(p.point1, p.point2)
     ahead = position.gather(1, follower[..., None].expand(n, size, 3))
@@ -232,6 +269,7 @@ def expanded(support: Support, p: Polytope, corner: Tensor, rounding: Tensor, en
         alive=torch.where(done[:, None], p.alive, taken | (p.alive & ~visible)),
         reach=torch.where(less, torch.cat([plane[:, :3], extent], dim=-1), p.reach),
         done=done,
+        spoilt=spoilt,
     )
 
 

@@ -35,6 +35,13 @@ PAIRS = [
 OFF = 1e-4
 POSES = 200
 CHUNK = 5000
+# Cylinders that touch and whose first polytope rounding spoils: sizes, how the second is turned, and where it is [m].
+SPOILT = [
+    ((0.10, 0.09), (0.12, 0.07), (0.28, 0.02, 0.02, -1.64), (0.03, 0.21995, -0.15632)),
+    ((0.12, 0.05), (0.19, 0.07), (0.99, 0.11, 0.06, 1.9), (-0.29328, 0.06698, 0.14106)),
+    ((0.12, 0.12), (0.19, 0.09), (-1.67, -0.02, -0.01, 0.11), (-0.26971, 0.14765, 0.21339)),
+    ((0.07, 0.20), (0.19, 0.14), (-0.01, 1.31, 0.72, 0.01), (-0.25869, 0.01395, 0.09818)),
+]
 BRICK = "-.1 -.15 -.2 .1 -.15 -.2 -.1 .15 -.2 .1 .15 -.2 -.1 -.15 .2 .1 -.15 .2 -.1 .15 .2 .1 .15 .2"
 
 
@@ -116,6 +123,17 @@ def test_depths_are_right(first, second):
 def test_many_depths_are_right(first, second):
     for seed in (1, 2):
         assert errors(first, second, CHUNK, 1.0, seed).max() < OFF
+
+
+def test_polytopes_that_rounding_spoils_begin_anew():
+    size1, size2, quat, pos = (torch.tensor(x, dtype=torch.float64) for x in zip(*SPOILT, strict=True))
+    one, two = (shape("cylinder", len(SPOILT), 1.0, torch.Generator()) for _ in range(2))
+    length = torch.zeros_like(size1[:, :1])
+    one = one.replace(mat=torch.eye(3, dtype=torch.float64).expand_as(one.mat), size=torch.cat([size1, length], -1))
+    two = two.replace(pos=pos, mat=rotations(quat), size=torch.cat([size2, length], -1))
+    pair = [cast(x, torch.float32) for x in (one, two)]
+    exact = closest(*(cast(x, torch.float64) for x in pair), 200, 1e-9).nearest.dist
+    torch.testing.assert_close(closest(*pair, 35, 1e-6).nearest.dist.double(), exact, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["cylinder", "ellipsoid"])
