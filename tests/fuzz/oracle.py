@@ -37,16 +37,19 @@ def overlap(mj_model: mujoco.MjModel, d: mujoco.MjData, geom1: int, geom2: int, 
     return towards - direction @ (d.geom_xpos[geom2] - d.geom_xpos[geom1])
 
 
-def least_overlap(mj_model: mujoco.MjModel, d: mujoco.MjData, geom1: int, geom2: int) -> float:
+def least_overlap(
+    mj_model: mujoco.MjModel, d: mujoco.MjData, geom1: int, geom2: int, guess: np.ndarray | None = None
+) -> float:
     """How far [m] one geom has to go until it is clear of the other; minus the distance where they are apart.
 
-    Directions all over the sphere are tried, then some around the best ones, nearer and nearer.
+    Directions all over the sphere are tried, and any `guess` (k, 3), then some around the best, nearer and nearer.
     """
     rng = np.random.default_rng(0)
     offset = d.geom_xpos[geom2] - d.geom_xpos[geom1]
 
     tried = rng.normal(size=(2000, 3))
-    tried = np.concatenate([tried, normals(mj_model, d, geom1), normals(mj_model, d, geom2), offset[None] + 1e-12])
+    guessed = [normals(mj_model, d, geom1), normals(mj_model, d, geom2), offset[None] + 1e-12]
+    tried = np.concatenate([tried, *guessed, *([] if guess is None else [guess, -guess])])
     tried /= np.linalg.norm(tried, axis=-1, keepdims=True)
     found = overlap(mj_model, d, geom1, geom2, tried)
     width = 0.1

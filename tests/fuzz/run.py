@@ -12,8 +12,9 @@ import numpy as np
 
 from tests.reference import random_state
 
+from .asked import State, Verdict, prepared, rounded
 from .generate import model
-from .judge import Modes, State, Verdict, prepared, rounded, verdicts
+from .judge import Modes, verdicts
 from .shrink import shrink
 
 CORPUS = Path(__file__).parent / "corpus"

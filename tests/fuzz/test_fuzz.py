@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import mjtorch
-from tests.fuzz.judge import Modes, prepared
+from tests.fuzz.asked import Asked, prepared
+from tests.fuzz.judge import Modes, does_c_agree_from
 from tests.fuzz.oracle import least_overlap, overlap
 from tests.fuzz.run import CORPUS, cases, compiled, judged, states, table, tally, with_states
 from tests.fuzz.shrink import shrink
@@ -63,6 +64,22 @@ def test_what_is_wrong_is_found(wrong: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert not any(v.is_finding for v in judged(PENDULUM, QUICKLY))
     monkeypatch.setattr(mjtorch, "put_model", off)
     assert any(v.is_finding for v in judged(PENDULUM, QUICKLY))
+
+
+@pytest.mark.parametrize(("wrong", "by"), [("", 0.0), ("qacc", 1e-3), ("qvel", 1e-3), ("contact.pos", 1e-4)])
+def test_c_is_asked_again_from_our_contacts(wrong: str, by: float) -> None:
+    """It says the same as we do, but where something else is wrong, or the contacts are others than ours."""
+    mj_model = compiled(PENDULUM)
+    asked = Asked(mj_model, states(mj_model)[0])
+    m = mjtorch.put_model(mj_model)
+    ours = mjtorch.get_data(mj_model, mjtorch.step(m, mjtorch.put_data(mj_model, asked.before, model=m)))
+    assert ours.ncon
+    if wrong:
+        at = ours
+        for name in wrong.split("."):
+            at = getattr(at, name)
+        at += by
+    assert does_c_agree_from(asked, ours) == (not wrong)
 
 
 def test_models_shrink_to_what_matters() -> None:
