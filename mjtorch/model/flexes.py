@@ -17,6 +17,7 @@ from mjtorch.model.plan.colliders import (
 )
 from mjtorch.model.plan.flex_points import elastic
 from mjtorch.model.plan.geom_pairs import CONVEX_ELEMENT, CONVEX_ELEMENTS, ELEMENTS, pairs_of
+from mjtorch.model.plan.version import is_since
 
 # By mjModel, a test of each flex.
 Test = Callable[[mujoco.MjModel], np.ndarray]
@@ -118,7 +119,7 @@ def early(m: mujoco.MjModel) -> np.ndarray:
 
 def is_early(_: mujoco.MjModel) -> bool:
     """Whether this MuJoCo is older than 4.0."""
-    return int(mujoco.mj_versionString().split(".")[0]) < 4
+    return not is_since(4)
 
 
 # What it is called, and which flexes make use of it.

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.plan.tensors import Subset, Tensors
+from mjtorch.model.plan.version import is_since
 
 
 @tree.dataclass(kw_only=True)
@@ -88,7 +89,6 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> HistoryPlan:
             initial_time[start] = -1 if owner >= 0 else 0
     ticked, of_sensor, before, rounded = np.array(ticks, dtype=int).reshape(-1, 4).T
 
-    since_4 = int(mujoco.mj_versionString().split(".")[0]) >= 4
     readings = np.repeat(sensor, m.sensor_dim[sensor])
     arrays = {
         "control_source": control_source,
@@ -113,8 +113,8 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> HistoryPlan:
             make,
             period[sensor],
         ),
-        slack=1e-9 if since_4 else 0.0,
-        distinct=since_4,
+        slack=1e-9 if is_since(4) else 0.0,
+        distinct=is_since(4),
         **fields,
     )
 

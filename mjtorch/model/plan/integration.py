@@ -8,6 +8,7 @@ from mjtorch import tree
 from mjtorch.model.plan.kinematics import KinematicsPlan
 from mjtorch.model.plan.tensors import Tensors
 from mjtorch.model.plan.transmission import damping, on_joint
+from mjtorch.model.plan.version import is_since
 
 FREE, BALL = 0, 1
 
@@ -52,8 +53,6 @@ class IntegrationPlan(tree.Tree):
 
 def build(mj_model: mujoco.MjModel, make: Tensors, masks: KinematicsPlan) -> IntegrationPlan:
     """The plan for `mj_model`, whose chains of dofs are in `masks`."""
-
-    version = tuple(int(x) for x in mujoco.mj_versionString().split(".")[:2])
     below = masks.body_dof[masks.dof_body]
     return IntegrationPlan(
         **{name: make.ints(x) for name, x in {**_positions(mj_model), **_floating(mj_model)}.items()},
@@ -66,8 +65,8 @@ def build(mj_model: mujoco.MjModel, make: Tensors, masks: KinematicsPlan) -> Int
             or mj_model.dof_dampingpoly.any()
             or damping(mj_model, on_joint(mj_model)).any()
         ),
-        rk_correction=version >= (4,),
-        drops_saturated=version >= (4,),
+        rk_correction=is_since(4),
+        drops_saturated=is_since(4),
     )
 
 

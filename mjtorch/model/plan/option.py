@@ -5,6 +5,7 @@ import numpy as np
 
 from mjtorch import tree
 from mjtorch.model.option import DisableBit, EnableBit, Integrator, Solver
+from mjtorch.model.plan.version import is_since
 
 # What these switch off has no place in plans made without it; it can be switched off later, but not on.
 ONLY_OFF = (
@@ -46,7 +47,7 @@ def late_sensors(mj_model: mujoco.MjModel) -> np.ndarray:
 
     Before MuJoCo 4.0, what they measure is of the last of four evaluations, or in part of the first.
     """
-    return (mj_model.sensor_delay > 0) & (int(mujoco.mj_versionString().split(".")[0]) < 4)
+    return (mj_model.sensor_delay > 0) & (not is_since(4))
 
 
 def build(mj_model: mujoco.MjModel) -> OptionPlan:

@@ -9,6 +9,7 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.model.plan.tensors import Tensors
 from mjtorch.model.plan.transmission import damping as actuator_damping, on_tendon
+from mjtorch.model.plan.version import is_since
 
 WRAP = mujoco.mjtWrap
 
@@ -101,7 +102,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> TendonPlan:
         stiffness_poly=stiffness_poly,
         damping_poly=damping_poly,
         swinging=bool(((m.tendon_armature != 0) | loaded)[spatial].any()),
-        homotopic=int(mujoco.mj_versionString().split(".")[0]) >= 4,
+        homotopic=is_since(4),
         any_fixed=bool((~spatial).any()),
         any_sphere=bool(sphere.any()),
         all_sphere=bool(sphere.all()),

@@ -9,6 +9,7 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.model.plan import plugins
 from mjtorch.model.plan.tensors import Tensors
+from mjtorch.model.plan.version import is_since
 
 
 @tree.dataclass(kw_only=True)
@@ -44,7 +45,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors, sensors: list[int]) -> tuple[
             TouchGrid(
                 sensors=(i,),
                 channels=int(channels or 0) or 1,
-                by_id=int(mujoco.mj_versionString().split(".")[0]) < 4,
+                by_id=not is_since(4),
                 site=make.ints([site]),
                 body=make.ints([m.body_weldid[m.site_bodyid[site]]]),
                 geom_weld=make.ints(m.body_weldid[m.geom_bodyid]),

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.plan.tensors import Subset, Tensors
+from mjtorch.model.plan.version import is_since
 
 FREE, BALL = 0, 1
 TENDON, ELSEWHERE = 4, 5  # where a joint's type would stand: on a tendon; on sites or a body
@@ -209,8 +210,7 @@ def _joints(m: mujoco.MjModel) -> dict[str, np.ndarray]:
 
 def wrapped_filters() -> list[int]:
     """The types of dynamics of filters, if their controls are setpoints that may be angles, as from MuJoCo 4.0 on."""
-    since_4 = int(mujoco.mj_versionString().split(".")[0]) >= 4
-    return [int(mujoco.mjtDyn.mjDYN_FILTER), int(mujoco.mjtDyn.mjDYN_FILTEREXACT)] if since_4 else []
+    return [int(mujoco.mjtDyn.mjDYN_FILTER), int(mujoco.mjtDyn.mjDYN_FILTEREXACT)] if is_since(4) else []
 
 
 def servos(m: mujoco.MjModel) -> dict[str, np.ndarray]:
