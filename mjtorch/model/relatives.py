@@ -76,6 +76,7 @@ MJX = Relative(
             *_LIMIT_SENSORS,
             *("insidesite", "geomdist", "geomnormal", "geomfromto", "e_potential", "e_kinetic"),
             *("tactile", "user", "plugin", "delay, interval and history"),
+            *("enclosed objects", "enclosed objects in sites of meshes"),
             contact="contact of bodies, subtrees or sites, or with netforce",
             rangefinder="rangefinder of cameras",
         ),
@@ -104,7 +105,10 @@ WARP = Relative(
         "equality": _all("flexvert"),
         "solver": _all("PGS", "noslip iterations", "diagexact"),
         "integrator": _all("discrete"),
-        "sensors": _all("plugin", "enclosed objects", rangefinder="rangefinder of cameras"),
+        "sensors": _all(
+            *("plugin", "enclosed objects", "enclosed objects in sites of meshes"),
+            rangefinder="rangefinder of cameras",
+        ),
         "inverse dynamics": _all("comparison with forward dynamics (fwdinv)"),
         "deformables": _all(
             *("elastic rods", "plastic flexes", "Neo-Hookean solids"),

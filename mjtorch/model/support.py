@@ -14,6 +14,7 @@ from mjtorch.model.callbacks import NAMES as CALLBACK_NAMES, Callbacks, let_coll
 from mjtorch.model.option import Cone, DisableBit, EnableBit, Integrator, Solver
 from mjtorch.model.plan import plugins
 from mjtorch.model.plan.distance import unmeasured_geoms
+from mjtorch.model.plan.enclosed import is_enclosed
 from mjtorch.model.plan.geom_pairs import CONVEX, FIELDS, SUPPORTED as COLLIDED, pairs_of, unsupported_pairs
 from mjtorch.model.plan.option import late_sensors
 from mjtorch.model.plan.sdf import LEVELS, too_deep, without_field
@@ -181,10 +182,10 @@ def _mesh_touch(m: mujoco.MjModel) -> Names:
     return named(m, "sensor", feels[m.site_type[m.sensor_objid[feels]] == mjtGeom.mjGEOM_MESH])
 
 
-def _enclosed(m: mujoco.MjModel) -> Names:
-    """Sensors of how far objects jut out of sites."""
-    chosen = (m.sensor_type == mjtSensor.mjSENS_INSIDESITE) & (m.sensor_intprm[:, 0] != 0)
-    return named(m, "sensor", np.flatnonzero(chosen))
+def _enclosed_by_mesh(m: mujoco.MjModel) -> Names:
+    """Sensors of how far objects jut out of sites that are meshes."""
+    looks = np.flatnonzero(is_enclosed(m))
+    return named(m, "sensor", looks[m.site_type[m.sensor_refid[looks]] == mjtGeom.mjGEOM_MESH])
 
 
 def _unfelt(m: mujoco.MjModel) -> Names:
@@ -417,7 +418,14 @@ TABLE: tuple[Feature, ...] = (
         lambda m: named(m, "geom", unmeasured_geoms(m)),
         "use meshes, and enable the flag",
     ),
-    Feature("sensors", "enclosed objects", NO, _enclosed, 'remove enclosed="true": the origin is then tested'),
+    Feature("sensors", "enclosed objects", YES, where("sensor", is_enclosed)),
+    Feature(
+        "sensors",
+        "enclosed objects in sites of meshes",
+        NO,
+        _enclosed_by_mesh,
+        'remove enclosed="true": the origin is then tested',
+    ),
     Feature("sensors", "cutoff", YES, given("sensor_cutoff")),
     Feature("sensors", "noise", UNNEEDED, given("sensor_noise"), "MuJoCo does not add it either"),
     Feature("sensors", "delay, interval and history", YES, given("sensor_delay", "sensor_interval", "sensor_history")),

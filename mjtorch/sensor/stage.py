@@ -11,6 +11,7 @@ from mjtorch.model.plan.sensor import SensorGroup, SensorStage, SensorType
 from mjtorch.model.sleeping import any_awake
 from mjtorch.sensor.contact import contact
 from mjtorch.sensor.distance import distance
+from mjtorch.sensor.enclosed import enclosed
 from mjtorch.sensor.frame import Frames
 from mjtorch.sensor.past import reported
 from mjtorch.sensor.range_finder import range_finder
@@ -39,6 +40,7 @@ def sense(m: Model, d: Data, stage: SensorStage, table: Mapping[SensorType, Sens
     readings += [tactile(m, d, plan) for plan in stage.tactile]
     readings += [distance(m, d, plan) for plan in stage.distances]
     readings += [touch_grid(m, d, plan) for plan in stage.grids]
+    readings += [enclosed(m, d, plan) for plan in stage.enclosed]
     if stage.users:
         readings.append(users(m, d, stage))
     sensordata = torch.cat([*(x.reshape(-1) for x in readings), d.sensordata])[stage.order]

@@ -126,8 +126,8 @@ REFUSED = (
     ),
     refused(
         "sections",
-        '<sensor><insidesite name="in" site="tip" objtype="geom" objname="far" enclosed="true"/></sensor>',
-        "sensors: enclosed objects",
+        '<sensor><insidesite name="in" site="lump" objtype="geom" objname="far" enclosed="true"/></sensor>',
+        "sensors: enclosed objects in sites of meshes",
         'sensor "in"',
     ),
 )

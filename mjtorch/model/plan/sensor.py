@@ -9,11 +9,12 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.math.vector import MIN_VALUE
 from mjtorch.model.enums import ObjType, Stage
-from mjtorch.model.plan import contact_sensor, distance, range_finder, tactile, touch_grid, volume
+from mjtorch.model.plan import contact_sensor, distance, enclosed, range_finder, tactile, touch_grid, volume
 from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.constraint import ConstraintPlan
 from mjtorch.model.plan.contact_sensor import ContactGroup
 from mjtorch.model.plan.distance import DistancePlan
+from mjtorch.model.plan.enclosed import EnclosedPlan
 from mjtorch.model.plan.range_finder import RangeGroup
 from mjtorch.model.plan.tactile import TactilePlan
 from mjtorch.model.plan.tensors import Tensors
@@ -184,9 +185,10 @@ class SensorStage(tree.Tree):
     groups: sensors that are computed
     contacts: sensors that report contacts; ranges: sensors that cast rays;
     tactile: tactile sensors; distances: those between geoms, if any; grids: touch grids
+    enclosed: those of how far shapes jut out of sites, if any
     number: static, which stage it is; users: static, how many numbers user sensors have
     order: (nsensordata,) where each number lies in [fields, groups, contacts, ranges, tactile, distances, grids,
-        users, sensordata before], all flat
+        enclosed, users, sensordata before], all flat
     clipped: static, whether a sensor has a cutoff
     sensor: (nsensordata,) the sensor that each number belongs to
     remembered: if sensors report what they have recorded, (nsensordata,) where each number then lies in [sensordata,
@@ -202,6 +204,7 @@ class SensorStage(tree.Tree):
     tactile: tuple[TactilePlan, ...]
     distances: tuple[DistancePlan, ...]
     grids: tuple[TouchGrid, ...]
+    enclosed: tuple[EnclosedPlan, ...]
     number: Stage = tree.field(static=True)
     users: int = tree.field(static=True)
     frames: FramePlan
@@ -252,6 +255,7 @@ class _StageBuilder:
         self.m, self.make, self.collision, self.constraint, self.stage = m, make, collision, constraint, Stage(stage)
         self.sensors = [i for i in range(m.nsensor) if m.sensor_needstage[i] == stage]
         self.sensors = [i for i in self.sensors if m.sensor_type[i] in SUPPORTED]
+        self.whole = [i for i in self.sensors if enclosed.is_enclosed(m)[i]]
         self.copied: dict[int, tuple[str, list[int]]] = {}
         self.computed: dict[tuple[SensorType, bool, VolumeKey | None, bool], list[int]] = {}
         self.frames: dict[ObjType, list[int]] = {}
@@ -260,7 +264,7 @@ class _StageBuilder:
         m = self.m
         for i in self.sensors:
             kind = SensorType(int(m.sensor_type[i]))
-            if kind in _APART:
+            if kind in _APART or i in self.whole:
                 continue
             source = self.source(i, kind)
             if source is not None:
@@ -283,7 +287,8 @@ class _StageBuilder:
         pads = tactile.build(m, self.make, self.of_type(SensorType.TACTILE))
         gaps = distance.build(m, self.make, [i for kind in _DISTANCES for i in self.of_type(kind)])
         grids = touch_grid.build(m, self.make, self.of_type(SensorType.PLUGIN))
-        further = [group.sensors for groups in (contacts, ranges, pads, gaps, grids) for group in groups]
+        whole = enclosed.build(m, self.make, self.whole)
+        further = [group.sensors for groups in (contacts, ranges, pads, gaps, grids, whole) for group in groups]
         users = self.of_type(SensorType.USER)
         return SensorStage(
             types=tuple(dict.fromkeys(SensorType(int(m.sensor_type[i])) for i in self.sensors)),
@@ -294,6 +299,7 @@ class _StageBuilder:
             tactile=pads,
             distances=gaps,
             grids=grids,
+            enclosed=whole,
             number=self.stage,
             users=int(m.sensor_dim[users].sum()),
             frames=self.frame_plan(),
