@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mjtorch.constraint.element import Elements
-from mjtorch.constraint.impedance import mixed
 from mjtorch.constraint.wrench import along
+from mjtorch.math.impedance import mixed
 from mjtorch.math.triangle import nearest_on_simplex
 from mjtorch.math.vector import MIN_VALUE, basis
 from mjtorch.model import Cone, Data, Model

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mjtorch.constraint.contact import regularizer_scale
-from mjtorch.constraint.impedance import MAX_IMPEDANCE
 from mjtorch.constraint.make import exact_diagonal
 from mjtorch.math import linalg
+from mjtorch.math.impedance import MAX_IMPEDANCE
 from mjtorch.math.vector import MIN_VALUE
 from mjtorch.model import Data, EnableBit, Model
 from mjtorch.smooth.adhesion import row_adhesion

@@ -9,9 +9,9 @@ from mjtorch.constraint.contact import contact, regularizer_scale
 from mjtorch.constraint.element import Elements
 from mjtorch.constraint.equality import equality, jac_dot_v
 from mjtorch.constraint.friction import friction, frictionloss, tendon_friction
-from mjtorch.constraint.impedance import impedance, settled, stiffness_damping
 from mjtorch.constraint.limit import limit, tendon_limit
 from mjtorch.constraint.surface import surface_velocity
+from mjtorch.math.impedance import impedance, settled, stiffness_damping
 from mjtorch.math.linalg import ltl_half_solve
 from mjtorch.math.vector import MIN_VALUE
 from mjtorch.model import Data, DisableBit, EnableBit, Integrator, Model

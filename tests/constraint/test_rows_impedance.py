@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mjtorch.constraint.impedance import impedance, stiffness_damping
+from mjtorch.math.impedance import impedance, stiffness_damping
 
 TIMESTEP = torch.tensor(0.01, dtype=torch.float64)
 
