@@ -137,8 +137,8 @@ def test_every_field_is_explained(cls: Any) -> None:
     assert all(meaning.strip() for _, meaning in rows)
 
 
-# Empty in a model without sleep, and in one without flexes that touch something.
-EMPTY = ("tree_asleep", "tree_awake", "body_awake", "qpos_asleep", "flex", "elem", "vert")
+# Empty in a model without sleep, in one without flexes that touch something, and in one that foresees no contacts.
+EMPTY = ("tree_asleep", "tree_awake", "body_awake", "qpos_asleep", "flex", "elem", "vert", "speculative")
 
 
 @pytest.mark.skipif(VERSION < 4, reason="the pages are those of the newest MuJoCo")

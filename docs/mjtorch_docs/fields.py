@@ -32,6 +32,7 @@ OURS = {
     "Contact.frame": "rows: normal, from geom[0] to geom[1], and two tangents",
     "Contact.geom": "geom ids; -1 in an empty slot",
     "Contact.detected": "whether the slot holds a contact",
+    "Contact.speculative": "whether it will come within the time step; none in models without the flag",
     "Option.fluid": "whether there may be a fluid",
 }
 UNKNOWN_SHAPES: dict[str, Shape] = {
@@ -40,6 +41,7 @@ UNKNOWN_SHAPES: dict[str, Shape] = {
     "Contact.frame": ("n", 3, 3),
     "Contact.geom": ("n", 2),
     "Contact.detected": ("n",),
+    "Contact.speculative": ("n",),
 }
 
 

@@ -12,6 +12,7 @@ from mjtorch.collision.families import family_contacts
 from mjtorch.collision.frame import make_frame
 from mjtorch.collision.parameters import margins, parameters
 from mjtorch.collision.round import round_contacts
+from mjtorch.collision.speculative import foreseen
 from mjtorch.control_flow import if_any
 from mjtorch.math.shape import Boxes
 from mjtorch.model import Contact, Data, DisableBit, Model
@@ -46,14 +47,23 @@ def collision(m: Model, d: Data) -> Data:
     if row is not None:
         # Of what does not exist nothing need be looked up.
         includemargin, threshold = (torch.where(found.exists, x[row], 0.0) for x in (includemargin, threshold))
-    detected = found.exists & (dist <= threshold)
+    detected, coming = found.exists & (dist <= threshold), None
+    if p.speculative:
+        touches = found.exists & (dist < includemargin)
+        ahead = foreseen(m, d, touches, includemargin, threshold, source)
+        dist, detected = torch.where(ahead.taken, ahead.dist, dist), torch.where(ahead.taken, ahead.exists, detected)
+        taken = ahead.taken[:, None]
+        normal, pos = torch.where(taken, ahead.normal, normal), torch.where(taken, ahead.pos, pos)
+        aligned = aligned & ~taken
+        coming = ahead.exists
     for sleep in m.plan.sleep:
         pair = geom if row is None else geom[row]
         detected = detected & awake(m, d, sleep.geom[pair]).any(-1)
     lost = found.lost
 
     if row is not None or p.ncon < p.ncandidate:
-        key = (dist - includemargin).detach().masked_fill(~detected, torch.inf)
+        key = (dist - includemargin).detach()
+        key = (key if coming is None else key.masked_fill(coming, NEVER)).masked_fill(~detected, torch.inf)
         keep, detected, more = closest(m, key, row if may_be.number is None else may_be.number[row])
         # What is looked up for empty slots is left out.
         slot = torch.where(detected, keep if row is None else row[keep], 0)
@@ -64,6 +74,7 @@ def collision(m: Model, d: Data) -> Data:
         # Zero in empty slots, which lets a compiler leave them out.
         dist, includemargin = (torch.where(detected, x[keep], 0.0) for x in (dist, includemargin))
         normal, pos = (torch.where(there, x[keep], 0.0) for x in (normal, pos))
+        coming = None if coming is None else coming[keep]
 
     if lost is not None:
         d = d.replace(warning=d.warning + torch.nn.functional.pad(lost[None], (CONTACTFULL, 6 - CONTACTFULL)))
@@ -87,6 +98,7 @@ def collision(m: Model, d: Data) -> Data:
         solimp=solimp,
         **touching,
         detected=detected,
+        speculative=d.contact.speculative if coming is None else coming & detected,
         dim=p.contact_dim,
     )
     return d.replace(contact=contact, ncon=detected.sum())

@@ -28,7 +28,7 @@ CHOICES = {"integrator": Integrator, "cone": Cone, "solver": Solver}
 # What the flags may consist of.
 BITS = {"disableflags": sum(map(int, DisableBit)), "enableflags": sum(map(int, EnableBit))}
 # mjtEnableBit that `put_model` refuses.
-UNSUPPORTED = (EnableBit.IPC, EnableBit.SPECULATIVE)
+UNSUPPORTED = (EnableBit.IPC,)
 
 
 def check_data(m: Model, d: Data, caller: str) -> None:
@@ -151,9 +151,10 @@ def check_options(m: Model, caller: str) -> None:
         _refuse(caller, "noslip_iterations", f"is {opt.noslip_iterations}, but was 0")
     if (opt.sdf_iterations > 0) != plan.sdf:
         _refuse(caller, "sdf_iterations", f"is {opt.sdf_iterations}, but was {'not ' if plan.sdf else ''}0")
-    if opt.enabled(EnableBit.SLEEP) != plan.sleep:
-        change = "disables SLEEP, which was enabled" if plan.sleep else "enables SLEEP, which was disabled"
-        _refuse(caller, "enableflags", change)
+    for enabling, was in ((EnableBit.SLEEP, plan.sleep), (EnableBit.SPECULATIVE, plan.speculative)):
+        if opt.enabled(enabling) != was:
+            change = "disables {}, which was enabled" if was else "enables {}, which was disabled"
+            _refuse(caller, "enableflags", change.format(enabling.name))
     for flag in (*ONLY_OFF, *FIXED):
         was, now = bool(plan.disableflags & flag), opt.disabled(flag)
         if now != was and (was or flag in FIXED):

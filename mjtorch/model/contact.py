@@ -13,6 +13,7 @@ class Contact(tree.Tree):
     frame is zero, its other numbers are finite but mean nothing to the physics. A detected contact is active, that is,
     makes constraint rows if any dof moves its geoms apart, where `dist < includemargin`; otherwise it lies in the gap
     and only reports, unless its geoms stick together: then it pulls, without friction, as if its `dim` were 1.
+    One that is `speculative` will come within the time step, and is active whatever its distance.
 
     dist: (n,) [m] distance between nearest points, negative in penetration
     pos: (n, 3) [m] midpoint between the geoms
@@ -25,6 +26,7 @@ class Contact(tree.Tree):
     flex, elem, vert: (n, 2) the flex, and which of its elements or vertices touches, -1 where that is a geom; (0, 2) in
         models whose flexes touch nothing
     detected: (n,) bool
+    speculative: (n,) bool; (0,) in models that foresee no contacts
     dim: (n,) static, 1, 3, 4 or 6
     """
 
@@ -41,6 +43,7 @@ class Contact(tree.Tree):
     elem: Tensor
     vert: Tensor
     detected: Tensor
+    speculative: Tensor
     dim: tuple[int, ...] = tree.field(static=True)
 
     @property
@@ -56,4 +59,5 @@ class Contact(tree.Tree):
     @property
     def active(self) -> Tensor:
         """(n,) bool: makes constraint rows, even if its geoms do not stick together."""
-        return self.detected & (self.dist < self.includemargin)
+        within = self.dist < self.includemargin
+        return self.detected & (within | self.speculative if self.speculative.shape[-1] else within)

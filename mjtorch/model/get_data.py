@@ -236,6 +236,8 @@ def _contacts(result: mujoco.MjData, d: Any, layout: _Layout, slots: list[int], 
             getattr(contact, name)[:] = 0.0  # fresh memory is not
     contact.adhesion[:] = _adhesion(result.model, contact.geom)
     apart = contact.dist >= contact.includemargin
+    if len(d.contact.speculative):
+        apart &= ~d.contact.speculative[slots]
     # What sticks across a gap has no friction.
     contact.dim[:] = np.where(apart & (contact.adhesion != 0), 1, layout.dim[slots])
     contact.exclude[:] = apart & (contact.adhesion == 0)

@@ -169,5 +169,6 @@ def empty_contact(m: Model) -> Contact:
         elem=torch.full((touching, 2), -1, **ints),
         vert=torch.full((touching, 2), -1, **ints),
         detected=torch.zeros(n, dtype=torch.bool, device=m.qpos0.device),
+        speculative=torch.zeros(n if m.plan.collision.speculative else 0, dtype=torch.bool, device=m.qpos0.device),
         dim=dim,
     )

@@ -21,7 +21,7 @@ from mjtorch.model.put_model import put_model
 RowKey = tuple[int, int, int]
 
 LIMITS = (int(mujoco.mjtConstraint.mjCNSTR_LIMIT_JOINT), int(mujoco.mjtConstraint.mjCNSTR_LIMIT_TENDON))
-CONTACT_FIELDS = tuple(name for name in tree.tensor_fields(Contact) if name != "detected")
+CONTACT_FIELDS = tuple(name for name in tree.tensor_fields(Contact) if name not in ("detected", "speculative"))
 
 
 def put_data(
@@ -148,7 +148,15 @@ def _contact(mj_data: mujoco.MjData, m: Model, slots: np.ndarray, tensor: Any, i
         filled[name] = tensor(x) if x.dtype != np.int64 else integer(x)
     detected = np.zeros(len(empty.dim), dtype=bool)
     detected[slot] = True
-    return empty.replace(**filled, detected=tensor(detected, torch.bool))
+    coming = np.zeros_like(detected)
+    coming[slot] = foreseen(mj_data.contact)[kept]
+    coming = coming[: len(empty.speculative)]
+    return empty.replace(**filled, detected=tensor(detected, torch.bool), speculative=tensor(coming, torch.bool))
+
+
+def foreseen(contact: Any) -> np.ndarray:
+    """(ncon,) bool: contacts of an `MjData` that are active however far apart they are."""
+    return (contact.dist >= contact.includemargin) & (contact.exclude == 0) & (contact.adhesion == 0)
 
 
 def _matrices(mj_model: mujoco.MjModel, mj_data: mujoco.MjData) -> dict[str, np.ndarray]:

@@ -111,11 +111,14 @@ def build(
 
     Raises:
         TypeError: an argument is of another type.
-        NotImplementedError: substeps do not support the model.
+        NotImplementedError: substeps, or forces from a distance, do not support the model.
     """
     for name, value, kind in (("gradient", gradient, Gradient), ("substeps", substeps, Substeps)):
         if not isinstance(value, kind | None):
             raise TypeError(f"put_model: {name} must be a mjtorch.{kind.__name__}, got {type(value).__name__}")
+    if plan.collision.speculative and (substeps is not None or (gradient is not None and gradient.distance > 0)):
+        what = "substeps do" if substeps is not None else "gradient.distance does"
+        raise NotImplementedError(f"put_model: {what} not go with speculative contacts; disable the flag")
     settings = Settings()
     if gradient is not None and gradient.distance > 0 and plan.collision.ncandidate:
         settings = settings.replace(distance=(_distance(mj_model, like, gradient),))

@@ -19,6 +19,7 @@ from mjtorch.model.plan.geom_pairs import CONVEX, FIELDS, SUPPORTED as COLLIDED,
 from mjtorch.model.plan.option import late_sensors
 from mjtorch.model.plan.sdf import LEVELS, too_deep, without_field
 from mjtorch.model.plan.sensor import SUPPORTED as SENSORS
+from mjtorch.model.plan.speculative import speculates
 from mjtorch.model.plan.tactile import unfelt_geoms
 from mjtorch.model.plan.tendon import spatial_tendons
 from mjtorch.model.relatives import RELATIVES
@@ -204,6 +205,12 @@ def _discrete(test: Callable[[mujoco.MjModel], bool]) -> Callable[[mujoco.MjMode
     return option(lambda m: m.opt.integrator == Integrator.DISCRETE and test(m), 'integrator="discrete"')
 
 
+def _speculative_with_others(m: mujoco.MjModel) -> bool:
+    """Whether contacts are foreseen in a model in which they may stick, or that has signed distance fields."""
+    has_fields = bool((m.geom_type == int(mjtGeom.mjGEOM_SDF)).any())
+    return speculates(m) and (has_fields or bool(m.geom_adhesion.any() or m.pair_adhesion.any()))
+
+
 def _sleeps(m: mujoco.MjModel) -> bool:
     """Whether trees may sleep."""
     return bool(m.opt.enableflags & EnableBit.SLEEP)
@@ -370,7 +377,14 @@ TABLE: tuple[Feature, ...] = (
     Feature("contacts", "adhesion of geoms", YES, given("geom_adhesion")),
     Feature("contacts", "adhesion of pairs", YES, given("pair_adhesion")),
     Feature("contacts", "adhesion across a gap", YES, _sticking_gaps),
-    Feature("contacts", "speculative", NO, enabled(EnableBit.SPECULATIVE, "speculative"), "disable the flag"),
+    Feature("contacts", "speculative", YES, enabled(EnableBit.SPECULATIVE, "speculative")),
+    Feature(
+        "contacts",
+        "speculative with adhesion or signed distance fields",
+        NO,
+        option(_speculative_with_others, 'flag speculative="enable"'),
+        "disable the flag",
+    ),
     Feature("contacts", "ipc", NO, enabled(EnableBit.IPC, "ipc"), "disable the flag"),
     *_rows("equality", "", "eq_type", _members(mjtEq), EQUALITY, "use another equality"),
     Feature("solver", "Newton", YES, choice("solver", Solver.NEWTON)),

@@ -9,14 +9,14 @@ from torch import Tensor
 from mjtorch.control_flow import fori_loop
 from mjtorch.math.vector import MIN_VALUE, basis, cross, dot, normalize
 from mjtorch.model import Data, Model
+from mjtorch.model.plan.triangles import TrianglePlan
 
 # Triangles that are tested at a time: more of them would need memory for all rays times all triangles.
 BLOCK = 512
 
 
-def vertices(m: Model, d: Data) -> Tensor:
-    """The vertices (v, 3) [m] of `m.plan.ray.triangles` in the world."""
-    p = m.plan.ray.triangles
+def vertices_of(m: Model, d: Data, p: TrianglePlan) -> Tensor:
+    """The vertices (v, 3) [m] of triangles in the world."""
     local = m.mesh_vert[p.mesh_vert]
     if p.hfield.shape[0]:
         size = m.hfield_size[p.hfield]
@@ -39,7 +39,7 @@ def meet_triangles(m: Model, d: Data, pnt: Tensor, vec: Tensor, seen: Tensor) ->
         how far it is (k,) in lengths of `vec`, -1 if there is none, which triangle (k,), and its unit normal (k, 3).
     """
     p = m.plan.ray.triangles
-    vertex = vertices(m, d)
+    vertex = vertices_of(m, d, p)
     found, which = nearest_triangle(vertex.detach(), p.face, p.owner, pnt.detach(), vec.detach(), seen)
     corner = vertex[p.face[which]]
     outward, far = _plane(corner)

@@ -86,6 +86,7 @@ def from_c(
         elem=nothing,
         vert=nothing,
         detected=torch.ones(n, dtype=torch.bool),
+        speculative=torch.zeros(0, dtype=torch.bool),
         dim=dims,
     )
     return m, out.replace(

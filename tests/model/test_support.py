@@ -184,7 +184,7 @@ def test_callbacks_of_c_are_refused() -> None:
         mujoco.set_mjcb_control(None)
 
 
-@pytest.mark.parametrize("flag", ["ipc", "speculative"])
+@pytest.mark.parametrize("flag", ["ipc"])
 def test_flags_are_refused(flag: str) -> None:
     bit = getattr(mujoco.mjtEnableBit, f"mjENBL_{flag.upper()}", None)
     if bit is None:

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.model.plan import contact_capacity, contact_source, crowd, height_field, mesh, sdf
+from mjtorch.model.plan import contact_capacity, contact_source, crowd, height_field, mesh, sdf, speculative
 from mjtorch.model.plan.colliders import collider_body, corners, element_flex, vertex_flex
 from mjtorch.model.plan.crowd import Crowd, CrowdPlan
 from mjtorch.model.plan.geom_pairs import (
@@ -32,6 +32,7 @@ from mjtorch.model.plan.geom_pairs import (
 from mjtorch.model.plan.height_field import HeightFields, Window
 from mjtorch.model.plan.mesh import Hulls, hull_reach
 from mjtorch.model.plan.sdf import DistanceFields
+from mjtorch.model.plan.speculative import Listed, SpeculativePlan, speculates
 from mjtorch.model.plan.tensors import Tensors
 
 # Families that are collided by iteration, and those whose pairs take so much that, of many, the closest are chosen.
@@ -126,6 +127,7 @@ class CollisionPlan(tree.Tree):
     in_order: static, whether the rows lie in the order of the candidates
     families: what are not pairs of planes, spheres and capsules; those of a crowd are the last
     crowd: one, if there are very many pairs of spheres and capsules of different trees, else none
+    speculative: if contacts are foreseen, which; then all pairs have places, and there is no crowd
     plane: (2, n) a plane and the sphere or capsule that it meets, once for each candidate
     plane_end: (n, 1) which end of a capsule touches the plane: 1, -1; 0 for a sphere
     sphere: (2, n) a sphere and the sphere or capsule that it meets
@@ -166,6 +168,7 @@ class CollisionPlan(tree.Tree):
     in_order: bool = tree.field(static=True)
     families: tuple[Family, ...]
     crowd: tuple[CrowdPlan, ...]
+    speculative: tuple[SpeculativePlan, ...]
     plane: Tensor
     plane_end: Tensor
     sphere: Tensor
@@ -265,7 +268,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
         (name, k): contact_capacity.Pairs(tried.geom[pairs], within(mj_model, tried)[pairs])
         for name, part in blocks.items()
         for k, pairs in ((k, candidates.tried[_firsts(candidates, block)]) for k, block in part.items())
-        if name in SELECTED or (name in contact_capacity.LIGHT and len(pairs) > MANY)
+        if not speculates(mj_model) and (name in SELECTED or (name in contact_capacity.LIGHT and len(pairs) > MANY))
     }
     room = contact_capacity.choose(mj_model, counts, many, crowds, capacity)
     together = np.concatenate([plane, sphere, capsule])
@@ -303,6 +306,9 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
         in_order=bool((np.diff(order) > 0).all()),
         families=tuple(families),
         crowd=tuple(plans),
+        speculative=speculative.build(
+            mj_model, make, Listed(candidates.geom, candidates.types, candidates.nth, candidates.most)
+        ),
         plane=geoms(plane),
         plane_end=make.floats(np.where(candidates.types[plane, 1] == CAPSULE, 1 - 2 * candidates.nth[plane], 0), -1, 1),
         sphere=geoms(sphere),
@@ -335,8 +341,10 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
 
 
 def _crowds(mj_model: mujoco.MjModel, tried: GeomPairs, capacity: int | None) -> tuple[Crowd, ...]:
-    """The crowd that there is, if there is one; none if flexes touch something."""
-    tried = tried if not len(vertex_flex(mj_model)) else GeomPairs(tried.geom[:0], tried.pair[:0])
+    """The crowd that there is, if there is one; none if flexes touch something, or contacts are foreseen."""
+    tried = (
+        tried if not (len(vertex_flex(mj_model)) or speculates(mj_model)) else GeomPairs(tried.geom[:0], tried.pair[:0])
+    )
     return crowd.crowd_of(mj_model, tried, contact_source.condim(mj_model, tried), max(CROWDED, capacity or 0))
 
 

@@ -27,7 +27,7 @@ class OptionPlan(tree.Tree):
     disableflags: of those, the flags in `ONLY_OFF` and `FIXED`
     sweeps: `iterations` if the solver is PGS, which needs random numbers for them, else 0
     noslip, sdf: whether there are iterations of the noslip solver, and of contacts of signed distance fields
-    sleep: whether trees may sleep
+    sleep: whether trees may sleep; speculative: whether contacts may be foreseen
     delayed: whether sensors have delays that RK4 does not support
     discrete: whether the integrator is `discrete`, in whose inertia dofs of all trees may be coupled
     """
@@ -38,6 +38,7 @@ class OptionPlan(tree.Tree):
     noslip: bool = tree.field(static=True)
     sdf: bool = tree.field(static=True)
     sleep: bool = tree.field(static=True)
+    speculative: bool = tree.field(static=True)
     delayed: bool = tree.field(static=True)
     discrete: bool = tree.field(static=True)
 
@@ -61,6 +62,7 @@ def build(mj_model: mujoco.MjModel) -> OptionPlan:
         noslip=opt.noslip_iterations > 0,
         sdf=opt.sdf_iterations > 0,
         sleep=bool(opt.enableflags & EnableBit.SLEEP),
+        speculative=bool(opt.enableflags & EnableBit.SPECULATIVE),
         delayed=bool(late_sensors(mj_model).any()),
         discrete=int(opt.integrator) == Integrator.DISCRETE,
     )
