@@ -98,7 +98,7 @@ def collision(m: Model, d: Data) -> Data:
         solimp=solimp,
         **touching,
         detected=detected,
-        speculative=d.contact.speculative if coming is None else coming & detected,
+        speculative=detected.new_zeros(0) if coming is None else coming & detected,
         dim=p.contact_dim,
     )
     return d.replace(contact=contact, ncon=detected.sum())
