@@ -226,7 +226,10 @@ def meeting(m: Model, pairs: Pairs, planes: bool, hulls: Hulls | None) -> Met:
         tolerance,
     )
     impact: Impact = each(search, fixed, where=asked, otherwise=lambda x: nowhere(x[1]))
-    then = differentiable(impact, shape1, shape2, one, two, begin.dist)
+    ended1, ended2 = advanced(shape1, one, impact.time), advanced(shape2, two, impact.time)
+    ended, _ = measured(ended1, ended2, impact.hits, tolerance)
+    left = ended.dist - margin - goal(begin.dist, margin)
+    then = differentiable(impact, left, closing(ended, ended1, ended2, one, two))
     later1, later2 = advanced(shape1, one, then), advanced(shape2, two, then)
     now, found = measured(later1, later2, impact.hits, tolerance)
     rate = closing(now, later1, later2, one, two)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.collision.support import Core, detach, to_local, to_world
+from mjtorch.collision.support import Core
 from mjtorch.control_flow.while_loop import while_loop
 from mjtorch.math import quaternion
 from mjtorch.math.vector import MIN_VALUE, cross, dot, norm
@@ -137,22 +137,13 @@ def time_of_impact(
     return Impact(end.time, active & ~misses, on, end.now)
 
 
-def differentiable(impact: Impact, shape1: Core, shape2: Core, one: Motion, two: Motion, start: Tensor) -> Tensor:
-    """The times (n,) at which searches ended, as functions of where shapes are and how they move.
+def differentiable(impact: Impact, left: Tensor, rate: Tensor) -> Tensor:
+    """The times (n,) at which searches ended, as functions of where shapes are, of their sizes, and how they move.
 
-    By the theorem of implicit functions: the goal is reached, and how far nearest points are apart changes as if they
-    were fixed to the shapes. start: (n,) [m] how far these are apart at time 0
+    By the theorem of implicit functions: what is left of the way stays what it is.
+
+    left: (n,) [m] beyond the goal at these times, taken for constants; rate: (n,) [m] at which shapes approach then
     """
-    later1, later2 = advanced(shape1, one, impact.time), advanced(shape2, two, impact.time)
-    point1, point2 = carried(later1, impact.now.point1), carried(later2, impact.now.point2)
-    left = dot(impact.now.normal, point2 - point1) - CLEARANCE * start
-    rate = closing(impact.now, later1, later2, one, two)
     moves = ~impact.tired & (impact.time > 0) & (rate.detach() > MIN_VALUE)
     change = (left - left.detach()) / torch.where(moves, rate.detach(), 1.0)
     return impact.time + torch.where(moves, change, 0.0)
-
-
-def carried(shape: Core, point: Tensor) -> Tensor:
-    """Points (n, 3) [m] as fixed to the shapes."""
-    local = to_local(detach(shape), point - shape.pos.detach())
-    return shape.pos + to_world(shape, local)
