@@ -1,13 +1,11 @@
 """Whether something is between two points of geoms that are about to meet."""
 
-import math
-
 import torch
 from torch import Tensor
 
 from mjtorch.math import shape as shapes
 from mjtorch.math.shape import Shape
-from mjtorch.math.vector import dot, norm
+from mjtorch.math.vector import cross, dot, norm
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.speculative import SpeculativePlan
 from mjtorch.smooth.object import to_local
@@ -41,6 +39,6 @@ def hidden(m: Model, d: Data, p: SpeculativePlan, start: Tensor, end: Tensor, hi
         vertex = vertices_of(m, d, t).detach()
         share, which = nearest_triangle(vertex, t.face, t.owner, start, way, hides[:, count:])
         a, b, c = vertex[t.face[which]].unbind(1)
-        falls = dot(torch.linalg.cross(b - a, c - a), way) < 0
-        found = found | ((share > first) & (share < last) & (share < math.inf) & falls)
+        falls = dot(cross(b - a, c - a), way) < 0
+        found = found | ((share > first) & (share < last) & falls)
     return found

@@ -256,7 +256,7 @@ def points(met: Met, many: bool, hulls: Hulls | None) -> tuple[Tensor, Tensor, T
 def nowhere(begin: Meeting) -> Impact:
     """What stands for the end of searches that are not made."""
     no = torch.zeros_like(begin.dist, dtype=torch.bool)
-    return Impact(torch.zeros_like(begin.dist), no, no.clone(), begin)
+    return Impact(torch.zeros_like(begin.dist), no, no.clone())
 
 
 def above(plane: Core, other: Core, hulls: Hulls | None) -> Meeting:

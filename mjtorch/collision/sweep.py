@@ -9,8 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mjtorch import tree
-from mjtorch.collision.support import Core
+from mjtorch.collision.support import Core, where_rows
 from mjtorch.control_flow.while_loop import while_loop
 from mjtorch.math import quaternion
 from mjtorch.math.vector import MIN_VALUE, cross, dot, norm
@@ -66,13 +65,12 @@ class Sweep(NamedTuple):
 class Impact(NamedTuple):
     """How n searches ended.
 
-    time: (n,); hits: (n,) bool; tired: (n,) bool, before they were near enough; now: what they are like then
+    time: (n,); hits: (n,) bool; tired: (n,) bool, before they were near enough
     """
 
     time: Tensor
     hits: Tensor
     tired: Tensor
-    now: Meeting
 
 
 # Where pairs are nearest at times (n,), those of which it is asked (n,) bool.
@@ -127,14 +125,13 @@ def time_of_impact(
         on, _, rate = judged(s)
         step = (s.now.dist - margin - goal(begin.dist, margin)) / torch.where(on, rate, 1.0)
         time = torch.where(on, s.time + step, s.time)
-        now = tree.map(lambda x, y: torch.where(on.view(-1, *(1,) * (x.dim() - 1)), x, y), measure(time, on), s.now)
-        return Sweep(time, now), count + 1
+        return Sweep(time, where_rows(on, measure(time, on), s.now)), count + 1
 
     count = torch.zeros((), dtype=torch.long, device=margin.device)
     start = Sweep(torch.zeros_like(begin.dist), begin)
     end, _ = while_loop(lambda carry: judged(carry[0])[0].any() & (carry[1] < ADVANCES), body, (start, count))
     on, misses, _ = judged(end)
-    return Impact(end.time, active & ~misses, on, end.now)
+    return Impact(end.time, active & ~misses, on)
 
 
 def differentiable(impact: Impact, left: Tensor, rate: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ def enclosed(m: Model, d: Data, plan: EnclosedPlan) -> Tensor:
 
     Over all directions u it is the largest `h_object(u) - h_site(u)`, of how far both reach from the middle of the site
     (the Hausdorff distance, one way). There may be many directions that are better than all nearby: the search begins
-    everywhere. C's may end at one that is not the best, up to 3 cm below. Derivatives are those along the direction
+    everywhere. C's may end at one that is not the best, up to 2.5 cm below. Derivatives are those along the direction
     that is found.
     """
     found = [_jutting(m, d, x, kind) for x, kind in zip(plan.objects, plan.site_type, strict=True)]

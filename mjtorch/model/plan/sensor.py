@@ -255,7 +255,7 @@ class _StageBuilder:
         self.m, self.make, self.collision, self.constraint, self.stage = m, make, collision, constraint, Stage(stage)
         self.sensors = [i for i in range(m.nsensor) if m.sensor_needstage[i] == stage]
         self.sensors = [i for i in self.sensors if m.sensor_type[i] in SUPPORTED]
-        self.whole = [i for i in self.sensors if enclosed.is_enclosed(m)[i]]
+        self.whole = np.intersect1d(self.sensors, np.flatnonzero(enclosed.is_enclosed(m))).astype(int).tolist()
         self.copied: dict[int, tuple[str, list[int]]] = {}
         self.computed: dict[tuple[SensorType, bool, VolumeKey | None, bool], list[int]] = {}
         self.frames: dict[ObjType, list[int]] = {}
