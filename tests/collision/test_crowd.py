@@ -65,6 +65,16 @@ def test_contacts_are_those_of_c(flags: str) -> None:
         assert not assert_same_contacts(m, mj_data).warning.any()
 
 
+def test_places_for_all_that_a_margin_brings_near() -> None:
+    mj_model = scene(flags='<flag override="enable"/>')
+    mj_model.opt.o_margin = 0.3
+    m = double(mj_model)
+    for seed, scale in enumerate((1.0, 1.3)):
+        mj_data = reference(mj_model, scale, seed)
+        assert between_trees(mj_model, mj_data) > 300
+        assert not assert_same_contacts(m, mj_data).warning.any()
+
+
 def test_order_of_pairs() -> None:
     """Numbers of pairs grow as C lists them."""
     mj_model = scene(5)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.model.option import DisableBit
+from mjtorch.model.option import DisableBit, EnableBit
 from mjtorch.model.plan.geom_pairs import CAPSULE, SPHERE, GeomPairs
 from mjtorch.model.plan.tensors import Tensors
 
@@ -101,7 +101,8 @@ def crowd_of(m: mujoco.MjModel, tried: GeomPairs, dim: np.ndarray, few: int) -> 
         return ()
     there = np.arange(sizes.max()) < sizes[:, None]
     geom = np.array([np.pad(x, (0, sizes.max() - len(x)), constant_values=x[0]) for x in of_trees])
-    return (Crowd(geom, there, (m.geom_type[geom] == CAPSULE).astype(np.int64), m.geom_margin + m.geom_gap),)
+    margin = 0.5 * m.opt.o_margin if m.opt.enableflags & EnableBit.OVERRIDE else m.geom_margin
+    return (Crowd(geom, there, (m.geom_type[geom] == CAPSULE).astype(np.int64), margin + m.geom_gap),)
 
 
 def between(m: mujoco.MjModel, tried: GeomPairs) -> np.ndarray:
