@@ -336,7 +336,7 @@ def tested(
     point1, point2 = (weight[..., None] * corner1).sum(1), (weight[..., None] * corner2).sum(1)
     gap = dot(normal, difference(far1, far2), keepdim=True)
     small, sizes = torch.minimum(shape1.extent, shape2.extent), shape1.extent + shape2.extent
-    limit = torch.where(curved, LAG, TOUCH) * small + 64 * torch.finfo(small.dtype).eps * sizes
+    limit = torch.where(curved, LAG * small, TOUCH * small) + 64 * torch.finfo(small.dtype).eps * sizes
     off = (touch & ~(norm(point2 - point1 - gap * normal) <= limit))[:, None]
     first = (shape1.extent < shape2.extent)[:, None]
     anchor1 = torch.where(first, far1[:, :3], far2[:, :3] - gap * normal)

@@ -177,11 +177,11 @@ def _round(shape: Core, normal: Tensor, corner: Tensor) -> Features:
     side = torch.nn.functional.pad(radius * local[:, :2] / torch.where(is_cylinder, out, 1.0), (0, 1))
     half = torch.nn.functional.pad(length, (2, 0))
     start, end = (to_world(shape, side + sign * half) + shape.pos for sign in (-1, 1))
-    is_up = local[:, 2:] >= 0
-    on_end, on_side = local[:, 2:].abs() > RIM, out > torch.where(is_cylinder, RIM, ON_END)
+    is_up, axis = local[:, 2:] >= 0, shape.mat[:, :, 2]
+    on_end, on_side = local[:, 2:].abs() > RIM, torch.where(is_cylinder, out > RIM, out > ON_END)
     return Features(
         face=is_up.long(),
-        normal=(torch.where(is_up, 1.0, -1.0) * shape.mat[:, :, 2])[:, None],
+        normal=torch.where(is_up, axis, -axis)[:, None],
         has_face=is_cylinder & on_end,
         start=start[:, None],
         end=end[:, None],
@@ -197,7 +197,7 @@ def _in_frame(shape: Core, corner: Tensor) -> Tensor:
 
 def _end(shape: Core, face: Tensor) -> Tensor:
     """The polygons that stand for the lower ends, 0, and the upper ends, 1, of cylinders, in their frames."""
-    up = 2.0 * face[:, None] - 1
+    up = (2 * face[:, None] - 1).to(shape.half.dtype)
     # The last corner is on the x axis. Counterclockwise from outside: the other way round at the lower end.
     angle = torch.arange(1, END + 1, device=face.device, dtype=shape.half.dtype) * (2 * math.pi / END)
     ring = torch.stack([angle.cos().expand(len(face), END), up * angle.sin()], dim=-1) * shape.round[:, None, :1]

@@ -104,7 +104,7 @@ def line(shape: Core, up: Tensor, ahead: Tensor) -> tuple[Tensor, Tensor]:
     radius = shape.radius[:, None] + shape.round[:, :1]
     side = radius * down / torch.where(is_capsule | (length == 0), 1.0, length)
     side = side + torch.where(is_capsule, ahead[:, None] * rise, 0.0) * axis
-    first = torch.where(~is_capsule & (rise < 0), 1.0, -1.0)
-    sign = basis(up, 1, -1, 0, 0)[:, None] * first[..., None]
+    order = basis(up, 1, -1, 0, 0)
+    sign = torch.where(~is_capsule & (rise < 0), order, -order)[..., None]
     ends = (shape.pos + side)[:, None] + sign * (shape.half[:, 2:] * axis)[:, None]
     return ends, shape.among(ROUND) & (rise[:, 0].abs() < WITHIN)

@@ -232,7 +232,7 @@ def cell(direction: Tensor, side: Tensor) -> Tensor:
     def chosen(of_x: Tensor, of_y: Tensor, of_z: Tensor) -> Tensor:
         return torch.where(is_x, of_x, torch.where(is_y, of_y, of_z))
 
-    along, half = chosen(x, y, z), 0.5 * side
+    along, half = chosen(x, y, z), 0.5 * side.to(direction.dtype)
     # Of what is no direction, too, a compiler knows that the numbers are small.
     across = (torch.stack([chosen(y, z, x), chosen(z, x, y)]) / along.abs()).clamp(-1, 1)
     row, col = torch.minimum(((across + 1) * half).long().clamp(min=0), side - 1)

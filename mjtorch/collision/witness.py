@@ -154,7 +154,7 @@ def _cylinder(shape: Core, q: Tensor, m: Tensor, flat_radius: Tensor, corner: Te
     # On the rim of a flat contact the normal does not say where: the point does.
     ray = torch.where(across < ALIGNED, q[:, :2] / out.clamp(min=1e-12), m[:, :2] / across.clamp(min=1e-12))
     xy = torch.where(on_end, q[:, :2], radius * ray)
-    z = torch.where(on_side, q[:, 2:], length * torch.where(q[:, 2:] >= 0, 1.0, -1.0))
+    z = torch.where(on_side, q[:, 2:], torch.where(q[:, 2:] >= 0, length, -length))
     tangent = torch.nn.functional.pad(torch.stack([-ray[:, 1], ray[:, 0]], dim=-1), (0, 1))
     curved = torch.minimum(radius / across.clamp(min=1e-12), flat_radius)[..., None] * tangent[:, :, None]
     flat = flat_radius * torch.cat([on_end, on_end, on_side], dim=-1)

@@ -98,7 +98,7 @@ def furthest(excess: Callable[[Tensor], Tensor], more: Tensor) -> Tensor:
         found = value(tried.flatten(1, 2)).unflatten(1, tried.shape[1:3])
         number = found.argmax(-1, keepdim=True)
         then = tried.gather(2, number[..., None].expand(-1, -1, 1, 3))[:, :, 0]
-        return then, torch.where(number[..., 0] == 0, NARROWER, WIDER) * width
+        return then, torch.where(number[..., 0] == 0, NARROWER * width, WIDER * width)
 
     widths = torch.full_like(best[..., 0], WIDTH)
     best, _ = fori_loop(0, STEPS, step, (best, widths), unroll=False)

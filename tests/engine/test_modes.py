@@ -115,6 +115,23 @@ def test_inductor(model: str, options: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
+def test_the_default_dtype_does_not_matter(model: str, request: pytest.FixtureRequest) -> None:
+    """Neither dtypes nor numbers depend on what PyTorch makes of a number that is no tensor."""
+    mj_model = load(model)
+    mj_data = random_state(mj_model)
+
+    def step() -> Data:
+        m = mjtorch.put_model(mj_model, dtype=torch.float32)
+        return mjtorch.step(m, mjtorch.put_data(mj_model, mj_data, model=m))
+
+    wanted = step()
+    request.addfinalizer(lambda: torch.set_default_dtype(torch.float32))
+    torch.set_default_dtype(torch.float64)
+    for (path, x), y in zip(tree.leaves_with_path(step()), tree.leaves(wanted), strict=True):
+        assert x.dtype == y.dtype and torch.equal(x.nan_to_num(), y.nan_to_num()), path
+
+
+@pytest.mark.parametrize("model", MODELS)
 def test_models_are_row_major(model: str) -> None:
     """Compilers are wrong about the strides of what is indexed by other tensors."""
     leaves = tree.leaves_with_path(case(model).m)

@@ -20,7 +20,7 @@ class Swimmer(SuiteTask):
     def draw(key: Tensor, m: Model) -> Model:
         """With a target that is near in one episode of five."""
         x, y, near = random.uniform(key, (3,), dtype=m.qpos0.dtype).unbind()
-        box = torch.where(near < 0.2, 0.3, 2.0)
+        box = torch.where(near < 0.2, torch.full_like(near, 0.3), 2.0)
         place = torch.stack([box * (2 * x - 1), box * (2 * y - 1)])
         return m.geom("target").set("pos", torch.cat([place, m.geom("target").pos[2:]]))
 
