@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mjtorch.compiler.ir.source import Places
 from mjtorch.compiler.layouts import CPU, Layout, result_layout
 from mjtorch.compiler.record import BRANCH, GraphRecorder, RefusedError, Replay, Traced, parts
+from mjtorch.compiler.stage import in_own_precision
 
 Flat = Callable[..., Sequence[Tensor]]
 
@@ -253,8 +254,8 @@ def _recorder(examples: Sequence[Tensor], known: Callable[[str], bool]) -> Graph
 def _record(flat: Flat, examples: Sequence[Tensor], name: str, recorder: GraphRecorder) -> GraphModule:
     try:
         with _without_collections():
-            indices = _TensorIndices(recorder)
-            return recorder.record(lambda *xs: indices.within(flat, xs), examples)[0]
+            indices, own = _TensorIndices(recorder), in_own_precision(flat)
+            return recorder.record(lambda *xs: indices.within(own, xs), examples)[0]
     except RefusedError as e:
         raise TraceError(f"jit({name}): {_user_line(e)}: {e}") from e
     except RuntimeError as e:

@@ -131,6 +131,24 @@ def test_the_default_dtype_does_not_matter(model: str, request: pytest.FixtureRe
         assert x.dtype == y.dtype and torch.equal(x.nan_to_num(), y.nan_to_num()), path
 
 
+@pytest.mark.parametrize("model", ["collection/hopper", "feature/contacts"])
+def test_autocast_does_not_matter(model: str) -> None:
+    """Nothing is rounded to 16 bits where a policy around it is, or where the program is made there."""
+    mj_model = load(model)
+    m = mjtorch.put_model(mj_model, dtype=torch.float32)
+    batch = mjtorch.batch(mjtorch.put_data(mj_model, random_state(mj_model), model=m), WORLDS)
+
+    def run() -> list[Data]:
+        jitted = mjtorch.jit(mjtorch.step, in_dims=(None, 0))
+        return [mjtorch.step(m, tree.unstack(batch)[0]), many(m, batch), jitted(m, batch)]
+
+    wanted = run()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = run()
+    for x, y in zip(found, wanted, strict=True):
+        assert_fields_close(x, y, FIELDS, 0.0)
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_models_are_row_major(model: str) -> None:
     """Compilers are wrong about the strides of what is indexed by other tensors."""

@@ -117,7 +117,6 @@ def _surroundings() -> list[str]:
     settings = (
         torch.get_default_dtype(),
         torch.get_default_device(),
-        torch.is_autocast_enabled("cpu"),
         torch.are_deterministic_algorithms_enabled(),
     )
     folder = pathlib.Path(targets.__file__).parent
