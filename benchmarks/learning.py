@@ -2,9 +2,11 @@
 
 A run trains for so many CPU seconds on one thread, writes a line of JSON every few of them to
 benchmarks/learning/TASK-METHOD-SEED.jsonl, and last what whole episodes of the most likely actions bring. It goes on
-where it was interrupted (`--resume`). `--plot` draws all curves that lie there.
+where it was interrupted (`--resume`). Processes of `torchrun` share the worlds, and their CPU seconds add up. `--plot`
+draws all curves that lie there.
 
     python benchmarks/learning.py Ant-v5 --method ppo --cpu-seconds 340
+    torchrun --nproc-per-node 2 benchmarks/learning.py Humanoid-v5 --cpu-seconds 7000
     python benchmarks/learning.py --plot curves.png
 """
 
@@ -19,6 +21,7 @@ from typing import Any
 import torch
 
 from mjtorch import learn
+from mjtorch.learn.team import joined
 
 FOLDER = Path(__file__).parent / "learning"
 # CPU seconds between two lines.
@@ -37,22 +40,24 @@ def measure(args: argparse.Namespace) -> None:
     else:
         run = learn.Run(args.task, args.method, seed=args.seed, threads=1)
         curve.unlink(missing_ok=True)
-    begun, last = time.process_time(), 0.0
+    begun, last, used = time.process_time(), 0.0, 0.0
 
     def note(**values: float) -> None:
-        cpu, wall = before["cpu"] + time.process_time() - begun, before["wall"] + progress.seconds
-        line = {"cpu": round(cpu, 1), "wall": round(wall, 1), "steps": run.steps, **values}
-        with curve.open("a") as file:
-            print(json.dumps(line), file=file)
+        line = {"cpu": round(before["cpu"] + used, 1), "wall": round(before["wall"] + progress.seconds, 1)}
+        if run.team.leads:
+            with curve.open("a") as file:
+                print(json.dumps({**line, "steps": run.steps, **values}), file=file)
 
     for progress in learn.train(run, steps=args.steps or 10**12):
-        used = time.process_time() - begun
+        (used,) = run.team.total(time.process_time() - begun)
         if used > last + EVERY and "episode/return" in progress.scalars:
             last = used
             note(**{"return": round(progress.scalars["episode/return"], 1)})
         if used > args.cpu_seconds:
             break
     run.save(checkpoint)
+    if not run.team.leads:
+        return
     found = learn.evaluate(run)
     mean, spread = float(found.returns.mean()), float(found.returns.std(correction=0))
     off = {name: round(float(x.mean()), 3) for name, x in found.means.items() if name.startswith("error_")}
@@ -96,7 +101,8 @@ def main() -> None:
         plot(args.plot)
     else:
         FOLDER.mkdir(exist_ok=True)
-        measure(args)
+        with joined("cpu"):
+            measure(args)
 
 
 if __name__ == "__main__":
