@@ -18,6 +18,7 @@ from counters of their own, (1, i) and (2, i).
 """
 
 import math
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -45,8 +46,9 @@ def key(seed: int | Tensor, *, device: torch.device | str | None = None) -> Tens
             raise ValueError(f"key: seed must have shape (), got {tuple(seed.shape)}; torch.vmap takes one each")
         seed = seed.to(dtype=torch.int64, device=device)
         return torch.stack([(seed >> 32) & WORD, seed & WORD])
-    if isinstance(seed, bool) or not isinstance(seed, int):
+    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
         raise TypeError(f"key: seed must be an int or a tensor of integers, got {type(seed).__name__}")
+    seed = operator.index(seed)
     if not -(2**63) <= seed < 2**64:
         raise ValueError(f"key: seed must have at most 64 bits, got {seed}")
     return torch.tensor([(seed >> 32) & WORD, seed & WORD], device=device)

@@ -243,6 +243,13 @@ def started() -> VectorEnv:
     return env
 
 
+def test_seeds_are_integers_of_any_kind() -> None:
+    env = eager()
+    for plain, numpy in ((7, np.int64(7)), ([3, 1, 2], np.array([3, 1, 2]))):
+        first, second = (env.reset(seed=seed)[0] for seed in (plain, numpy))
+        assert np.array_equal(first, second)
+
+
 def over() -> Any:
     env = eager("disabled")
     env.reset(seed=0)
@@ -260,6 +267,7 @@ def over() -> Any:
         ),
         (lambda: started().step(np.zeros((3, 1), dtype=int)), "actions must be floats"),
         (lambda: started().reset(seed=[1, 2]), "3 worlds need as many seeds, got 2"),
+        (lambda: started().reset(seed=0.5), "seed must be an int, or one for each world, got 0.5"),
         (lambda: started().reset(options={"reset_mask": np.ones(2, dtype=bool)}), "a mask of worlds is bool of shape"),
         (lambda: Worlds(limited(), 0), "must be a positive int"),
         (lambda: VectorEnv(slider(), 3), "the outermost environment must be an AutoReset"),

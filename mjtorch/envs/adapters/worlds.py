@@ -1,6 +1,7 @@
 """Many worlds of an environment and their state: what all adapters stand on."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from numbers import Integral
 from typing import Any
 
 import mujoco
@@ -66,18 +67,19 @@ class Worlds:
             if self.state is None:
                 raise ValueError("the first reset needs a seed")
             keys = self.state.key
-        elif isinstance(seed, int):
-            keys = random.split(random.key(seed, device=self.device), self.count)
+        elif isinstance(seed, Integral):
+            keys = random.split(random.key(int(seed), device=self.device), self.count)
         elif isinstance(seed, Tensor):
             if tuple(seed.shape) != (self.count, 2):
                 raise ValueError(f"{self.count} worlds need keys {(self.count, 2)}, got {tuple(seed.shape)}")
             keys = seed
         else:
-            if not all(isinstance(x, int) for x in seed):
+            if not isinstance(seed, Iterable) or not all(isinstance(x, Integral) for x in seed):
                 raise TypeError(f"seed must be an int, or one for each world, got {seed!r}")
-            if len(seed) != self.count:
-                raise ValueError(f"{self.count} worlds need as many seeds, got {len(seed)}")
-            keys = torch.vmap(random.key)(torch.tensor(list(seed), dtype=torch.int64, device=self.device))
+            seeds = [int(x) for x in seed]
+            if len(seeds) != self.count:
+                raise ValueError(f"{self.count} worlds need as many seeds, got {len(seeds)}")
+            keys = torch.vmap(random.key)(torch.tensor(seeds, dtype=torch.int64, device=self.device))
         self.state = self._reset(self.env, keys)
         return self.state
 
