@@ -12,6 +12,7 @@ from .oracle import CONVEX, least_overlap, overlap
 CURVED = 1e-3  # [m or 1] of contacts whose search ends at a tolerance: about the root of that
 SHALLOW = 1e-4  # [m] off the oracle
 SURELY = 1e-5  # [m] off the oracle, where another is nearer to it by far
+LEVEL = 0.1  # of what is nearly level, the sine of how much it rises
 AT_MARGIN = 1e-12  # [m] from the margin of a contact, within which C may list and exclude it
 
 
@@ -59,8 +60,11 @@ def who_is_right(asked: Asked, ours: mujoco.MjData) -> Verdict:
         if not any(off):
             if "cylinder" in types and len(a) == len(b):
                 return Verdict("(other corners of a round end)", detail)
-            if types == "cylinder-mesh" and {len(a), len(b)} == {1, 2}:
-                # Above a round end C cuts out the edge of a vertex of most meshes, but of no brick; ours of none.
+            # Above a round end C cuts out the edge of a vertex of most meshes, but of no brick; ours of none. Of a
+            # cylinder's line C's face has one end or both, where it is deep: by how its polytope has grown.
+            if {len(a), len(b)} == {1, 2} and (
+                types == "cylinder-mesh" or (types == "cylinder-cylinder" and is_side_on_end(asked.before, pair))
+            ):
                 return Verdict("(an edge that is nearly level, in a round end)", detail)
             return Verdict(f"contacts:{types}, as deep", detail)
         return Verdict(f"contacts:{types}" + (", both off" if all(off) else ""), detail)
@@ -91,6 +95,13 @@ def who_is_right(asked: Asked, ours: mujoco.MjData) -> Verdict:
                 return Verdict("(as deep in another direction)", f"contact {at}")
             return Verdict(f"{name}:{types}", f"contact {at}: {found[at : at + 1]} instead of {wanted[at : at + 1]}")
     return SAME if in_order else Verdict("(the same contacts of a pair, in another order)")
+
+
+def is_side_on_end(d: mujoco.MjData, pair: tuple[int, int]) -> bool:
+    """Whether one of two cylinders touches the end of the other with its side."""
+    normal = d.contact.frame[(np.sort(d.contact.geom) == pair).all(-1), :3][0]
+    rise = np.sort(np.abs(d.geom_xmat[list(pair)].reshape(2, 3, 3)[:, :, 2] @ normal))
+    return bool(rise[0] < LEVEL and rise[1] > 1 - SURELY)
 
 
 def order_of(d: mujoco.MjData) -> np.ndarray:
