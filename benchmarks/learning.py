@@ -6,7 +6,7 @@ where it was interrupted (`--resume`). Processes of `torchrun` share the worlds,
 draws all curves that lie there.
 
     python benchmarks/learning.py Ant-v5 --method ppo --cpu-seconds 340
-    torchrun --nproc-per-node 2 benchmarks/learning.py Humanoid-v5 --cpu-seconds 7000
+    torchrun --nproc-per-node 2 benchmarks/learning.py Humanoid-v5 --cpu-seconds 3700
     python benchmarks/learning.py --plot curves.png
 """
 
