@@ -13,6 +13,7 @@ CURVED = 1e-3  # [m or 1] of contacts whose search ends at a tolerance: about th
 SHALLOW = 1e-4  # [m] off the oracle
 SURELY = 1e-5  # [m] off the oracle, where another is nearer to it by far
 LEVEL = 0.1  # of what is nearly level, the sine of how much it rises
+ON_END = 1e-5  # of a cylinder that is touched on its end, what the cosine between axis and normal lacks of 1
 AT_MARGIN = 1e-12  # [m] from the margin of a contact, within which C may list and exclude it
 
 
@@ -101,7 +102,7 @@ def is_side_on_end(d: mujoco.MjData, pair: tuple[int, int]) -> bool:
     """Whether one of two cylinders touches the end of the other with its side."""
     normal = d.contact.frame[(np.sort(d.contact.geom) == pair).all(-1), :3][0]
     rise = np.sort(np.abs(d.geom_xmat[list(pair)].reshape(2, 3, 3)[:, :, 2] @ normal))
-    return bool(rise[0] < LEVEL and rise[1] > 1 - SURELY)
+    return bool(rise[0] < LEVEL and rise[1] > 1 - ON_END)
 
 
 def order_of(d: mujoco.MjData) -> np.ndarray:
