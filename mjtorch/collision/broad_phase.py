@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mjtorch.math.shape import Boxes, apart, apart_along_axes, parts, reach, with_elements
+from mjtorch.math.shape import Boxes, apart_along_axes, apart_along_faces, parts, reach, with_elements
 from mjtorch.math.vector import dot
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.collision import Family
@@ -56,26 +56,35 @@ def chosen(family: Family, bound: Boxes, threshold: Tensor, stirs: Tensor | None
     """
     if not family.bounded:
         return everything(family)
+    reach = threshold[family.candidate].detach()
     if family.planes:
         gap = above_planes(family, bound)
     else:
-        gap = (apart_along_axes if family.name in LIGHT else apart)(bound, *family.geom)
-    near = gap <= threshold[family.candidate].detach()
+        gap = apart_along_axes(bound, *family.geom)
+        if family.name not in LIGHT:
+            # Said where it matters, it is computed there only: of a hundred pairs some two come as near.
+            gap = torch.where(reach > gap, torch.maximum(gap, apart_along_faces(bound, *family.geom)), gap)
+    near = gap <= reach
     near = near if stirs is None else near & stirs[family.geom].any(0)
     if not family.selects:
         return everything(family)._replace(near=near)
     order = gap.masked_fill(~near, torch.inf)
-    pairs, lost, first = [], [], 0
+    pairs, there, lost, first = [], [], [], 0
     for block in family.blocks:
         mine = slice(first, first + block.pairs)
         if block.places == block.pairs:
             pairs.append(torch.arange(first, first + block.pairs, device=gap.device))
+            there.append(near[mine])
         else:
-            pairs.append(first + deepest(order[mine], block.places))
-            lost.append((near[mine].sum() - block.places).clamp(min=0))
+            count = near[mine].sum()
+            filled = torch.arange(block.places, device=gap.device) < count
+            # What is looked up for empty places is left out: they are all alike.
+            pairs.append(torch.where(filled, first + deepest(order[mine], block.places), first))
+            there.append(filled)
+            lost.append((count - block.places).clamp(min=0))
         first += block.pairs
     pair = torch.cat(pairs)
-    return Chosen(pair, family.geom[:, pair], family.candidate[pair], near[pair], torch.stack(lost).sum())
+    return Chosen(pair, family.geom[:, pair], family.candidate[pair], torch.cat(there), torch.stack(lost).sum())
 
 
 def above_planes(family: Family, bound: Boxes) -> Tensor:

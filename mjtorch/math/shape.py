@@ -93,23 +93,22 @@ def with_elements(boxes: Boxes, vert: Tensor, corner: Tensor, radius: Tensor) ->
     )
 
 
-def apart(boxes: Boxes, one: Tensor, two: Tensor) -> Tensor:
-    """How far apart (k,) [m] shapes `one (k,)` and `two (k,)` are at least: as their boxes along the normal of a face.
+def apart_along_axes(boxes: Boxes, one: Tensor, two: Tensor) -> Tensor:
+    """How far apart (k,) [m] shapes `one (k,)` and `two (k,)` are at least: as their boxes along an axis of the world.
 
-    Negative where their boxes overlap along all of these.
+    Negative where these overlap along all axes.
     """
+    return ((boxes.pos[two] - boxes.pos[one]).abs() - boxes.world[one] - boxes.world[two]).amax(-1)
+
+
+def apart_along_faces(boxes: Boxes, one: Tensor, two: Tensor) -> Tensor:
+    """The same (k,) [m] along the normals of the faces of their own boxes."""
     offset, mat1, mat2 = boxes.pos[two] - boxes.pos[one], boxes.mat[one], boxes.mat[two]
     half1, half2, turn = boxes.own[one], boxes.own[two], (mat1.mT @ mat2).abs()
     along1, along2 = ((offset[:, None] @ mat)[:, 0].abs() for mat in (mat1, mat2))
-    by_world = offset.abs() - boxes.world[one] - boxes.world[two]
     by_one = along1 - half1 - (turn @ half2[..., None])[..., 0]
     by_two = along2 - half2 - (turn.mT @ half1[..., None])[..., 0]
-    return torch.maximum(torch.maximum(by_one, by_two), by_world).amax(-1)
-
-
-def apart_along_axes(boxes: Boxes, one: Tensor, two: Tensor) -> Tensor:
-    """`apart`, (k,) [m], along the axes of the world alone."""
-    return ((boxes.pos[two] - boxes.pos[one]).abs() - boxes.world[one] - boxes.world[two]).amax(-1)
+    return torch.maximum(by_one, by_two).amax(-1)
 
 
 def inside(shape: Shape, size: Tensor, point: Tensor) -> Tensor:

@@ -193,6 +193,26 @@ def test_sort_counts_nan_as_the_greatest(dtype, descending):
     torch.testing.assert_close(got, want, equal_nan=True, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.9])
+@pytest.mark.parametrize("with_nan", [False, True])
+def test_the_first_of_many_that_are_mostly_infinite(descending, share, with_nan):
+    """What is cut off is not looked for; `share` are not infinite, fewer or more than are asked for."""
+    generator = torch.Generator().manual_seed(0)
+    end = -math.inf if descending else math.inf
+    x = torch.where(torch.rand(19, 70, generator=generator) < share, torch.rand(19, 70, generator=generator), end)
+    x[:, 5] = x[:, 9]
+    if with_nan:
+        x[::4, :12] = math.nan
+
+    def first(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        values, places = x.sort(stable=True, descending=descending)
+        return values[:4], places[:9], x.sort(descending=descending, stable=True).indices[3:7]
+
+    got, want = jit(first, in_dims=0, strict=True)(x), torch.vmap(first)(x)
+    torch.testing.assert_close(got, want, equal_nan=True, rtol=0, atol=0)
+
+
 def test_triangular_solves_of_columns_that_are_zero_in_some_worlds():
     def solve(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
         lower = torch.linalg.solve_triangular(A.tril(), B, upper=False)

@@ -450,6 +450,38 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
                 out0[8*i+j] = 0.0
         """,
     ),
+    "a variable that is chosen by a comparison of two values": (
+        branch_on_choices,
+        """
+        output out1: f64[2] @1
+        scratch s0: f64[2]
+        scratch s1: f64[16]
+        body:
+          for i in 0..2:
+            s0[i] = in0[i]
+            for j in 0..8:
+              s1[8*i+j] = exp(sin(exp(sin(exp(in0[8*i+j])))))
+            var t = where(gt(s0[i], in0[i+8]), add(s1[8*i], s1[8*i+7]), s0[i])
+            out0[i] = t
+            out1[i] = add(t, 1.0)
+        """,
+        """
+        output out1: f64[2] @1
+        scratch s0: f64[2]
+        scratch s1: f64[16]
+        body:
+          for i in 0..2:
+            s0[i] = in0[i]
+            var t = s0[i]
+            if gt(s0[i], in0[i+8]):
+              for j in 0..8:
+                s1[8*i+j] = exp(sin(exp(sin(exp(in0[8*i+j])))))
+              t = where(gt(s0[i], in0[i+8]), add(s1[8*i], s1[8*i+7]), s0[i])
+            else:
+            out0[i] = t
+            out1[i] = add(t, 1.0)
+        """,
+    ),
     "a copy to a result": (
         eliminate_copies,
         """

@@ -22,8 +22,8 @@ MAX_POWER = 8
 
 
 def op_name(node: Node) -> str:
-    """`add` for `aten.add.Tensor`."""
-    return node.target.overloadpacket.__name__
+    """`add` for `aten.add.Tensor`; nothing for what is no operation."""
+    return getattr(getattr(node.target, "overloadpacket", node.target), "__name__", "")
 
 
 def result_dtype(node: Node) -> str:

@@ -25,6 +25,7 @@ from mjtorch.compiler.ir.nodes import (
     lookup,
 )
 from mjtorch.compiler.lower import elements, patterns
+from mjtorch.compiler.lower.elementwise import op_name
 from mjtorch.compiler.lower.lowering import Lowering, call, rule
 from mjtorch.compiler.lower.shape import fix, take_axes, whole
 from mjtorch.compiler.lower.sums import (
@@ -263,7 +264,7 @@ def _mm(low: Lowering, node: Node, x: Value, y: Value) -> Array:
 
 def is_factor(low: Lowering, node: Node) -> bool:
     """Whether all that is done with a product is to multiply its elements by something."""
-    return low.inline and not low.elements and [patterns.op_name(user) for user in node.users] == ["mul"]
+    return low.inline and not low.elements and [op_name(user) for user in node.users] == ["mul"]
 
 
 def short_products(low: Lowering, a: Array, b: Array) -> Lazy:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from torch.fx import Node
 
 from mjtorch.compiler.ir.nodes import BOOL, INT, Assign, Call, Expr, FromIndex, Index, Load, Local, Number, Store
+from mjtorch.compiler.lower.elementwise import op_name
 from mjtorch.compiler.lower.lowering import Lowering, call
 from mjtorch.compiler.lower.sums import nonzero, some_nonzero, zero
 from mjtorch.compiler.lower.values import Array, View, broadcast
@@ -85,11 +86,6 @@ def half_read(low: Lowering, node: Node) -> str:
         elif name != "diagonal":
             return BOTH
     return found.pop() if len(found) == 1 else BOTH
-
-
-def op_name(node: Node) -> str:
-    """The operation of a node."""
-    return getattr(getattr(node.target, "overloadpacket", node.target), "__name__", "")
 
 
 def gram(low: Lowering, x: Array, weight: Array, first: Array | None, half: str) -> View:

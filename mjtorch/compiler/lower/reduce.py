@@ -249,7 +249,22 @@ def _sort(
 ) -> Any:
     dim, descending = (*args, *(dim, descending)[len(args) :])
     shape = low.array(x).shape
-    return ordered(low, x, dim, shape[dim] if shape else 1, descending)
+    return ordered(low, x, dim, _asked_for(low, node, dim, shape[dim]) if shape else 1, descending)
+
+
+def _asked_for(low: Lowering, node: Node, dim: int, size: int) -> int:
+    """How many elements along an axis are used of what `sort` gives: the first ones, if the others are cut off."""
+    if not low.inline:  # all of it is to be looked at
+        return size
+    most = 1
+    for part in node.users:
+        for user in part.users:
+            given: Any = user.args[1:4] if op_name(user) == "slice" else ()
+            axis, _, stop = given if len(given) == 3 else (0, 0, -1)
+            if (axis - dim) % len(part.meta["val"].shape) or not 0 <= stop <= size:
+                return size
+            most = max(most, stop)
+    return most
 
 
 @rule("topk")
@@ -286,12 +301,22 @@ def ordered(low: Lowering, x: Value, dim: int, count: int, descending: bool) -> 
         def at(i: Index) -> Expr:
             return a.at(_merge(index, [dim], [i]))
 
-        # Comparisons with NaN are false, so NaN is not counted: the other elements, and those so far.
-        others, seen = low.local(unit, none), low.local(unit, none)
-        if unit != INT:
-            low.loop(n, lambda i: add_if(others, Call("eq", (at(i), at(i)), BOOL)))
-        nans = call("sub", number(n, unit), others, dtype=unit)
         last = number(0 if unit == INT else -math.inf if descending else math.inf, unit)
+
+        def is_nearer(x: Expr) -> Expr:
+            return Call("gt" if descending else "lt", (x, last), BOOL)
+
+        # Comparisons with NaN are false, so NaN is not counted: the other elements, and those so far.
+        others, seen, nearer = (low.local(unit, none) for _ in range(3))
+
+        def tell(i: Index) -> None:
+            add_if(others, Call("eq", (at(i), at(i)), BOOL))
+            if n >= MANY and not low.elements:
+                add_if(nearer, is_nearer(at(i)))
+
+        if unit != INT:
+            low.loop(n, tell)
+        nans = call("sub", number(n, unit), others, dtype=unit)
 
         def after_nan(place: Expr, mine: Expr, before: Expr = seen) -> Expr:
             """The rank of `mine` if it has `place` among the numbers, and so many NaN are `before` it."""
@@ -314,9 +339,6 @@ def ordered(low: Lowering, x: Value, dim: int, count: int, descending: bool) -> 
             base = values.address(_merge(index, [dim], [Index()]))
             low.emit(store(values.buffer, base, mine, offset))
             low.emit(store(places.buffer, base, FromIndex(i), offset))
-
-        def is_nearer(x: Expr) -> Expr:
-            return Call("gt" if descending else "lt", (x, last), BOOL)
 
         def rank(i: Index) -> None:
             mine, place = low.local(a.dtype, at(i)), low.local(unit, none)
@@ -368,28 +390,26 @@ def ordered(low: Lowering, x: Value, dim: int, count: int, descending: bool) -> 
         if unit == INT or n < MANY:
             low.loop(n, rank)
             return
-        ranks = low.alloc((n,), unit)
-        nearer, far = low.local(unit, none), low.local(unit, none)
 
-        def rank_last(i: Index) -> None:
-            mine = low.local(a.dtype, at(i))
-            place = after_nan(call("add", nearer, far, dtype=unit), mine)
-            low.emit(Store(ranks.buffer, ranks.address([i]), place))
-            add_if(far, Call("eq", (mine, last), BOOL))
-            add_if(seen, Call("ne", (mine, mine), BOOL))
+        def nearest_first() -> None:
+            """Without NaN: those that come last do so in the order in which they stand, so early ones stand early."""
+            which, found = low.compact(n, lambda i: is_nearer(at(i)))
+            far = low.local(unit, nearer)
 
-        def rank_nearer(q: Index) -> None:
-            i = which(q)
-            mine, place = low.local(a.dtype, at(i)), low.local(unit, none)
-            count_before(place, mine, q, found, lambda p: at(which(p)))
-            value = Call("where", (is_nearer(mine), after_nan(place, mine), ranks.at([i])), unit)
-            low.emit(Store(ranks.buffer, ranks.address([i]), value))
+            def put_nearer(q: Index) -> None:
+                mine, place = low.local(a.dtype, at(which(q))), low.local(unit, none)
+                count_before(place, mine, q, found, lambda p: at(which(p)))
+                put(which(q), mine, Call("where", (is_nearer(mine), place, number(count, unit)), unit))
 
-        low.loop(n, lambda i: add_if(nearer, is_nearer(at(i))))
-        low.loop(n, rank_last)
-        which, found = low.compact(n, lambda i: is_nearer(at(i)))
-        low.loop(found, rank_nearer)
-        low.loop(n, lambda i: put(i, at(i), ranks.at([i])))
+            def put_last(i: Index) -> None:
+                mine = low.local(a.dtype, at(i))
+                put(i, mine, Call("where", (is_nearer(mine), number(count, unit), far), unit))
+                add_if(far, Call("eq", (mine, last), BOOL))
+
+            low.loop(found, put_nearer)
+            low.loop(min(n, count), put_last)
+
+        low.choose(Call("gt", (nans, none), BOOL), lambda: low.loop(n, rank), lambda: low.group(nearest_first))
 
     low.nest(kept, element)
     axes = tuple(axis[:count] if d == dim else axis for d, axis in enumerate(values.axes))

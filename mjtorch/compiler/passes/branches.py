@@ -77,33 +77,42 @@ def _choice(
 ) -> list[Statement] | None:
     """`before` and `made`, the latter as an `If` with all that only it needs, if what is then left out costs enough.
 
-    Each statement of `made` must choose by the flag.
+    Each statement of `made` must choose by the flag. A variable gets the second value, and in the `If` the first.
     """
-    if not all(isinstance(s, (For, Store, Scatter)) for s in made):
+    declared = made[0] if isinstance(made[0], Declare) and len(made) == 1 else None
+    if declared is None and not all(isinstance(s, (For, Store, Scatter)) for s in made):
         return None
     saved = _saved(made[0])
     for s in made[1:]:
         more = _saved(s)
         saved = Counter({flag: gain + more[flag] for flag, gain in saved.items() if flag in more})
     best, most = None, 0.0
+    ahead: Body
     last = before[-1] if before else None
     for flag, gain in saved.items():
         if flag in running or not all(_is_fixed(flag, s) for s in made):
             continue
-        otherwise = _second(made, flag)
-        read = {e for x in walk(otherwise) for e in expressions(x)}
-        branch = If(flag, _first(made, flag), _needed(otherwise, read), origin=made[-1].origin)
+        ahead, otherwise = (), _second(made, flag)
+        if declared is None:
+            read = {e for x in walk(otherwise) for e in expressions(x)}
+            branch = If(flag, _first(made, flag), _needed(otherwise, read), origin=made[-1].origin)
+        else:
+            ahead = otherwise
+            branch = If(
+                flag, (Assign(declared.local, declared.value, origin=declared.origin),), (), origin=declared.origin
+            )
         earlier, least = before, WORTH_A_TEST if isinstance(flag, (Load, Local)) else WORTH_A_COMPARISON
-        if isinstance(last, If) and last.flag == flag and _is_fixed(flag, last):
+        if isinstance(last, If) and last.flag == flag and _is_fixed(flag, last) and not ahead:
             # The test is there already.
             branch = If(flag, last.body + branch.body, last.otherwise + branch.otherwise, origin=last.origin)
             earlier, least = before[:-1], 1
-        moved = only_for(branch.body, dataclasses.replace(branch, body=()), earlier, variable, uses)
+        rest = dataclasses.replace(branch, body=(), otherwise=(*branch.otherwise, *ahead))
+        moved = only_for(branch.body, rest, earlier, variable, uses)
         whole = gain + sum(times * price(value, CPU) for k in moved for value, times in _values(earlier[k]))
         if whole > most and whole >= least:
             body = (*(earlier[k] for k in moved), *branch.body)
             kept = [x for k, x in enumerate(earlier) if k not in moved]
-            best, most = [*kept, dataclasses.replace(branch, body=body)], whole
+            best, most = [*kept, *ahead, dataclasses.replace(branch, body=body)], whole
     return best
 
 
@@ -118,9 +127,9 @@ def _saved(s: Statement) -> Counter[Expr]:
 
 
 def _is_flag(e: Expr) -> bool:
-    """Whether all that `e` takes is a look, and a comparison with a number at most."""
+    """Whether all that `e` takes is a look, or two and a comparison at most."""
     if isinstance(e, Call) and e.op in COMPARISONS:
-        return isinstance(e.args[0], Load) and isinstance(e.args[1], Number)
+        return all(isinstance(x, (Load, Local, Number)) for x in e.args)
     return isinstance(e, (Load, Local))
 
 
@@ -138,9 +147,10 @@ def _values(s: Statement, times: int = 1) -> Iterator[tuple[Expr, int]]:
 def _is_fixed(flag: Expr, s: Statement) -> bool:
     """Whether a flag is the same all through `s`."""
     within = list(walk([s]))
+    if isinstance(flag, Call):
+        return all(_is_fixed(x, s) for x in flag.args if not isinstance(x, Number))
     if isinstance(flag, Local):
         return not any(isinstance(x, (Declare, Assign)) and x.local == flag for x in within)
-    flag = flag.args[0] if isinstance(flag, Call) else flag
     assert isinstance(flag, Load)
     moves = any(isinstance(x, (For, Compact, Pack)) and mentions(flag.index, Variable(x.variable)) for x in within)
     return not moves and not any(isinstance(x, (Store, Scatter)) and x.buffer is flag.buffer for x in within)

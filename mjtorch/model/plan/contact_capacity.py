@@ -15,7 +15,7 @@ import torch
 from mjtorch.compiler.cache import fingerprint, store
 from mjtorch.compiler.cache.fingerprint import UnfamiliarError
 from mjtorch.math import shape
-from mjtorch.math.shape import Boxes, apart, apart_along_axes, parts, reach, with_elements
+from mjtorch.math.shape import Boxes, apart_along_axes, apart_along_faces, parts, reach, with_elements
 from mjtorch.model.option import DisableBit, EnableBit, Integrator
 from mjtorch.model.plan import colliders, crowd, mesh
 from mjtorch.model.plan.colliders import corners, element_flex
@@ -264,8 +264,11 @@ def _steps(model: mujoco.MjModel, work: int) -> int:
 
 def _overlapping(family: str, boxes: Boxes, pairs: Pairs) -> int:
     """How many pairs of a family are near each other."""
-    gap = (apart_along_axes if family in LIGHT else apart)(boxes, *torch.from_numpy(pairs.geom.T))
-    return int((gap <= torch.from_numpy(pairs.within)).sum())
+    (one, two), within = torch.from_numpy(pairs.geom.T), torch.from_numpy(pairs.within)
+    near = apart_along_axes(boxes, one, two) <= within
+    if family not in LIGHT:
+        near = apart_along_faces(boxes, one[near], two[near]) <= within[near]
+    return int(near.sum())
 
 
 def _rollout(model: mujoco.MjModel, keyframe: int | None, seed: int, steps: int) -> Iterator[mujoco.MjData]:
