@@ -144,7 +144,12 @@ def _columns(
 
 def has_pattern(low: Lowering, n: int) -> bool:
     """Whether the zeros of a matrix with n columns are looked for when the program runs."""
-    return n >= patterns.MANY_COLUMNS and not low.exact and not low.elements
+    return n >= patterns.MANY_COLUMNS and may_look(low)
+
+
+def may_look(low: Lowering) -> bool:
+    """Whether what is zero may be found, and left out, when the program runs."""
+    return not low.exact and not low.elements
 
 
 def gram_weight(x: Value, y: Value) -> Array | None:
@@ -317,7 +322,8 @@ def _bmm(low: Lowering, node: Node, x: Value, y: Value) -> View:
 def _addmm(low: Lowering, node: Node, c: Value, x: Value, y: Value, *, beta: float = 1, alpha: float = 1) -> Array:
     weight, first = gram_weight(x, y), low.array(c)
     shape = tuple(node.meta["val"].shape)
-    if weight is not None and beta == alpha == 1 and has_pattern(low, shape[0]):
+    # Lists of rows and columns pay sooner here than elsewhere: four rows at a time are added to what there is.
+    if weight is not None and beta == alpha == 1 and shape[0] >= patterns.GROUP and may_look(low):
         half = patterns.half_read(low, node)
         if half != patterns.BOTH:  # which need not be the same in what is added
             whole = Lazy(shape, first.dtype, lambda i: broadcast(first, shape, i), 0)
