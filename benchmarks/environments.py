@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -122,16 +123,22 @@ class Side:
         for line in self.process.stdout:
             if line.startswith("{"):
                 return json.loads(line)
-        raise RuntimeError((self.process.stderr.read().strip().splitlines() or ["it ended"])[-1])
+        said, code = self.process.stderr.read().strip().splitlines(), self.process.wait()
+        killed = f"{signal.Signals(-code).name} ended it" if code < 0 else "it ended"
+        if code == -signal.SIGKILL:
+            killed += ", for want of memory, if nobody else did: try fewer --envpool-worlds or --worlds"
+        raise RuntimeError(said[-1] if said and code >= 0 else killed)
 
 
 def compare(task: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     """All sides on a task: a row for each that runs here."""
     sides: dict[str, Side] = {}
     for name in args.sides:
-        python = args.envpool_python if name == "envpool" else sys.executable
+        of_envpool = name == "envpool"
+        python = args.envpool_python if of_envpool else sys.executable
+        worlds = (of_envpool and args.envpool_worlds) or args.worlds
         try:
-            sides[name] = Side(name, python, task, args.worlds, args.threads)
+            sides[name] = Side(name, python, task, worlds, args.threads)
         except RuntimeError as e:
             print(f"{task}: {name} cannot run: {e}")
     for _ in range(args.repeats):
@@ -170,6 +177,7 @@ def main() -> None:
         "tasks", nargs="*", default=TASKS, help=f"Gymnasium's names, or go1-flat, g1-flat (default: {' '.join(TASKS)})"
     )
     parser.add_argument("--worlds", type=int, default=1024, help="of mjtorch and EnvPool (default: %(default)s)")
+    parser.add_argument("--envpool-worlds", type=int, help="its own number: each has a model, meshes and all")
     parser.add_argument("--threads", type=int, default=1, help="of each side (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=2.0, help="of a turn (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=5, help="turns of each side (default: %(default)s)")
