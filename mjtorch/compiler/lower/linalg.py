@@ -142,16 +142,6 @@ def _columns(
         low.group(lambda j=j: block(Index(j), 1))
 
 
-def has_pattern(low: Lowering, n: int) -> bool:
-    """Whether the zeros of a matrix with n columns are looked for when the program runs."""
-    return n >= patterns.MANY_COLUMNS and may_look(low)
-
-
-def may_look(low: Lowering) -> bool:
-    """Whether what is zero may be found, and left out, when the program runs."""
-    return not low.exact and not low.elements
-
-
 def gram_weight(x: Value, y: Value) -> Array | None:
     """The `w` for which `x @ y` is `J.T @ (w[:, None] * J)`, if there is one."""
     if not (isinstance(y, Lazy) and y.op == "mul"):
@@ -257,7 +247,7 @@ def _mm(low: Lowering, node: Node, x: Value, y: Value) -> Array:
         return sparse_rows(low, y.T.contiguous(), a, low.alloc(shape, a.dtype), True)
     weight = gram_weight(x, y) if a.shape[1] else None
     if weight is not None:
-        if has_pattern(low, a.shape[0]):
+        if patterns.has_pattern(low, a.shape[0]):
             return patterns.gram(low, x, weight, None, patterns.half_read(low, node))
         return gram(low, x, weight)
     if a.shape[1] == 1:
@@ -323,7 +313,7 @@ def _addmm(low: Lowering, node: Node, c: Value, x: Value, y: Value, *, beta: flo
     weight, first = gram_weight(x, y), low.array(c)
     shape = tuple(node.meta["val"].shape)
     # Lists of rows and columns pay sooner here than elsewhere: four rows at a time are added to what there is.
-    if weight is not None and beta == alpha == 1 and shape[0] >= patterns.GROUP and may_look(low):
+    if weight is not None and beta == alpha == 1 and shape[0] >= patterns.GROUP and patterns.may_look(low):
         half = patterns.half_read(low, node)
         if half != patterns.BOTH:  # which need not be the same in what is added
             whole = Lazy(shape, first.dtype, lambda i: broadcast(first, shape, i), 0)
@@ -359,7 +349,7 @@ def _cholesky(low: Lowering, node: Node, x: Value, *, upper: bool = False, **_: 
     if low.elements:
         out, info = elements.cholesky(low, a)
         return transposed(low, out) if upper else out, info
-    if has_pattern(low, a.shape[-1]):
+    if patterns.has_pattern(low, a.shape[-1]):
         out, info = patterns.cholesky(low, a)
         return transposed(low, out) if upper else out, info
     n, lead, dtype = a.shape[-1], a.shape[:-2], a.dtype
@@ -452,7 +442,7 @@ def triangular(low: Lowering, a: View, b: Array, upper: bool, unit: bool = False
     if low.elements:
         return elements.triangular(low, a, b, upper, unit)
     out = low.alloc((*shape[:-2], columns, n), dtype)
-    if has_pattern(low, n) and may_skip(low, columns):
+    if patterns.has_pattern(low, n) and may_skip(low, columns):
         patterns.triangular(low, a, b, out, upper, unit)
         return transposed(low, out)
 

@@ -25,6 +25,16 @@ MANY_COLUMNS = 20
 Listed = tuple[Callable[[Index], Index], Index]
 
 
+def has_pattern(low: Lowering, n: int) -> bool:
+    """Whether the zeros of a matrix with n columns are looked for when the program runs."""
+    return n >= MANY_COLUMNS and may_look(low)
+
+
+def may_look(low: Lowering) -> bool:
+    """Whether what is zero may be found, and left out, when the program runs."""
+    return not low.exact and not low.elements
+
+
 def any_of(flags: list[Expr]) -> Expr:
     """Whether one of the flags holds."""
     found = flags[0]
