@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import json
+import math
 import pathlib
 import sys
 from collections.abc import Iterator, Mapping
@@ -118,7 +119,8 @@ def choose(
         capacity: the most contacts to keep, shared out by how many of each condim short rollouts show; not given:
             about twice as many as they show and four more, and of a model too large for them as many as there are
             geoms; all where that would be most of them. Never more than `candidates`, all of them if they are few. So
-            it is with places, for the pairs that were seen near each other, but at least `capacity`.
+            it is with places, for the pairs that were seen near each other, but at least `capacity`, and the square
+            root of the number of pairs.
     """
     total = sum(candidates.values())
     many = {kind: those for kind, those in pairs.items() if len(those.geom) > max(FEW_PAIRS, capacity or 0)}
@@ -131,7 +133,9 @@ def choose(
     most |= {kind: MOST * len(those.geom) for kind, those in many.items()}
     most |= dict.fromkeys(CROWD if crowds else (), np.inf)
     seen = remembered(mj_model, most, many, crowds)
-    places = {kind: max(seen.wanted(kind), capacity or 0) for kind in many}
+    # What moves comes into states in which pairs are near each other that short rollouts never saw so.
+    fewest = {kind: max(capacity or 0, math.isqrt(len(those.geom))) for kind, those in many.items()}
+    places = {kind: max(seen.wanted(kind), fewest[kind]) for kind in many}
     places = {kind: count for kind, count in places.items() if count <= MOST * len(many[kind].geom)}
     places |= {kind: max(seen.wanted(kind), capacity or 0) for kind in CROWD if crowds}
     if enough:
