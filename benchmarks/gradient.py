@@ -25,9 +25,9 @@ from torch import Tensor
 
 import mjtorch
 from mjtorch import tree
-from mjtorch.compiler.passes.memory import place
+from mjtorch.compiler.targets.cpu.room import scratch_bytes
+from mjtorch.compiler.targets.cpu.target import CpuTarget
 
-BYTES = {"f32": 4, "f64": 8, "i64": 8, "bool": 1}
 CHECKED = 16  # states in which errors are measured
 NUDGE = 1e-6
 REPEATS = 15
@@ -118,8 +118,7 @@ def ours(mj_model: mujoco.MjModel, states: dict[str, np.ndarray], iterations: in
     for name, f in (("step", step), ("gradient", gradient)):
         jitted = mjtorch.jit(f, in_dims=dims, strict=True)
         result[f"{name}_compile"], result[name] = timed(lambda jitted=jitted: jitted(*arguments))
-        sizes = place(jitted.lower(*arguments).program)[1] if name == "gradient" else {}
-    result["scratch"] = sum(n * BYTES[dtype] for dtype, n in sizes.items())
+    result["scratch"] = scratch_bytes(CpuTarget().schedule(jitted.lower(*arguments)))
     checked = {name: x[:CHECKED] for name, x in states.items()}
     found = torch.vmap(gradient, in_dims=dims)(*prepared(mj_model, checked, torch.float64, slots))
     return result | {"found": torch.cat(found, 1).tolist()}

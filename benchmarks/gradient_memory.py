@@ -13,9 +13,9 @@ from torch import Tensor
 
 import mjtorch
 from mjtorch import models
-from mjtorch.compiler.passes.memory import place
+from mjtorch.compiler.targets.cpu.room import scratch_bytes
+from mjtorch.compiler.targets.cpu.target import CpuTarget
 
-BYTES = {"f32": 4, "f64": 8, "i64": 8, "bool": 1}
 # Eager steps are slow, and each takes the same.
 EAGER_STEPS = 20
 
@@ -26,7 +26,7 @@ def loss(m: mjtorch.Model, d: mjtorch.Data, ctrl: Tensor, checkpoint: int | None
 
 
 def compiled(m: mjtorch.Model, steps: int, checkpoint: int | None) -> tuple[float, float]:
-    """KiB of scratch memory of a world, and seconds to trace and lower."""
+    """KiB of scratch memory of a world, and seconds to trace, lower and schedule."""
 
     def grad(m: mjtorch.Model, d: mjtorch.Data, ctrl: Tensor) -> Tensor:
         return torch.func.grad(lambda u: loss(m, d, u, checkpoint))(ctrl)
@@ -34,8 +34,7 @@ def compiled(m: mjtorch.Model, steps: int, checkpoint: int | None) -> tuple[floa
     d = mjtorch.batch(mjtorch.make_data(m), 64)
     start = time.perf_counter()
     lowered = mjtorch.jit(grad, in_dims=(None, 0, 0)).lower(m, d, torch.zeros(64, steps, m.nu))
-    sizes = place(lowered.program)[1]
-    size = sum(n * BYTES[dtype] for dtype, n in sizes.items())
+    size = scratch_bytes(CpuTarget().schedule(lowered))
     return size / 1024, time.perf_counter() - start
 
 

@@ -209,21 +209,21 @@ def whole(steps: float, most: int) -> int:
 
 
 def anatomy(side: Ours) -> dict[str, Any]:
-    """Sizes of a compiled step: nodes of the graph, statements, bytes per world of scratch, input and output."""
-    from mjtorch.compiler.targets.cpu.printer import print_program
+    """Sizes of a compiled step: nodes of the graph, bytes per world of scratch, input and output."""
+    from mjtorch.compiler.targets.cpu.room import BYTES, scratch_bytes
+    from mjtorch.compiler.targets.cpu.target import CpuTarget
 
     d = mjtorch.batch(mjtorch.make_data(side.m), 1)
     lowered = side.step.lower(side.m, d, **({"outputs": "state"} if side.how == "state" else {}))
     graphs = [g for g in lowered.graph.modules() if isinstance(g, torch.fx.GraphModule)]
-    widths = {"f32": 4, "f64": 8, "i64": 8, "bool": 1}
-    program = lowered.program
+    program = CpuTarget().schedule(lowered)
 
     def size(buffers: Sequence[Any], kind: str) -> int:
-        return sum(b.size * widths[b.dtype] for b in buffers if b.kind == kind)
+        return sum(b.size * BYTES[b.dtype] for b in buffers if b.kind == kind)
 
     return {
         "nodes": sum(n.op == "call_function" for g in graphs for n in g.graph.nodes),
-        "scratch_bytes": sum(n * widths[dtype] for dtype, n in print_program(program).scratch.items()),
+        "scratch_bytes": scratch_bytes(program),
         "input_bytes": size(program.inputs, "input"),
         "output_bytes": size(program.outputs, "output"),
         "data_bytes": sum(x.numel() * x.element_size() for x in tree.leaves(d) if isinstance(x, torch.Tensor)),

@@ -127,6 +127,27 @@ def test_the_cost_model_explains_itself() -> None:
     assert "one quick operation" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.parametrize("name", sorted(file.stem for file in BENCHMARKS.glob("*.py")))
+def test_all_of_them_load(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    assert module(name).__doc__
+
+
+def test_the_memory_of_gradients_is_told() -> None:
+    command = [sys.executable, str(BENCHMARKS / "gradient_memory.py"), "cartpole", "--steps", "2", "--checkpoint=-"]
+    assert "cartpole, KiB a world" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_many_worlds_are_timed_beside_c(tmp_path: Path) -> None:
+    options = ("--sides", "c,state", "--worlds", "8", "--dtype", "float32", "--repeats", "1", "--seconds", "0.05")
+    command = [sys.executable, str(BENCHMARKS / "throughput.py"), "cartpole", *options, "--output", str(tmp_path)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "cartpole: nv 2" in said and said.count("state float32") == 2
+    (result,) = json.loads((tmp_path / "throughput.json").read_text())["results"]
+    (sizes,) = result["anatomy"].values()
+    assert all(number > 0 for number in sizes.values())
+
+
 def test_environments_take_turns() -> None:
     """A side that is not there is a line, and not the end."""
     options = ("--sides", "gymnasium", "envpool", "--repeats", "1", "--seconds", "0.1", "--envpool-python")

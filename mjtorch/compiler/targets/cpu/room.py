@@ -6,7 +6,7 @@ import os
 import pathlib
 from collections import Counter
 
-from mjtorch.compiler.ir.nodes import SCRATCH, Program, Scatter, Store
+from mjtorch.compiler.ir.nodes import SCRATCH, UNIFORM, Program, Scatter, Store
 from mjtorch.compiler.ir.walk import walk
 
 # What is smaller is not looked into: to ask takes some time, and PyTorch allocates as much without asking.
@@ -35,15 +35,19 @@ def check(worlds: int, results: int, scratch: int, threads: int) -> None:
         )
 
 
+def scratch_bytes(program: Program, kind: str = SCRATCH) -> int:
+    """Bytes of scratch memory of one world; of `kind` UNIFORM, of what all worlds have in common."""
+    assert program.layout is not None, "memory is planned before a program is built"
+    return sum(size * BYTES[dtype] for (space, dtype), size in program.layout.sizes.items() if space == kind)
+
+
 def check_program(name: str, program: Program, lanes: int) -> None:
     """Refuse a function's program, before it is built, whose scratch memory for one thread does not fit.
 
     Raises:
         MemoryError: the machine, or the process's share of it, has less.
     """
-    assert program.layout is not None, "memory is planned before a program is built"
-    sizes = program.layout.sizes.items()
-    scratch = sum(size * BYTES[dtype] * (lanes if kind == SCRATCH else 1) for (kind, dtype), size in sizes)
+    scratch = lanes * scratch_bytes(program) + scratch_bytes(program, UNIFORM)
     if scratch < SMALL:
         return
     free = available()

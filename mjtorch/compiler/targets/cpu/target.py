@@ -7,7 +7,7 @@ import dataclasses
 import os
 import pathlib
 
-from mjtorch.compiler.ir.nodes import FLOAT64, SCRATCH, Program
+from mjtorch.compiler.ir.nodes import FLOAT64, Program
 from mjtorch.compiler.lowered import Lowered
 from mjtorch.compiler.passes import Pass, Watch
 from mjtorch.compiler.targets.cpu import room
@@ -100,6 +100,4 @@ def lanes_for(program: Program, size: int) -> int:
     Where memory is what is waited for fewer worlds need less of it, and more of what is zero is so in all of them.
     """
     lanes = vector_bytes() // size
-    assert program.layout is not None, "a program is printed once its memory is planned"
-    memory = sum(n * room.BYTES[dtype] for (space, dtype), n in program.layout.sizes.items() if space == SCRATCH)
-    return lanes // 2 if vector_bytes() == WIDE and lanes * memory > LARGE else lanes
+    return lanes // 2 if vector_bytes() == WIDE and lanes * room.scratch_bytes(program) > LARGE else lanes
