@@ -56,15 +56,15 @@ def chosen(family: Family, bound: Boxes, threshold: Tensor, stirs: Tensor | None
     """
     if not family.bounded:
         return everything(family)
-    reach = threshold[family.candidate].detach()
+    within = threshold[family.candidate].detach()
     if family.planes:
         gap = above_planes(family, bound)
     else:
         gap = apart_along_axes(bound, *family.geom)
         if family.name not in LIGHT:
             # Said where it matters, it is computed there only: of a hundred pairs some two come as near.
-            gap = torch.where(reach > gap, torch.maximum(gap, apart_along_faces(bound, *family.geom)), gap)
-    near = gap <= reach
+            gap = torch.where(within > gap, torch.maximum(gap, apart_along_faces(bound, *family.geom)), gap)
+    near = gap <= within
     near = near if stirs is None else near & stirs[family.geom].any(0)
     if not family.selects:
         return everything(family)._replace(near=near)
