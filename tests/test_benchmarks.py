@@ -18,8 +18,9 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 def module(name: str) -> ModuleType:
     """A program of the folder, which is no package."""
-    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-    loaded = sys.modules[name] = importlib.util.module_from_spec(spec)
+    own = f"benchmark_{name}"  # some packages of tests have the same names
+    spec = importlib.util.spec_from_file_location(own, BENCHMARKS / f"{name}.py")
+    loaded = sys.modules[own] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loaded)
     return loaded
 

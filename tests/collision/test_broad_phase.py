@@ -94,7 +94,7 @@ def test_pairs_without_a_place_are_counted():
     mj_model = cloud(("box",), 20, 3.0)
     m = double(mj_model)
     (block,) = m.plan.collision.families[0].blocks
-    assert block.places < block.pairs == 190
+    assert 13 <= block.places < block.pairs == 190  # the root, though none were seen near each other
     mj_data = placed(mj_model, 0.05)
     d = collision(m, posed(m, mj_data))
     given = (bounds(m, posed(m, mj_data)), *torch.tensor(np.array(np.triu_indices(20, 1))))

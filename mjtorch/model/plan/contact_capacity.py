@@ -134,8 +134,7 @@ def choose(
     most |= dict.fromkeys(CROWD if crowds else (), np.inf)
     seen = remembered(mj_model, most, many, crowds)
     # What moves comes into states in which pairs are near each other that short rollouts never saw so.
-    fewest = {kind: max(capacity or 0, math.isqrt(len(those.geom))) for kind, those in many.items()}
-    places = {kind: max(seen.wanted(kind), fewest[kind]) for kind in many}
+    places = {k: max(seen.wanted(k), capacity or 0, math.isqrt(len(those.geom))) for k, those in many.items()}
     places = {kind: count for kind, count in places.items() if count <= MOST * len(many[kind].geom)}
     places |= {kind: max(seen.wanted(kind), capacity or 0) for kind in CROWD if crowds}
     if enough:
