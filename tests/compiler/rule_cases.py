@@ -425,6 +425,9 @@ SPARSE = torch.tensor([[0.0, 1, 0, 0], [0, 0, 0, 0], [2, 0, 0, -1.5], [0, 0, 1, 
 CONSTANTS = {
     "sparse": SPARSE,
     "zero one": (SPARSE == 1).double(),
+    "nested": torch.tensor(
+        [[1.0, 0, 1, 1], [1, 1, 1, 1], [1, 0, 0, 0], [1, 0, 1, 0], [1, 1, 1, 1]], dtype=torch.float64
+    ),
     "zero": torch.zeros(5, 4, dtype=torch.float64),
     "identity": torch.eye(4, dtype=torch.float64),
     "dense": torch.linspace(-1, 2, 20, dtype=torch.float64).reshape(5, 4),

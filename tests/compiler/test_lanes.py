@@ -166,6 +166,22 @@ def test_dense_loops_stay_side_by_side():
     assert not has_scalarized(lowered)
 
 
+def test_loops_over_triangles_count_as_long_as_they_are():
+    """A factor of a matrix, beside which it does not matter that a few elements are written at own places."""
+
+    def factors(A: Tensor, places: Tensor, turns: Tensor) -> Tensor:
+        def body(k: Tensor, x: Tensor) -> Tensor:
+            y = torch.linalg.solve_triangular(torch.linalg.cholesky_ex(A)[0], x[:, None], upper=False)[:, 0]
+            return y.scatter_add(0, places, x[:1].expand(200))
+
+        return fori_loop(0, turns, body, A[0])
+
+    A = torch.eye(60) + 0.01 * torch.ones(3, 60, 60)
+    places = torch.arange(600).view(3, 200) % 60
+    lowered = jit(factors, in_dims=0).lower(A, places, torch.tensor([1, 2, 3]))
+    assert loops(lowered.program.body) == [(0, False)]
+
+
 @pytest.mark.parametrize("count", [3, 17])
 def test_rows_are_copied_from_places_of_each_worlds_own(count):
     table = torch.randn(5, 6)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from mjtorch.compiler.analysis.cost import CPU, trips
+from mjtorch.compiler.analysis.dependence import Bounds, within
 from mjtorch.compiler.ir.nodes import (
     BOOL,
     SCRATCH,
@@ -16,6 +19,7 @@ from mjtorch.compiler.ir.nodes import (
     Expr,
     For,
     Gather,
+    Length,
     Load,
     Local,
     Pack,
@@ -44,6 +48,7 @@ PREPARE = 4
 BETWEEN = 1000
 # How many iterations a loop is taken to have whose number of iterations is not known.
 TRIPS = 4
+COSTS = dataclasses.replace(CPU, trips=TRIPS)
 
 
 def scalarize(p: Program) -> Program:
@@ -184,24 +189,29 @@ def _loops(statements: Sequence[Statement]) -> list[While]:
     return [x for s in statements for x in ([s] if isinstance(s, While) else _loops([y for b in bodies(s) for y in b]))]
 
 
-def accesses(statements: Sequence[Statement]) -> tuple[int, int]:
-    """How often memory is accessed at offsets of each world's own, and at all. Addresses do not count."""
+def accesses(statements: Sequence[Statement], bounds: Bounds | None = None) -> tuple[int, int]:
+    """How often memory is accessed at offsets of each world's own, and at all. Addresses do not count.
+
+    bounds: the ranges of the loop variables around, and of the lengths of lists
+    """
+    bounds = bounds or {}
     moving = total = 0
     for s in statements:
         for offset in _offsets(s):
             moving += offset
             total += 1
         if isinstance(s, While):
-            inner, times = accesses([*s.head, *s.body]), TRIPS
+            inner, times = accesses([*s.head, *s.body], bounds), TRIPS
         elif isinstance(s, For):
-            known = not s.start.terms and not s.stop.terms
-            inner, times = accesses(s.body), s.stop.base - s.start.base if known else TRIPS
+            inner, times = accesses(s.body, within(s, bounds)), round(trips(s.start, s.stop, bounds, COSTS))
         elif isinstance(s, Pack):
-            inner, times = accesses(s.body), TRIPS
+            inner, times = accesses(s.body, bounds), TRIPS
         elif bodies(s):
-            inner, times = accesses(bodies(s)[0]), s.size if isinstance(s, Compact) else 1
+            inner, times = accesses(bodies(s)[0], bounds), s.size if isinstance(s, Compact) else 1
         else:
             continue
+        if isinstance(s, Compact):
+            bounds = {**bounds, Length(s.list): (0, s.size)}
         moving, total = moving + times * inner[0], total + times * inner[1]
     return moving, total
 
