@@ -16,6 +16,7 @@ from mjtorch.constraint.equality import equality
 from mjtorch.constraint.limit import ball_limits, nearer, tendon_limit
 from mjtorch.math.vector import cross
 from mjtorch.model import Data, Model
+from mjtorch.model.plan.bodies import BodiesPlan
 from mjtorch.model.plan.solver import RowsPlan
 from mjtorch.model.touching import colliders
 
@@ -77,11 +78,6 @@ class Contacts(tree.Tree):
             force = force.index_add(0, self.body[k], given)
         return force
 
-    def added(self, x: Tensor, there: Tensor, nbody: int) -> Tensor:
-        """Sums (nbody, c) of x (k, ncon, c), which contacts add to their bodies where they are `there` (k, ncon)."""
-        given = torch.where(there.flatten()[:, None], x.flatten(0, 1), 0.0)
-        return x.new_zeros(nbody, x.shape[-1]).index_add(0, self.body.flatten(), given)
-
     def at(self, slot: Tensor) -> "Contacts":
         """Those in the slots `slot` (...): fields have its axes for that of the contacts."""
         return self.replace(
@@ -110,21 +106,21 @@ class Contacts(tree.Tree):
 class BodyRows(tree.Tree):
     """J (nefc, nv), of which those rows that have several dofs and are no contact's are stored.
 
-    plan: which rows have one dof
+    plan: which rows have one dof; bodies: how contacts touch bodies
     single: (nsingle,) these, fixed: (nfixed, nv) others that are no contact's; zero where they are not active
     contacts: one `Contacts`, if there are rows of contacts
-    cdof: (nv, 6), body_dof: (nbody, nv), dof_body: (nv,), as in `Data` and in the plan
-    leaves: static, whether no dof moves more than one body
+    cdof: (nv, 6), body_dof: (nbody, nv), dof_body: (nv,), subtree: (nbody, nbody), as in `Data` and in the plan
     """
 
     plan: RowsPlan
+    bodies: BodiesPlan
     single: Tensor
     fixed: Tensor
     contacts: tuple[Contacts, ...]
     cdof: Tensor
     body_dof: Tensor
     dof_body: Tensor
-    leaves: bool = tree.field(static=True)
+    subtree: Tensor
 
     def times(self, x: Tensor) -> Tensor:
         """`J x` (nefc,), of x (nv,)."""
@@ -144,11 +140,36 @@ class BodyRows(tree.Tree):
 
     def pushed(self, force: Tensor) -> Tensor:
         """What spatial forces (nbody, 6) on bodies do to dofs (nv,)."""
-        return (self.cdof * (force[self.dof_body] if self.leaves else self.body_dof.mT @ force)).sum(-1)
+        return (self.cdof * (force[self.dof_body] if self.bodies.leaves else self.body_dof.mT @ force)).sum(-1)
 
     def motion(self, x: Tensor) -> Tensor:
         """How bodies move (nbody, 6) if dofs move what they move by x (nv, 6)."""
-        return x.new_zeros(len(self.body_dof), 6).index_add(0, self.dof_body, x) if self.leaves else self.body_dof @ x
+        if self.bodies.leaves:
+            return x.new_zeros(len(self.body_dof), 6).index_add(0, self.dof_body, x)
+        return self.body_dof @ x
+
+    def stiffness(self, stiff: Tensor, wrench: Tensor, weight: Tensor) -> Tensor:
+        """What contacts of bodies with the world add to the second derivative (npair,), at pairs of dofs.
+
+        The rows of a contact, as wrenches P (w, 6), are a stiffness `P' diag(weight) P` of the body; the body of the
+        dof further down carries those of all that it carries, and a dof moves with `cdof`: as in `crb`.
+
+        stiff: (2, ncon) bool, which bodies, wrench: (2, ncon, w, 6) of these, weight: (nc,) of the rows
+        """
+        p = self.bodies
+        value = self.cdof.new_zeros(len(p.row))
+        for c in self.contacts:
+            w = torch.cat([weight, weight.new_zeros(1)])[c.row][..., None]
+            carried = value.new_zeros(len(self.subtree), len(p.upper_row))
+            for k, P in enumerate(wrench):
+                spring = (w * P[..., p.upper_row] * P[..., p.upper_col]).sum(1)
+                carried = carried.index_add(0, c.body[k], torch.where(stiff[k][:, None], spring, 0.0))
+            if not p.leaves:
+                carried = self.subtree @ carried
+            matrix = carried[self.dof_body][:, p.symmetric].unflatten(1, (6, 6))
+            push = (matrix * self.cdof[:, None]).sum(-1)
+            value = (push[p.row] * self.cdof[p.col]).sum(-1)
+        return value
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Those of x (nefc,) that belong to `single`, to `fixed` and to contacts."""
@@ -167,17 +188,18 @@ class BodyRows(tree.Tree):
 
 
 def build(m: Model, d: Data) -> BodyRows:
-    """The rows at the positions and contacts of `d`, of a model that has a plan for them: `m.plan.solver.forest`."""
+    """The rows at the positions and contacts of `d`, of a model that has a plan for them: `m.plan.solver.bodies`."""
     active = d.efc_D != 0
     rows = BodyRows(
         plan=m.plan.solver.rows,
+        bodies=m.plan.solver.bodies[0],
         single=single_rows(m, d),
         fixed=fixed_rows(m, d),
         contacts=(),
         cdof=d.cdof,
         body_dof=m.plan.kinematics.body_dof,
         dof_body=m.plan.kinematics.dof_body,
-        leaves=m.plan.solver.forest[0].leaves,
+        subtree=m.plan.kinematics.subtree,
     )
     single, fixed, touching = rows.split(active)
     return rows.replace(
@@ -189,7 +211,7 @@ def build(m: Model, d: Data) -> BodyRows:
 
 def contacts(m: Model, d: Data, active: Tensor) -> Contacts:
     """The contacts of which rows are active (nc,)."""
-    p, (forest,) = m.plan.constraint.contact, m.plan.solver.forest
+    p, (plan,) = m.plan.constraint.contact, m.plan.solver.bodies
     slots = len(p.row)
     frame, pos = d.contact.frame[:slots], d.contact.pos[:slots]
     share: tuple[Tensor, ...] = ()
@@ -200,7 +222,7 @@ def contacts(m: Model, d: Data, active: Tensor) -> Contacts:
         geom = colliders(m, d)
     # PyTorch's fake tensors forget which axis of what is picked is the innermost.
     geom = geom[:slots].mT.contiguous()
-    body, tree = p.geom_body[geom], forest.geom_tree[geom]
+    body, tree = p.geom_body[geom], plan.geom_tree[geom]
     # The first row says of all whether they are there.
     there = torch.cat([active, torch.zeros_like(active[:1])])[p.row.amin(1)]
     if p.max_dim > 3:

@@ -164,7 +164,7 @@ def reference_constraint(m: Model, d: Data) -> Data:
     if p.nefc == 0:
         return d
     # Zero it is anyway where no row is; said so, it is not computed.
-    vel = bodies.build(m, d).times(d.qvel) if m.plan.solver.forest else d.efc_J @ d.qvel
+    vel = bodies.build(m, d).times(d.qvel) if m.plan.solver.bodies else d.efc_J @ d.qvel
     vel = torch.where(d.efc_D != 0, vel, 0.0)
     if p.nc and m.plan.collision.moving:
         sliding = torch.where(d.efc_D[-p.nc :] > 0, surface_velocity(m, d), 0.0)

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import mjtorch
 from mjtorch.constraint import bodies, reference_constraint, solve
 from mjtorch.model import Data, Model
-from mjtorch.model.plan.forest import moved_bodies
+from mjtorch.model.plan.bodies import moved_bodies
 
 # Arms that touch themselves and each other, tied by tendons and equalities; contacts of every dim.
 ARM = """<body name="{name}" pos="{x} 0 .045" euler="0 0 {turn}"><freejoint/>
@@ -43,8 +43,8 @@ def test_as_dense(model) -> None:
     mj_model = model()
     m, d = mjtorch.put_model(mj_model, dtype=torch.float64), state(mj_model)
     theirs = mjtorch.put_data(mj_model, d, model=m)
-    (forest,) = m.plan.solver.forest
-    tree = forest.geom_tree[theirs.contact.geom[theirs.contact.detected]]
+    (plan,), (forest,) = m.plan.solver.bodies, m.plan.solver.forest
+    tree = plan.geom_tree[theirs.contact.geom[theirs.contact.detected]]
     assert ((tree[:, 0] != tree[:, 1]) & (tree >= 0).all(1)).any()
     if model is tied:
         assert ((tree[:, 0] == tree[:, 1]) & (tree >= 0).all(1)).any() and len(forest.shared)

@@ -140,7 +140,7 @@ def test_a_cloth_falls_on_a_floor_as_in_c() -> None:
     mj_model = load(FALLING)
     m = put_model(mj_model, dtype=torch.float64)
     (forest,) = m.plan.solver.forest
-    assert forest.leaves and not forest.joins and not forest.own
+    assert m.plan.solver.bodies[0].leaves and not forest.joins and not forest.own
     mj_data = mujoco.MjData(mj_model)
     d, step = mjtorch.make_data(m), mjtorch.jit(mjtorch.step, in_dims=(None, 0))
     worlds = mjtorch.batch(d, 3)
@@ -162,7 +162,7 @@ def test_rows_of_leaves_are_those_of_all_bodies() -> None:
     d = mjtorch.forward(m, put_data(mj_model, mj_data, model=m))
     rows = bodies.build(m, d)
     x, y = torch.randn(m.nv, dtype=torch.float64), torch.randn(m.plan.constraint.nefc, dtype=torch.float64)
-    assert d.nefc > 0 and rows.leaves
+    assert d.nefc > 0 and rows.bodies.leaves
     assert torch.allclose(rows.dense(), d.efc_J)
     assert torch.allclose(rows.times(x), d.efc_J @ x)
     assert torch.allclose(rows.transpose_times(y), y @ d.efc_J)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.constraint.bodies import BodyRows
-from mjtorch.constraint.solver import trees
+from mjtorch.constraint.solver import trees, whole
 from mjtorch.constraint.solver.problem import Problem, Residuals, inertia, inertia_solve, inertia_times, merge
 from mjtorch.constraint.solver.rows import Rows
 from mjtorch.constraint.solver.trees import Forest
@@ -57,20 +57,14 @@ def bends(p: Problem, at: Residuals) -> Bends:
 
 def hessian(p: Problem, at: Residuals) -> Tensor:
     """Second derivative (nv, nv) of the problem's cost."""
-    b = bends(p, at)
-    return gram(p, b) if isinstance(p.rows, Rows) else dense_gram(p, b)
+    return gram(p, inertia(p), bends(p, at))
 
 
-def gram(p: Problem, b: Bends) -> Tensor:
-    """`M + J' b J` (nv, nv), J by its `Rows`."""
-    assert isinstance(p.rows, Rows)
-    return add_cones(p, b, p.rows.add_gram(inertia(p), b.rows))
-
-
-def dense_gram(p: Problem, b: Bends) -> Tensor:
-    """`gram`, whatever the rows are."""
-    J = p.J
-    return add_cones(p, b, torch.addmm(inertia(p), J.mT, b.rows[:, None] * J))
+def gram(p: Problem, M: Tensor, b: Bends) -> Tensor:
+    """`M + J' b J` (nv, nv)."""
+    if isinstance(p.rows, Rows):
+        return add_cones(p, b, p.rows.add_gram(M, b.rows))
+    return whole.add_gram(p.whole or whole.build(p.rows), p.rows, M, b.rows)
 
 
 def add_cones(p: Problem, b: Bends, H: Tensor) -> Tensor:
@@ -96,7 +90,7 @@ def hessian_solve(p: Problem, at: Residuals, x: Tensor, *, roughly: bool = False
 
     roughly: what is found may be a hundredth off
     """
-    if isinstance(p.rows, BodyRows):
+    if p.forest and isinstance(p.rows, BodyRows):
         return trees_solve(p, at, x, p.forest[0], p.rows, roughly=roughly)
     return dense_solve(p, at, x)
 
@@ -119,7 +113,7 @@ def dense_solve(p: Problem, at: Residuals, x: Tensor) -> Tensor:
     factored in double precision, and what was in double precision in the coordinates where M is the identity.
     """
     b = bends(p, at)
-    H = gram(p, b)
+    H = gram(p, inertia(p), b)
     factor, weak, lost = linalg.checked_cholesky(H.flip(0, 1) if p.leaves_first else H)
 
     def solved(y: Tensor) -> Tensor:
@@ -139,11 +133,16 @@ def dense_solve(p: Problem, at: Residuals, x: Tensor) -> Tensor:
 
 def double_solve(p: Problem, b: Bends, x: Tensor) -> Tensor:
     """`hessian_solve` of a problem in single precision, by the factor in double; by that of M if there is none."""
-    cones = tuple(c.replace(J=c.J.double()) for c in p.cones)
-    q = p.replace(M=(inertia(p).double(),), jacobian=(p.J.double(),), cones=cones)
-    factor, info = torch.linalg.cholesky_ex(dense_gram(q, tree.map(Tensor.double, b)))
+    b, rows, added, cones = tree.map(doubled, (b, p.rows, p.whole, p.cones))
+    q = p.replace(rows=rows, whole=added, cones=cones)
+    factor, info = torch.linalg.cholesky_ex(gram(q, inertia(p).double(), b))
     found = linalg.cholesky_solve(factor, x.double()).to(x.dtype)
     return torch.where(info == 0, found, inertia_solve(p, x))
+
+
+def doubled(x: Tensor) -> Tensor:
+    """Numbers in double precision; what is no number as it is."""
+    return x.double() if x.is_floating_point() else x
 
 
 def whitened_solve(p: Problem, b: Bends, x: Tensor) -> Tensor:
@@ -152,10 +151,15 @@ def whitened_solve(p: Problem, b: Bends, x: Tensor) -> Tensor:
     `K` is the identity plus what the constraints add, whose stiffnesses are all alike. If not even that has a factor it
     is taken for the identity.
     """
-    half = linalg.ltl_half_solve(p.qLD, torch.cat([p.J, x[None]]).mT).mT
-    W, y = half[:-1], half[-1]
     identity = torch.eye(len(x), dtype=x.dtype, device=x.device)
-    q = p.replace(M=(identity,), jacobian=(W,), cones=tuple(c.replace(J=W[c.rows]) for c in p.cones))
-    factor, info = torch.linalg.cholesky_ex(dense_gram(q, b))
+    y = linalg.ltl_half_solve(p.qLD, x[:, None])[:, 0]
+    if p.jacobian:
+        W = linalg.ltl_half_solve(p.qLD, p.J.mT).mT
+        K = torch.addmm(identity, W.mT, b.rows[:, None] * W)
+        K = add_cones(p.replace(cones=tuple(c.replace(J=W[c.rows]) for c in p.cones)), b, K)
+    else:
+        added = linalg.ltl_half_solve(p.qLD, gram(p, torch.zeros_like(identity), b))
+        K = identity + linalg.ltl_half_solve(p.qLD, added.mT)
+    factor, info = torch.linalg.cholesky_ex(K)
     z = torch.where(info == 0, linalg.cholesky_solve(factor, y), y)
     return linalg.triangular_solve(p.qLD, z[:, None])[:, 0]

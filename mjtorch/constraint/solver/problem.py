@@ -22,9 +22,10 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.constraint import bodies
 from mjtorch.constraint.bodies import BodyRows
-from mjtorch.constraint.solver import rows, trees
+from mjtorch.constraint.solver import rows, trees, whole
 from mjtorch.constraint.solver.rows import Rows
 from mjtorch.constraint.solver.trees import Forest
+from mjtorch.constraint.solver.whole import Whole
 from mjtorch.math import linalg
 from mjtorch.math.vector import MIN_VALUE
 from mjtorch.model import Data, Model
@@ -67,14 +68,15 @@ class Problem(tree.Tree):
 
     M: one (nv, nv), none if there is a forest, which has it; qLD: (nv, nv) lower, `M = qLD^T qLD`
     qfrc_smooth, qacc_smooth: (nv,)
-    jacobian: one J (nefc, nv), none if there is a forest; rows: the same as the solvers multiply by it
+    jacobian: one J (nefc, nv), none if it is not stored; rows: the same as the solvers multiply by it
     aref, R: (nefc,)
     active: (nefc,) bool
     D: (nterm,) stiffness; zero in rows that are not active, and in those of cones
     low, high: (nterm,) the interval where a term is quadratic
     row_source: (nefc,) where each row is found in [rows, flattened cones]
     cones: one `Cones` if there are elliptic contacts, else none
-    forest: one `Forest` if several kinematic trees have rows of several dofs, and none is elliptic, else none
+    whole: what the rows add to a second derivative that is one matrix, if they are not stored
+    forest: one `Forest` if kinematic trees are solved one by one, else none
     leaves_first: static, whether M has branches, which its factor has too if leaves come first
     scale: () one over the trace of M, which makes costs and gradients comparable with tolerances
     tolerance, ls_tolerance: ()
@@ -94,6 +96,7 @@ class Problem(tree.Tree):
     high: Tensor
     row_source: Tensor
     cones: tuple[Cones, ...]
+    whole: tuple[Whole, ...]
     forest: tuple[Forest, ...]
     leaves_first: bool = tree.field(static=True)
     scale: Tensor
@@ -107,7 +110,7 @@ class Problem(tree.Tree):
 
     @property
     def J(self) -> Tensor:
-        """(nefc, nv), made if there is a forest."""
+        """(nefc, nv), made if it is not stored."""
         if self.jacobian:
             return self.jacobian[0]
         assert isinstance(self.rows, BodyRows)
@@ -151,12 +154,17 @@ def build(m: Model, d: Data, metric: tuple[Metric, ...] = ()) -> Problem:
     k = m.plan.kinematics
     M: tuple[Tensor, ...] = ()
     jacobian: tuple[Tensor, ...] = ()
+    added: tuple[Whole, ...] = ()
     forest: tuple[Forest, ...] = ()
     lines: Rows | BodyRows
     if p.forest:
         lines = bodies.build(m, d)
         forest = (trees.build(m, d, lines),)
         trace = (d.M * k.M_diagonal).sum()
+    elif p.bodies:
+        lines, M = bodies.build(m, d), (full_m(m, d),)
+        added = whole.build(lines)
+        trace = M[0].diagonal().sum()
     else:
         lines, jacobian, M = rows.build(p.rows, d.efc_J, active), (d.efc_J,), (full_m(m, d),)
         M = tuple(x.M for x in metric) or M
@@ -176,6 +184,7 @@ def build(m: Model, d: Data, metric: tuple[Metric, ...] = ()) -> Problem:
         high=high,
         row_source=p.row_source,
         cones=cones,
+        whole=added,
         forest=forest,
         leaves_first=2 * len(k.M_row) < BRANCHED * m.nv**2,
         scale=1 / trace,

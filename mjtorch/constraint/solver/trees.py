@@ -11,7 +11,7 @@ multiplies by what these contacts couple and no more. Cost and memory follow the
 Contacts of elements of flexes join the trees of several vertices each: these are left to conjugate gradients.
 
 What contacts of one body with the world add to a block needs no rows: they are a stiffness (6, 6) of the body, and
-those of all bodies that two dofs both move make up, as inertias do, what couples these dofs (`stiffness`).
+those of all bodies that two dofs both move make up, as inertias do, what couples these dofs (`BodyRows.stiffness`).
 """
 
 from collections.abc import Callable, Sequence
@@ -78,7 +78,6 @@ class Forest(tree.Tree):
     plan: how rows touch them
     dof: (nv,) of the model, place: (nv,) where each dof of the model lies
     source: (nv, nv) where each element of a dense matrix lies in [blocks, 0]
-    dof_body: (nv,), subtree: (nbody, nbody) as in the plan
     slot: (k,) the contacts of two trees, or the first of them, there: (k,) bool, up to which there are some
     stiff: (2, ncon) bool, the bodies that contacts make stiff: all but those of these and of `Trees.slot`
     wrench: (2, ncon, w, 6) what the rows of contacts do to these bodies, zero to others
@@ -92,8 +91,6 @@ class Forest(tree.Tree):
     dof: Tensor
     place: Tensor
     source: Tensor
-    dof_body: Tensor
-    subtree: Tensor
     slot: Tensor
     there: Tensor
     stiff: Tensor
@@ -200,8 +197,6 @@ def build(m: Model, d: Data, rows: BodyRows) -> Forest:
         dof=torch.cat([t.dof.flatten() for t in k.trees]),
         place=k.tree_dof,
         source=k.tree_source,
-        dof_body=k.dof_body,
-        subtree=k.subtree,
         slot=slot,
         there=there,
         stiff=stiff,
@@ -274,27 +269,6 @@ def shared_rows(
     return torch.cat(parts, dim=1), torch.cat(numbers, dim=1), torch.cat(there_are, dim=1)
 
 
-def stiffness(f: Forest, rows: BodyRows, weight: Tensor) -> Tensor:
-    """What contacts of bodies with the world add to the blocks (npair,), at pairs of dofs.
-
-    The rows of a contact, as wrenches P (w, 6), are a stiffness `P' diag(weight) P` of the body; the body of the dof
-    further down carries those of all that it carries, and a dof moves with `cdof`: as in `crb`.
-    """
-    p = f.plan
-    value = rows.cdof.new_zeros(len(p.row))
-    for c in rows.contacts:
-        w = torch.cat([weight, weight.new_zeros(1)])[c.row][..., None]
-        spring = (w * f.wrench[..., p.upper_row] * f.wrench[..., p.upper_col]).sum(2)
-        spring = torch.where(f.stiff[..., None], spring, 0.0)
-        carried = c.added(spring, f.stiff, len(f.subtree))
-        if not p.leaves:
-            carried = f.subtree @ carried
-        matrix = carried[f.dof_body][:, p.symmetric].unflatten(1, (6, 6))
-        push = (matrix * rows.cdof[:, None]).sum(-1)
-        value = (push[p.row] * rows.cdof[p.col]).sum(-1)
-    return value
-
-
 def terms(f: Forest, rows: BodyRows, weight: Tensor, base: Tensor) -> tuple[Tensor, list[Terms]]:
     """The weight (k,) of U, and what makes up the blocks, given `base` (npair + 1,) and the curvatures (nefc,)."""
     single, fixed, touching = rows.split(weight)
@@ -305,7 +279,7 @@ def terms(f: Forest, rows: BodyRows, weight: Tensor, base: Tensor) -> tuple[Tens
         of_pairs = torch.where(f.there[:, None], of_slots[0][f.slot], 0.0)
         shared_weight = torch.cat([shared_weight, of_pairs.flatten()])
     diagonal = (rows.single * rows.single * single) @ rows.plan.column
-    value = stiffness(f, rows, touching).index_add(0, f.plan.diagonal, diagonal)
+    value = rows.stiffness(f.stiff, f.wrench, touching).index_add(0, rows.bodies.diagonal, diagonal)
     value = base + torch.cat([value, value.new_zeros(1)])
     kept = fixed.index_copy(0, shared, torch.zeros_like(fixed[shared])) if len(shared) else fixed
     found = []

@@ -5,7 +5,8 @@ import numpy as np
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.model.plan import forest
+from mjtorch.model.plan import bodies, forest
+from mjtorch.model.plan.bodies import BodiesPlan
 from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.constraint import ConstraintPlan
 from mjtorch.model.plan.forest import ForestPlan
@@ -15,6 +16,8 @@ from mjtorch.model.plan.tensors import Tensors
 CONSTRAINT = mujoco.mjtConstraint
 STATE = mujoco.mjtConstraintState
 FRICTION = (int(CONSTRAINT.mjCNSTR_FRICTION_DOF), int(CONSTRAINT.mjCNSTR_FRICTION_TENDON))
+# Rows of contacts are stored if bodies are moved by fewer dofs than these, on average, and trees not solved one by one.
+LONG = 25
 
 
 @tree.dataclass(kw_only=True)
@@ -57,6 +60,7 @@ class SolverPlan(tree.Tree):
     block_slot: (nblock,) the contact slot of a block; -1 where it has none
     draws: (iterations * (nblock - 1),) random numbers that shuffle the blocks; only one if the solver is not PGS
     rows: which of them have one dof
+    bodies: how contacts touch bodies, if their rows are not stored; else none
     forest: how they touch kinematic trees, if these are solved one by one; else none
     """
 
@@ -77,6 +81,7 @@ class SolverPlan(tree.Tree):
     block_slot: Tensor
     draws: Tensor
     rows: RowsPlan
+    bodies: tuple[BodiesPlan, ...]
     forest: tuple[ForestPlan, ...]
 
     @property
@@ -93,9 +98,17 @@ def build(
     trees: tuple[TreesPlan, ...],
 ) -> SolverPlan:
     """The plan for `mj_model`, whose rows are those of `constraint`; trees: those that may be solved one by one."""
+    discrete = mj_model.opt.integrator == mujoco.mjtIntegrator.mjINT_DISCRETE
     pgs = mj_model.opt.solver == mujoco.mjtSolver.mjSOL_PGS
     by_dof = from_types(mj_model, constraint.efc_type, constraint.efc_id, make)
     single = np.isin(np.arange(constraint.nefc), by_dof.order[: by_dof.nsingle].cpu().numpy())
+    by_body: tuple[BodiesPlan, ...] = ()
+    by_tree: tuple[ForestPlan, ...] = ()
+    if moved_by_bodies(constraint) and not single.all():
+        by_body = (bodies.build(mj_model, make),)
+        by_tree = forest.build(mj_model, make, constraint, trees, single, by_body[0])
+        alike = pgs or mj_model.opt.noslip_iterations or discrete or by_body[0].elements
+        by_body = by_body if by_tree or (not alike and bodies.mean_chain(mj_model) >= LONG) else ()
     return from_rows(
         constraint.efc_type,
         constraint.efc_id,
@@ -103,8 +116,19 @@ def build(
         make=make,
         iterations=int(mj_model.opt.iterations) if pgs else 0,
         by_dof=by_dof,
-        by_tree=forest.build(mj_model, make, constraint, trees, single),
+        by_body=by_body,
+        by_tree=by_tree,
     )
+
+
+def moved_by_bodies(constraint: ConstraintPlan) -> bool:
+    """Whether rows of contacts are what bodies do where they touch.
+
+    Not those of elliptic contacts, nor where vertices lie between nodes; nor where there are equalities of flexes.
+    """
+    elliptic = int(CONSTRAINT.mjCNSTR_CONTACT_ELLIPTIC) in constraint.efc_type
+    of_edges = constraint.equality.nedge or constraint.equality.nmode
+    return not (elliptic or of_edges or constraint.contact.node_body.shape[1])
 
 
 def from_rows(
@@ -115,6 +139,7 @@ def from_rows(
     make: Tensors,
     iterations: int,
     by_dof: RowsPlan,
+    by_body: tuple[BodiesPlan, ...] = (),
     by_tree: tuple[ForestPlan, ...] = (),
 ) -> SolverPlan:
     """The plan for rows of the given types; `efc_id` of a contact row is its slot in `contact_dim`."""
@@ -149,6 +174,7 @@ def from_rows(
         block_slot=make.ints([efc_id[rows[0]] if is_contact[rows[0]] else -1 for rows in blocks]),
         draws=make.ints(_pcg32(max(1, iterations * (len(blocks) - 1)))),
         rows=by_dof,
+        bodies=by_body,
         forest=by_tree,
     )
 

@@ -1,0 +1,103 @@
+"""The second derivative of rows that are not stored, as one matrix: that of the rows that are."""
+
+import mujoco
+import pytest
+import torch
+from constraint.test_bodies import tied
+from constraint.test_trees import state
+from reference import assert_fields_close, converged, load
+
+import mjtorch
+from mjtorch import tree
+from mjtorch.constraint.bodies import BodyRows
+from mjtorch.constraint.solver.curvature import bends, double_solve, hessian, hessian_solve, whitened_solve
+from mjtorch.constraint.solver.problem import build, residuals
+from mjtorch.model.plan.bodies import mean_chain
+
+LINK = """<body pos=".1 0 .002" euler="0 0 43"><joint axis="0 {y} {z}"/>
+<geom type="capsule" size=".03" fromto="0 0 0 .1 0 0"/>"""
+CHAIN = """<mujoco><option timestep="0.002" {option}/><worldbody><geom type="plane" size="5 5 .1"/>
+<body pos="0 0 .05"><freejoint/><geom type="capsule" size=".03" fromto="0 0 0 .1 0 0"/>{links}</body></worldbody>
+</mujoco>"""
+
+
+def chain(links: int, option: str = "") -> mujoco.MjModel:
+    """Rolled up, so that it lies on the floor and on itself."""
+    bodies = "".join(LINK.format(y=k % 2, z=1 - k % 2) for k in range(links)) + "</body>" * links
+    return converged(load(CHAIN.format(links=bodies, option=option)))
+
+
+@pytest.fixture
+def whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of models of any size no rows are stored, and no trees are solved one by one."""
+    monkeypatch.setattr("mjtorch.model.plan.solver.LONG", 0)
+    monkeypatch.setattr("mjtorch.model.plan.forest.LEAST_DOFS", 10**9)
+
+
+@pytest.mark.parametrize("places", [16, 1])
+@pytest.mark.parametrize("model", [tied, lambda: chain(12)])
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-3), (torch.float64, 1e-9)])
+def test_as_stored(
+    model, dtype: torch.dtype, tolerance: float, places: int, whole: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a place in the list for each contact of two bodies, and for the first one only."""
+    monkeypatch.setattr("mjtorch.constraint.solver.whole.LEAST_PLACES", places)
+    monkeypatch.setattr("mjtorch.constraint.solver.whole.SLOTS_A_PLACE", 10**9)
+    mj_model = model()
+    m = mjtorch.put_model(mj_model, dtype=dtype)
+    d = mjtorch.forward(m, mjtorch.put_data(mj_model, state(mj_model), model=m))
+    p = build(m, d)
+    assert isinstance(p.rows, BodyRows) and not p.forest and not p.jacobian
+    assert p.whole[0].count > 1 and (p.whole[0].count > places) == (places == 1) and p.whole[0].stiff.any()
+    at = residuals(p, d.efc_J @ d.qacc_smooth - d.efc_aref)
+    stored = m.replace(plan=m.plan.replace(solver=m.plan.solver.replace(bodies=())))
+    q = build(stored, d)
+    assert q.jacobian
+    wanted, x = hessian(q, at), torch.linspace(-1, 1, m.nv, dtype=dtype)
+    size = wanted.diagonal().sqrt()
+    error = (hessian(p, at) - wanted) / size[:, None] / size
+    assert error.abs().max() < tolerance
+    found = torch.linalg.solve(wanted.double(), x.double())
+    scale = found @ wanted.double() @ found
+    for solved in (hessian_solve(p, at, x), double_solve(p, bends(p, at), x), whitened_solve(p, bends(p, at), x)):
+        error = solved.double() - found
+        assert error @ wanted.double() @ error < tolerance**2 * scale
+
+
+@pytest.mark.parametrize("option", ["", 'integrator="implicitfast"', 'solver="CG"'])
+def test_long_chains_as_c(option: str) -> None:
+    mj_model = chain(40, option)
+    m, d = mjtorch.put_model(mj_model, dtype=torch.float64), state(mj_model)
+    assert mean_chain(mj_model) > 25 and m.plan.solver.bodies and not m.plan.solver.forest
+    theirs = mjtorch.put_data(mj_model, d, model=m)
+    trees = m.plan.solver.bodies[0].geom_tree[theirs.contact.geom[theirs.contact.detected]]
+    assert (trees == 0).all(1).any() and (trees < 0).any()
+    mine = mjtorch.forward(m, theirs)
+    assert_fields_close(mine, d, ("efc_J", "efc_vel", "efc_aref"), 1e-8)
+    assert_fields_close(mine, d, ("qacc", "qfrc_constraint"), 1e-5)
+
+
+def test_worlds_and_derivatives(whole: None) -> None:
+    """Side by side and compiled, one in the air; and what derivatives there are, as with rows that are stored."""
+    mj_model = chain(6)
+    m = mjtorch.put_model(mj_model, dtype=torch.float64)
+    d = mjtorch.put_data(mj_model, state(mj_model), model=m)
+    above = d.qpos.clone()
+    above[2] += 1
+    worlds = tree.map(lambda x: x.expand(2, *x.shape), d).replace(qpos=torch.stack([d.qpos, above]))
+    stored = m.replace(plan=m.plan.replace(solver=m.plan.solver.replace(bodies=())))
+    assert m.plan.solver.bodies
+
+    def acceleration(m: mjtorch.Model, d: mjtorch.Data) -> torch.Tensor:
+        return mjtorch.forward(m, d).qacc
+
+    wanted = torch.stack([acceleration(stored, tree.map(lambda x, k=k: x[k], worlds)) for k in range(2)])
+    for run in (torch.vmap(acceleration, in_dims=(None, 0)), mjtorch.jit(acceleration, in_dims=(None, 0))):
+        torch.testing.assert_close(run(m, worlds), wanted, rtol=1e-7, atol=1e-7)
+    grads = [torch.func.grad(lambda v, m=m: acceleration(m, d.replace(qvel=v)).sum())(d.qvel) for m in (m, stored)]
+    torch.testing.assert_close(*grads, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("option", ['solver="PGS"', 'noslip_iterations="3"', 'cone="elliptic"'])
+def test_what_needs_rows_has_them(option: str) -> None:
+    assert not mjtorch.put_model(chain(40, option)).plan.solver.bodies
