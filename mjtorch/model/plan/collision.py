@@ -39,12 +39,12 @@ from mjtorch.model.plan.tensors import Tensors
 ITERATED = ("convex", "sdf", "mesh-sdf")
 OF_ELEMENTS = tuple(dict.fromkeys(how.family for how in ELEMENTS.values()))
 SELECTED = ("box-box", "capsule-box", *ITERATED, *OF_ELEMENTS)
-# Of families whose pairs take little, the closest are chosen of more than so many.
+# More pairs of spheres and capsules than these are families, of which the closest pairs are chosen.
 MANY = 250
 # Of so many pairs of spheres and capsules of different kinematic trees, no list is made.
 CROWDED = 3000
 # Families of which it is asked which pairs are near each other: the others are spared much.
-BOUNDED = ("plane-mesh", "box-box", *ITERATED, *OF_ELEMENTS)
+BOUNDED = ("plane-mesh", "box-box", "capsule-box", *ITERATED, *OF_ELEMENTS)
 # All families; and the parts of that of planes, spheres and capsules, by the type of the first geoms.
 FAMILIES = tuple(dict.fromkeys(together(how.family) for how in COLLIDED.values()))
 CORES = {PLANE: "plane", SPHERE: "sphere", CAPSULE: "capsule"}
@@ -268,7 +268,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
         (name, k): contact_capacity.Pairs(tried.geom[pairs], within(mj_model, tried)[pairs])
         for name, part in blocks.items()
         for k, pairs in ((k, candidates.tried[_firsts(candidates, block)]) for k, block in part.items())
-        if not speculates(mj_model) and (name in SELECTED or (name in contact_capacity.LIGHT and len(pairs) > MANY))
+        if not speculates(mj_model) and name in (*SELECTED, *contact_capacity.LIGHT)
     }
     room = contact_capacity.choose(mj_model, counts, many, crowds, capacity)
     together = np.concatenate([plane, sphere, capsule])

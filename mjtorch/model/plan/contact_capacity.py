@@ -37,6 +37,7 @@ SECONDS = 3.0  # simulated time of an episode, for a model of moderate size; lar
 WORK, WORK_OF_OTHERS = 750_000, 150_000
 EPISODES = 6
 MARGIN, PLACED = 2.2, 1.25  # slots for each contact that is seen in motion, and where geoms were put into each other
+SPARE = 1.5  # places of pairs that are quickly collided, for each that others would get
 MOST = 0.6  # of all that may be: then there is room for all
 TO_FALL = 300  # steps: in fewer, heaps do not come to rest
 SETTLE = 0.1  # [s] after which a start in any position is forgotten
@@ -134,7 +135,10 @@ def choose(
     most |= dict.fromkeys(CROWD if crowds else (), np.inf)
     seen = remembered(mj_model, most, many, crowds)
     # What moves comes into states in which pairs are near each other that short rollouts never saw so.
-    places = {k: max(seen.wanted(k), capacity or 0, math.isqrt(len(those.geom))) for k, those in many.items()}
+    spare = {k: SPARE if k[0] in LIGHT else 1.0 for k in many}
+    places = {
+        k: max(int(spare[k] * seen.wanted(k)), capacity or 0, math.isqrt(len(those.geom))) for k, those in many.items()
+    }
     places = {kind: count for kind, count in places.items() if count <= MOST * len(many[kind].geom)}
     places |= {kind: max(seen.wanted(kind), capacity or 0) for kind in CROWD if crowds}
     if enough:
