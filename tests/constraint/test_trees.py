@@ -124,7 +124,7 @@ def test_worlds() -> None:
     for run in (torch.vmap(acceleration, in_dims=(None, 0)), mjtorch.jit(acceleration, in_dims=(None, 0))):
         torch.testing.assert_close(run(m, worlds), torch.stack(alone), rtol=1e-7, atol=1e-7)
 
-    whole = m.replace(plan=m.plan.replace(solver=m.plan.solver.replace(forest=())))
+    whole = m.replace(plan=m.plan.replace(solver=m.plan.solver.replace(forest=(), bodies=())))
     for d in (tree.map(lambda x, k=k: x[k], worlds) for k in range(2)):
         grads = [
             torch.func.grad(lambda v, m=m, d=d: acceleration(m, d.replace(qvel=v)).sum())(d.qvel) for m in (m, whole)

@@ -9,6 +9,7 @@ from reference import assert_fields_close, converged, load
 
 import mjtorch
 from mjtorch import tree
+from mjtorch.compiler.targets.emulated.target import EmulatedWarp
 from mjtorch.constraint.bodies import BodyRows
 from mjtorch.constraint.solver.curvature import bends, double_solve, hessian, hessian_solve, whitened_solve
 from mjtorch.constraint.solver.problem import build, residuals
@@ -92,7 +93,12 @@ def test_worlds_and_derivatives(whole: None) -> None:
         return mjtorch.forward(m, d).qacc
 
     wanted = torch.stack([acceleration(stored, tree.map(lambda x, k=k: x[k], worlds)) for k in range(2)])
-    for run in (torch.vmap(acceleration, in_dims=(None, 0)), mjtorch.jit(acceleration, in_dims=(None, 0))):
+    batched, emulated = {"in_dims": (None, 0)}, EmulatedWarp()
+    for run in (
+        torch.vmap(acceleration, **batched),
+        mjtorch.jit(acceleration, **batched),
+        mjtorch.jit(acceleration, **batched, backend=emulated),
+    ):
         torch.testing.assert_close(run(m, worlds), wanted, rtol=1e-7, atol=1e-7)
     grads = [torch.func.grad(lambda v, m=m: acceleration(m, d.replace(qvel=v)).sum())(d.qvel) for m in (m, stored)]
     torch.testing.assert_close(*grads, rtol=1e-6, atol=1e-6)

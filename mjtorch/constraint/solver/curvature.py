@@ -64,7 +64,10 @@ def gram(p: Problem, M: Tensor, b: Bends) -> Tensor:
     """`M + J' b J` (nv, nv)."""
     if isinstance(p.rows, Rows):
         return add_cones(p, b, p.rows.add_gram(M, b.rows))
-    return whole.add_gram(p.whole or whole.build(p.rows), p.rows, M, b.rows)
+    if p.forest:
+        J = p.J
+        return torch.addmm(M, J.mT, b.rows[:, None] * J)
+    return whole.add_gram(p.whole, p.rows, M, b.rows)
 
 
 def add_cones(p: Problem, b: Bends, H: Tensor) -> Tensor:

@@ -21,7 +21,8 @@ class BodiesPlan(tree.Tree):
     leaves: static, whether no dof moves more than one body
     first, last: (nv,) the bodies that each dof moves lie from the first up to the last, which is not one of them
     row, col: (npair,) pairs of dofs of which the second moves what the first moves, or is the first
-    diagonal: (nv,) which pair is each dof with itself; source: (nv, nv) where each two lie in [pairs, 0]
+    diagonal: (nv,) which pair is each dof with itself; source: (nv, nv) where each two lie in [pairs, 0]; (0, 0) if
+        trees are solved one by one
     geom_tree: (ncollider,) the tree of each, -1: none
     upper_row, upper_col: (21,) the upper half of a symmetric matrix (6, 6)
     symmetric: (36,) where the elements of the whole matrix lie in that
@@ -50,7 +51,6 @@ def build(m: mujoco.MjModel, make: Tensors) -> BodiesPlan:
     both = (first >= 0) & (second >= 0)
     moved = moved_bodies(m)
     row, col = dof_pairs(m)
-    place = pair_places(m)
     upper = np.array(list(itertools.combinations_with_replacement(range(6), 2)))
     full = np.zeros((6, 6), dtype=int)
     full[tuple(upper.T)] = full[tuple(upper.T[::-1])] = np.arange(len(upper))
@@ -63,8 +63,8 @@ def build(m: mujoco.MjModel, make: Tensors) -> BodiesPlan:
         last=make.ints(moved[:, 1]),
         row=make.ints(row),
         col=make.ints(col),
-        diagonal=make.ints(place.diagonal()),
-        source=make.ints(place),
+        diagonal=make.ints(np.flatnonzero(row == col)),
+        source=make.ints([], 0, 0),
         geom_tree=make.ints(tree_of),
         upper_row=make.ints(upper[:, 0]),
         upper_col=make.ints(upper[:, 1]),

@@ -105,10 +105,13 @@ def build(
     by_body: tuple[BodiesPlan, ...] = ()
     by_tree: tuple[ForestPlan, ...] = ()
     if moved_by_bodies(constraint) and not single.all():
-        by_body = (bodies.build(mj_model, make),)
-        by_tree = forest.build(mj_model, make, constraint, trees, single, by_body[0])
-        alike = pgs or mj_model.opt.noslip_iterations or discrete or by_body[0].elements
-        by_body = by_body if by_tree or (not alike and bodies.mean_chain(mj_model) >= LONG) else ()
+        plan = bodies.build(mj_model, make)
+        by_tree = forest.build(mj_model, make, constraint, trees, single, plan)
+        needs_rows = pgs or mj_model.opt.noslip_iterations or discrete or plan.elements
+        if by_tree:
+            by_body = (plan,)
+        elif not needs_rows and bodies.mean_chain(mj_model) >= LONG:
+            by_body = (plan.replace(source=make.ints(bodies.pair_places(mj_model))),)
     return from_rows(
         constraint.efc_type,
         constraint.efc_id,
