@@ -1,4 +1,4 @@
-"""Constraint rows of scenes of several kinematic trees: no Jacobian is stored of contacts.
+"""Constraint rows of scenes of several kinematic trees, and of long chains: no Jacobian is stored of contacts.
 
 A row of a contact asks how fast two bodies move relative to each other where they touch. So `J x` is the velocities of
 bodies under x, seen from there, and `J' f` what forces on bodies do to dofs: both cost what the bodies and the contacts
@@ -154,16 +154,17 @@ class BodyRows(tree.Tree):
         The rows of a contact, as wrenches P (w, 6), are a stiffness `P' diag(weight) P` of the body; the body of the
         dof further down carries those of all that it carries, and a dof moves with `cdof`: as in `crb`.
 
-        stiff: (2, ncon) bool, which bodies, wrench: (2, ncon, w, 6) of these, weight: (nc,) of the rows
+        stiff: (k, ncon) bool, which bodies, wrench: (k, ncon, w, 6) of these, weight: (nc,) of the rows
         """
         p = self.bodies
         value = self.cdof.new_zeros(len(p.row))
         for c in self.contacts:
             w = torch.cat([weight, weight.new_zeros(1)])[c.row][..., None]
-            carried = value.new_zeros(len(self.subtree), len(p.upper_row))
-            for k, P in enumerate(wrench):
-                spring = (w * P[..., p.upper_row] * P[..., p.upper_col]).sum(1)
-                carried = carried.index_add(0, c.body[k], torch.where(stiff[k][:, None], spring, 0.0))
+            spring = (w * wrench[..., p.upper_row] * wrench[..., p.upper_col]).sum(2)
+            spring = torch.where(stiff[..., None], spring, 0.0).flatten(0, 1)
+            # Said where it is added, too, zeros are not added.
+            spring = torch.where(stiff.flatten()[:, None], spring, 0.0)
+            carried = value.new_zeros(len(self.subtree), spring.shape[1]).index_add(0, c.body.flatten(), spring)
             if not p.leaves:
                 carried = self.subtree @ carried
             matrix = carried[self.dof_body][:, p.symmetric].unflatten(1, (6, 6))
@@ -180,11 +181,19 @@ class BodyRows(tree.Tree):
     def dense(self) -> Tensor:
         """J (nefc, nv)."""
         parts = [self.fixed]
-        for c in self.contacts:
-            moved = (c.wrench() @ self.cdof.mT) * self.body_dof[c.body][:, :, None]
-            total = moved.sum(0) if c.share else moved[1] - moved[0]
-            parts.append(torch.where(c.there[:, None, None], total, 0.0).flatten(0, 1)[c.place])
+        parts += [self.of(c).flatten(0, 1)[c.place] for c in self.contacts]
         return torch.cat([*parts, self.single[:, None] * self.plan.column])[self.plan.source]
+
+    def of(self, c: Contacts) -> Tensor:
+        """The rows (ncon, w, nv) of contacts, zero where these are not there.
+
+        What moves both bodies moves neither relative to the other.
+        """
+        p, there = self.bodies, c.there[:, None, None]
+        body = c.body[..., None]
+        moves = ((body >= p.first) & (body < p.last)).to(self.cdof.dtype)
+        moved = (torch.where(there, c.wrench(), 0.0) @ self.cdof.mT) * moves[:, :, None]
+        return torch.where(there, moved.sum(0) if c.share else moved[1] - moved[0], 0.0)
 
 
 def build(m: Model, d: Data) -> BodyRows:

@@ -181,10 +181,10 @@ def test_compiled_derivatives():
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("capacity", [None, 10**6])
-def test_many_round_geoms_have_the_contacts_of_c(capacity):
+@pytest.mark.parametrize("capacity, count, apart", [(None, 48, 0.2), (10**6, 48, 0.2), (None, 30, 0.3)])
+def test_many_round_geoms_have_the_contacts_of_c(capacity, count, apart):
     """So many pairs of spheres and capsules that only those near each other are looked at, or that all are."""
-    mj_model = cloud(("capsule", "sphere", "capsule"), 48, 0.2, margin=0.01)
+    mj_model = cloud(("capsule", "sphere", "capsule"), count, apart, margin=0.01)
     m = double(mj_model, contact_capacity=capacity)
     p = m.plan.collision
     assert {family.name for family in p.families} == {*CORES}

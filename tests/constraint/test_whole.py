@@ -78,16 +78,19 @@ def test_long_chains_as_c(option: str) -> None:
     assert_fields_close(mine, d, ("qacc", "qfrc_constraint"), 1e-5)
 
 
-def test_worlds_and_derivatives(whole: None) -> None:
+@pytest.mark.parametrize("places", [16, 1])
+def test_worlds_and_derivatives(places: int, whole: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Side by side and compiled, one in the air; and what derivatives there are, as with rows that are stored."""
-    mj_model = chain(6)
+    monkeypatch.setattr("mjtorch.constraint.solver.whole.LEAST_PLACES", places)
+    monkeypatch.setattr("mjtorch.constraint.solver.whole.SLOTS_A_PLACE", 10**9)
+    mj_model = chain(12)
     m = mjtorch.put_model(mj_model, dtype=torch.float64)
     d = mjtorch.put_data(mj_model, state(mj_model), model=m)
     above = d.qpos.clone()
     above[2] += 1
     worlds = tree.map(lambda x: x.expand(2, *x.shape), d).replace(qpos=torch.stack([d.qpos, above]))
     stored = m.replace(plan=m.plan.replace(solver=m.plan.solver.replace(bodies=())))
-    assert m.plan.solver.bodies
+    assert build(m, mjtorch.forward(m, d)).whole[0].count > 1
 
     def acceleration(m: mjtorch.Model, d: mjtorch.Data) -> torch.Tensor:
         return mjtorch.forward(m, d).qacc
@@ -102,6 +105,31 @@ def test_worlds_and_derivatives(whole: None) -> None:
         torch.testing.assert_close(run(m, worlds), wanted, rtol=1e-7, atol=1e-7)
     grads = [torch.func.grad(lambda v, m=m: acceleration(m, d.replace(qvel=v)).sum())(d.qvel) for m in (m, stored)]
     torch.testing.assert_close(*grads, rtol=1e-6, atol=1e-6)
+
+
+def test_single_precision_and_a_batch_of_one() -> None:
+    """A chain on the floor and on itself, compiled, for one world: as in double precision."""
+    mj_model = chain(40)
+    data, found = state(mj_model), []
+    for dtype in (torch.float32, torch.float64):
+        m = mjtorch.put_model(mj_model, dtype=dtype)
+        d = mjtorch.batch(mjtorch.put_data(mj_model, data, model=m), 1)
+        found.append(mjtorch.jit(mjtorch.step, in_dims=(None, 0))(m, d).qvel[0].double())
+    assert (found[0] - found[1]).abs().max() < 1e-2 * found[1].abs().max()
+
+
+def test_a_chain_that_nothing_touches_is_tied(whole: None) -> None:
+    """Rows of an equality, and no contact."""
+    xml = CHAIN.format(links="".join(LINK.format(y=1, z=0) for _ in range(4)) + "</body>" * 4, option="")
+    xml = xml.replace("</worldbody>", '</worldbody><equality><connect body1="end" anchor=".1 0 0"/></equality>')
+    xml = xml.replace('<body pos="0 0 .05">', '<body name="end" pos="0 0 .05">').replace(
+        'type="capsule"', 'type="capsule" contype="0" conaffinity="0"'
+    )
+    mj_model = converged(load(xml))
+    m, d = mjtorch.put_model(mj_model, dtype=torch.float64), state(mj_model)
+    theirs = mjtorch.put_data(mj_model, d, model=m)
+    assert m.plan.solver.bodies and d.nefc == 3 and not m.plan.constraint.nc
+    assert_fields_close(mjtorch.forward(m, theirs), d, ("qacc", "qfrc_constraint"), 1e-5)
 
 
 @pytest.mark.parametrize("option", ['solver="PGS"', 'noslip_iterations="3"', 'cone="elliptic"'])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from torch.fx import Node
 
 from mjtorch.compiler.ir.nodes import (
@@ -27,7 +28,7 @@ from mjtorch.compiler.lower import elements, patterns
 from mjtorch.compiler.lower.elementwise import op_name
 from mjtorch.compiler.lower.lowering import Lowering, call, rule
 from mjtorch.compiler.lower.shape import fix, take_axes, whole
-from mjtorch.compiler.lower.sparse import is_sparse, sparse_rows
+from mjtorch.compiler.lower.sparse import sparse_rows, sums_of
 from mjtorch.compiler.lower.sums import (
     MANY_ROWS,
     accumulate,
@@ -209,10 +210,11 @@ def gram(low: Lowering, x: Array, weight: Array) -> View:
 def _mm(low: Lowering, node: Node, x: Value, y: Value) -> Array:
     shape = tuple(node.meta["val"].shape)
     a, b = low.array(x), low.array(y)
-    if is_sparse(low, x):
-        return sparse_rows(low, x, b, low.alloc(shape, b.dtype), False)
-    if is_sparse(low, y):
-        return sparse_rows(low, y.T.contiguous(), a, low.alloc(shape, a.dtype), True)
+    if (sums := sums_of(low, x)) is not None:
+        return sparse_rows(low, x, sums, b, low.alloc(shape, b.dtype), False)
+    turned = y.T.contiguous() if isinstance(y, torch.Tensor) else y
+    if (sums := sums_of(low, turned)) is not None:
+        return sparse_rows(low, turned, sums, a, low.alloc(shape, a.dtype), True)
     weight = gram_weight(x, y) if a.shape[1] else None
     if weight is not None:
         if patterns.has_pattern(low, a.shape[0]):
@@ -246,9 +248,9 @@ def short_products(low: Lowering, a: Array, b: Array) -> Lazy:
 @rule("mv")
 def _mv(low: Lowering, node: Node, x: Value, y: Value) -> Array:
     shape = tuple(node.meta["val"].shape)
-    if is_sparse(low, x):
+    if (sums := sums_of(low, x)) is not None:
         b = low.array(y)
-        return sparse_rows(low, x, b, low.alloc(shape, b.dtype), False)
+        return sparse_rows(low, x, sums, b, low.alloc(shape, b.dtype), False)
     a, b = low.array(x), low.array(y)
     if a.shape[0] == 1:
         chains = chains_of(low, a.shape[1], a, b)

@@ -49,7 +49,7 @@ def _of_contacts(rows: BodyRows, c: Contacts) -> Whole:
     listed, there, _ = compacted(two, len(two))
     most = min(len(two), max(LEAST_PLACES, len(two) // SLOTS_A_PLACE)) if may_be else 0
     first, there, stiff = listed[:most], there[:most], c.moves & ~two
-    J = rows_between(rows, c.at(first), there)
+    J = rows.of(c.at(first).replace(there=there))
     return Whole(
         two=two,
         list=listed,
@@ -60,18 +60,6 @@ def _of_contacts(rows: BodyRows, c: Contacts) -> Whole:
         stiff=stiff,
         wrench=torch.where(stiff[..., None, None], c.wrench(), 0.0),
     )
-
-
-def rows_between(rows: BodyRows, c: Contacts, there: Tensor) -> Tensor:
-    """The rows (ncon, w, nv) of the contacts that are `there` (ncon,), both of whose bodies are moved by dofs.
-
-    What moves both moves neither relative to the other.
-    """
-    p, mask = rows.bodies, there[:, None, None]
-    body = c.body[..., None]
-    moves = ((body >= p.first) & (body < p.last)).to(rows.cdof.dtype)
-    one, two = (torch.where(mask, c.wrench(), 0.0) @ rows.cdof.mT) * moves[:, :, None]
-    return torch.where(mask, two - one, 0.0)
 
 
 def add_gram(whole: tuple[Whole, ...], rows: BodyRows, M: Tensor, weight: Tensor) -> Tensor:
@@ -96,7 +84,7 @@ def add_more(h: Whole, rows: BodyRows, c: Contacts, H: Tensor, weight: Tensor) -
 
     def added(i: Tensor, H: Tensor) -> Tensor:
         slot = h.list.index_select(0, i[None])
-        J, w = rows_between(rows, c.at(slot), h.two.index_select(0, slot))[0], weight.index_select(0, slot)[0]
+        J, w = rows.of(c.at(slot))[0], weight.index_select(0, slot)[0]
         return H + J.mT @ (w[:, None] * J)
 
     return fori_loop(len(h.first), h.count, added, H) if 0 < len(h.first) < len(h.list) else H

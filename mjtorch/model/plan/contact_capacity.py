@@ -120,8 +120,8 @@ def choose(
         capacity: the most contacts to keep, shared out by how many of each condim short rollouts show; not given:
             about twice as many as they show and four more, and of a model too large for them as many as there are
             geoms; all where that would be most of them. Never more than `candidates`, all of them if they are few. So
-            it is with places, for the pairs that were seen near each other, but at least `capacity`, and the square
-            root of the number of pairs.
+            it is with places, for the pairs that were seen near each other, half as many again where these are
+            quickly collided, but at least `capacity`, and the square root of the number of pairs.
     """
     total = sum(candidates.values())
     many = {kind: those for kind, those in pairs.items() if len(those.geom) > max(FEW_PAIRS, capacity or 0)}

@@ -104,13 +104,14 @@ def build(
     single = np.isin(np.arange(constraint.nefc), by_dof.order[: by_dof.nsingle].cpu().numpy())
     by_body: tuple[BodiesPlan, ...] = ()
     by_tree: tuple[ForestPlan, ...] = ()
-    if moved_by_bodies(constraint) and not single.all():
+    needs_rows = pgs or mj_model.opt.noslip_iterations or discrete
+    long = not needs_rows and bodies.mean_chain(mj_model) >= LONG
+    if (trees or long) and moved_by_bodies(constraint) and not single.all():
         plan = bodies.build(mj_model, make)
         by_tree = forest.build(mj_model, make, constraint, trees, single, plan)
-        needs_rows = pgs or mj_model.opt.noslip_iterations or discrete or plan.elements
         if by_tree:
             by_body = (plan,)
-        elif not needs_rows and bodies.mean_chain(mj_model) >= LONG:
+        elif long and not plan.elements:
             by_body = (plan.replace(source=make.ints(bodies.pair_places(mj_model))),)
     return from_rows(
         constraint.efc_type,
