@@ -22,6 +22,7 @@ from mjtorch.compiler.targets.cuda.build import compile_text, compile_to_ptx, re
 from mjtorch.compiler.targets.cuda.pipeline import scheduled
 from mjtorch.compiler.targets.cuda.printer import print_program
 from mjtorch.compiler.targets.cuda.report import Report, for_gpu, report
+from mjtorch.compiler.targets.cuda.shape import Shape, shape_of
 from mjtorch.compiler.targets.cuda.target import CudaTarget
 from mjtorch.compiler.targets.emulated.target import DivergedError
 from mjtorch.control_flow import cond, scan, while_loop
@@ -96,7 +97,7 @@ def test_what_does_not_fit_into_shared_memory_lies_in_global_memory() -> None:
     f, shape = FUNCTIONS["cholesky"]
     lowered = lowered_of(f, numbers(*shape))
     near, far = (
-        print_program(scheduled(lowered.program, 32)),
+        print_program(scheduled(lowered.program, 32, budget=1 << 16)),
         print_program(scheduled(lowered.program, 32, budget=2048)),
     )
     assert near.far == 0 and near.shared > 2048 and far.shared <= 2048 and far.far > 0
@@ -117,8 +118,14 @@ def test_small_worlds_share_a_warp() -> None:
     programs = (lowered_of(lambda a: (a @ a).sin() @ a, numbers(n, n)).program for n in (6, 40))
     small, large = (print_program(scheduled(p)) for p in programs)
     assert small.lanes < 32 and large.lanes == 32
-    shape = cuda_native.shape_of(small)
-    assert shape.side_by_side * small.lanes == shape.threads and shape.shared == shape.side_by_side * small.shared
+    assert shape_of(small, 227 * 1024) == Shape(1, 32 // small.lanes, 32 // small.lanes * small.shared)
+
+
+@pytest.mark.parametrize(("room", "warps"), [(227, 32), (99, 13), (10, 1), (1, 1)])
+def test_as_many_warps_as_have_room(room: int, warps: int) -> None:
+    """And L1 keeps an eighth."""
+    source = dataclasses.replace(print_program(scheduled(lowered_of(neighbours, numbers(400)).program)), shared=6352)
+    assert shape_of(source, room * 1024) == Shape(warps, 1, 6352)
 
 
 def long_turn(x: Tensor) -> Tensor:
@@ -263,7 +270,10 @@ def test_what_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
         def __exit__(self, *_: Any) -> None: ...
 
     monkeypatch.setattr(cuda_native, "load", lambda *_: Kernels)
-    monkeypatch.setattr(cuda_native, "resident", lambda *_: 2)
+    monkeypatch.setattr(cuda_native, "resident", lambda *_: 1)
+    monkeypatch.setattr(cuda_native, "shared_memory", lambda _: 227 * 1024)
+    processors = SimpleNamespace(multi_processor_count=2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: processors)
     monkeypatch.setattr(cuda_native, "launch", launch)
     monkeypatch.setattr(cuda_native, "architecture", lambda _: "sm_90")
     monkeypatch.setattr(torch.cuda, "device", Guard)

@@ -19,10 +19,12 @@ from mjtorch.compiler.passes.contract import contract_arrays
 from mjtorch.compiler.passes.copies import eliminate_copies
 from mjtorch.compiler.passes.dead_stores import eliminate_dead_stores
 from mjtorch.compiler.passes.fuse import fuse_loops
+from mjtorch.compiler.passes.idioms import recognize_idioms
 from mjtorch.compiler.passes.memory import plan_memory
 from mjtorch.compiler.passes.narrow import narrow_integers
 from mjtorch.compiler.passes.outline import outline, outline_for_warps
 from mjtorch.compiler.passes.parallelize import mergeable, parallelize
+from mjtorch.compiler.passes.rendezvous import keep_together
 from mjtorch.compiler.passes.scalarize import scalarize, scalarize_copies
 from mjtorch.compiler.passes.shrink import shrink_arrays
 from mjtorch.compiler.passes.transpose import transpose
@@ -39,6 +41,17 @@ output out0: f64[16] @0
 # Name of the case: the pass, or several of which the last is meant; the program before, and the program after; None
 # where it stays as it is.
 Step = Callable[[Program], Program]
+FACTOR = """
+parallel for i in j..4:
+  var own = s0[i+4*j]
+  var pivot = s1[j]
+  for k in 0..j:
+    own = sub(own, mul(s0[i+4*k], s0[j+4*k]))
+    pivot = sub(pivot, mul(s0[j+4*k], s0[j+4*k]))
+  var root = sqrt(pivot)
+  s0[i+4*j] = where(eq(index(i), index(j)), root, div(own, root))
+""".strip()
+
 CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
     "a store that nobody reads": (
         eliminate_dead_stores,
@@ -868,6 +881,219 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
               s2[0] = false
           parallel for k in 0..16:
             out0[k] = add(s0[k], s1[k])
+        """,
+    ),
+    "what lives for a moment lies where others no longer do": (
+        partial(plan_warp_memory, budget=256, lanes=32),
+        """
+        scratch s0: f64[16]
+        scratch s1: f64[16]
+        scratch s2: f64[16]
+        scratch s3: f64[16]
+        body:
+          for i in 0..16:
+            s0[i] = sin(in0[i])
+          for j in 0..16:
+            s1[j] = s0[-1*j+15]
+          for k in 0..16:
+            s2[k] = s1[-1*k+15]
+          for l in 0..16:
+            s3[l] = s2[-1*l+15]
+          for m in 0..16:
+            out0[m] = s3[-1*m+15]
+        """,
+        """
+        scratch s0: f64[16] in near at 0
+        scratch s1: f64[16] in near at 16
+        scratch s2: f64[16] in near at 0
+        scratch s3: f64[16] in near at 16
+        body:
+          for i in 0..16:
+            s0[i] = sin(in0[i])
+          for j in 0..16:
+            s1[j] = s0[-1*j+15]
+          for k in 0..16:
+            s2[k] = s1[-1*k+15]
+          for l in 0..16:
+            s3[l] = s2[-1*l+15]
+          for m in 0..16:
+            out0[m] = s3[-1*m+15]
+        """,
+    ),
+    "what is used most takes the place of what is larger": (
+        partial(plan_warp_memory, budget=192, lanes=1),
+        """
+        scratch s0: f64[16]
+        scratch s1: f64[8]
+        scratch s2: f64[8]
+        scratch s3: f64[8]
+        body:
+          for i in 0..8:
+            s0[i] = sin(in0[i])
+            s0[i+8] = cos(in0[i])
+            s1[i] = in0[i]
+          for j in 0..8:
+            s2[j] = mul(s1[-1*j+7], s1[j])
+          for k in 0..8:
+            s3[k] = mul(mul(s2[k], s2[-1*k+7]), s2[-1*k+7])
+          for l in 0..8:
+            out0[l] = add(mul(s3[-1*l+7], s3[l]), s0[l])
+            out0[l+8] = s0[l+8]
+        """,
+        """
+        scratch s0: f64[16] in far at 0
+        scratch s1: f64[8] in near at 8
+        scratch s2: f64[8] in near at 0
+        scratch s3: f64[8] in near at 8
+        body:
+          for i in 0..8:
+            s0[i] = sin(in0[i])
+            s0[i+8] = cos(in0[i])
+            s1[i] = in0[i]
+          for j in 0..8:
+            s2[j] = mul(s1[-1*j+7], s1[j])
+          for k in 0..8:
+            s3[k] = mul(mul(s2[k], s2[-1*k+7]), s2[-1*k+7])
+          for l in 0..8:
+            out0[l] = add(mul(s3[-1*l+7], s3[l]), s0[l])
+            out0[l+8] = s0[l+8]
+        """,
+    ),
+    "warps of a block stay close, but not in loops": (
+        (partial(plan_warp_memory, budget=1024, lanes=32), partial(keep_together, size=3)),
+        """
+        scratch s0: f64[16]
+        body:
+          function:
+            for i in 0..16:
+              s0[i] = sin(in0[i])
+            for j in 0..16:
+              s0[j] = s0[j]
+            for k in 0..4:
+              for l in 0..16:
+                s0[l] = mul(s0[l], s0[l])
+          for m in 0..16:
+            out0[m] = s0[m]
+        """,
+        """
+        scratch s0: f64[16] in near at 0
+        body:
+          function:
+            for i in 0..16:
+              s0[i] = sin(in0[i])
+            rendezvous
+            for j in 0..16:
+              s0[j] = s0[j]
+            rendezvous
+            for k in 0..4:
+              for l in 0..16:
+                s0[l] = mul(s0[l], s0[l])
+            rendezvous
+          for m in 0..16:
+            out0[m] = s0[m]
+          rendezvous
+        """,
+    ),
+    "the factor of a matrix": (
+        recognize_idioms,
+        f"""
+        scratch s0: f64[16]
+        scratch s1: f64[4]
+        body:
+          for l in 0..16:
+            s0[l] = add(in0[0], where(eq(index(l), 5), 9.0, 4.0))
+          for l in 0..4:
+            s1[l] = s0[5*l]
+          for j in 0..4:
+{textwrap.indent(FACTOR, 12 * " ")}
+          for l in 0..16:
+            out0[l] = s0[l]
+        """,
+        f"""
+        scratch s0: f64[16]
+        scratch s1: f64[4]
+        body:
+          for l in 0..16:
+            s0[l] = add(in0[0], where(eq(index(l), 5), 9.0, 4.0))
+          for l in 0..4:
+            s1[l] = s0[5*l]
+          idiom cholesky s0[0] with 4 1 4:
+            for j in 0..4:
+{textwrap.indent(FACTOR, 14 * " ")}
+          for l in 0..16:
+            out0[l] = s0[l]
+        """,
+    ),
+    "something else than a factor": (
+        recognize_idioms,
+        f"""
+        scratch s0: f64[16]
+        scratch s1: f64[4]
+        body:
+          for l in 0..16:
+            s0[l] = add(in0[0], where(eq(index(l), 5), 9.0, 4.0))
+          for l in 0..4:
+            s1[l] = s0[5*l]
+          for j in 0..4:
+{textwrap.indent(FACTOR.replace("s0[i+4*k]", "s0[i+4*k+0*j]").replace("div(own, root)", "mul(own, root)"), 12 * " ")}
+          for l in 0..16:
+            out0[l] = s0[l]
+        """,
+        None,
+    ),
+    "triangular systems, from the first row on and from the last": (
+        recognize_idioms,
+        """
+        scratch s0: f64[16]
+        scratch s1: f64[4]
+        body:
+          for l in 0..16:
+            s0[l] = add(in0[l], 2.0)
+          for l in 0..4:
+            s1[l] = div(1.0, s0[5*l])
+          for i in 0..4:
+            barrier
+            parallel for r in i+1..4:
+              s0[r] = sub(s0[r], mul(in0[4*i+r], mul(s0[i], s1[i])))
+          for i in 0..4:
+            barrier
+            parallel for r in i+1..4:
+              s0[r+4] = sub(s0[r+4], mul(s1[r], mul(s0[i+4], s1[i])))
+          for i in 0..4:
+            parallel for r in 0..-1*i+3:
+              s0[r] = sub(s0[r], mul(s1[r], s0[-1*i+3]))
+          for i in 0..4:
+            parallel for r in 0..-1*i+3:
+              s0[r] = sub(s0[r], mul(s1[r], s0[-1*i+7]))
+          for l in 0..16:
+            out0[l] = s0[l]
+        """,
+        """
+        scratch s0: f64[16]
+        scratch s1: f64[4]
+        body:
+          for l in 0..16:
+            s0[l] = add(in0[l], 2.0)
+          for l in 0..4:
+            s1[l] = div(1.0, s0[5*l])
+          for i in 0..4:
+            barrier
+            parallel for r in i+1..4:
+              s0[r] = sub(s0[r], mul(in0[4*i+r], mul(s0[i], s1[i])))
+          idiom substitute s0[4] s1[0] s1[0] with 4 1 1 0 1 1 1:
+            for i in 0..4:
+              barrier
+              parallel for r in i+1..4:
+                s0[r+4] = sub(s0[r+4], mul(s1[r], mul(s0[i+4], s1[i])))
+          idiom substitute s0[0] s1[0] s0[0] with 4 1 1 0 0 0 0:
+            for i in 0..4:
+              parallel for r in 0..-1*i+3:
+                s0[r] = sub(s0[r], mul(s1[r], s0[-1*i+3]))
+          for i in 0..4:
+            parallel for r in 0..-1*i+3:
+              s0[r] = sub(s0[r], mul(s1[r], s0[-1*i+7]))
+          for l in 0..16:
+            out0[l] = s0[l]
         """,
     ),
     "what other lanes have written": (

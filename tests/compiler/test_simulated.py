@@ -240,7 +240,7 @@ def test_a_product_waits_once_for_what_several_terms_read() -> None:
         return (y @ x[0]).sin() + (y @ x[1]).cos()
 
     a = numbers(104, 27)
-    program = scheduled(for_gpu(jit(f, strict=True).mapped, a).program, budget=64)
+    program = scheduled(for_gpu(jit(f, strict=True).mapped, a).program, 32, budget=64)
     found = simulate(program, print_program(program), [a], [0], "sm_90", H100, l1=2048)
     far = found.warp.memory.accesses
     assert sum(x.transactions for x in far.values()) < 3 * sum(x.executed for x in far.values())

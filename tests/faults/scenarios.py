@@ -388,6 +388,7 @@ class Driver:
     """NVIDIA's driver and compiler, as far as they are called; what `fails` names says that it did."""
 
     CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
+    CUdevice_attribute = SimpleNamespace(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN=97)
 
     def __init__(self) -> None:
         self.fails = ""
@@ -412,7 +413,10 @@ def gpu(fails: str) -> None:
         patch.setattr(cuda_build, "nvrtc", lambda: lib)
         patch.setattr(torch.cuda, "init", lambda: None)
         lib.fails = fails
-        kernels = driver.load(b"", torch.device("cuda", 0), 100)
+        device = torch.device("cuda", 0)
+        assert driver.shared_memory(device) == 4
+        kernels = driver.load(b"", device, 100)
+        assert driver.resident(kernels, 1, 100) == 4
         driver.launch(driver.Kernels(1, 2, 3), kernels.run, 1, 32, 100, [], 0)
         cuda_build.compile_text("text", "sm_90")
         cuda_build.compile_to_ptx("text", "sm_90")

@@ -23,6 +23,7 @@ from mjtorch.compiler.report import measure
 from mjtorch.compiler.targets.cpu import native
 from mjtorch.compiler.targets.cpu.build import BuildError
 from mjtorch.compiler.targets.cuda import driver, native as cuda_native
+from mjtorch.compiler.targets.cuda.shape import Shape
 from mjtorch.compiler.targets.cuda.target import CudaTarget
 from mjtorch.compiler.targets.emulated import target as emulated
 from mjtorch.compiler.targets.exported import target as exported
@@ -175,8 +176,9 @@ TABLE: dict[str, Row | str] = {
     f"{CUDA}build.py:cubin.make:path.write_bytes": failed(do.make_cubin, OSError, "No space", NO_ROOM),
     f"{CUDA}build.py:ptx.make:path.write_bytes": failed(do.make_ptx, OSError, "No space", NO_ROOM),
     f"{CUDA}printer.py:print_program:WARP_HEADER.read_text": own(do.print_for_gpus),
+    f"{CUDA}printer.py:print_program:LINALG.read_text": own(do.print_for_gpus),
     f"{CUDA}driver.py:load:torch.cuda.init": HIDDEN,
-    f"{CUDA}driver.py:resident:torch.cuda.get_device_properties": HIDDEN,
+    f"{CUDA}native.py:processors:torch.cuda.get_device_properties": HIDDEN,
     f"{CUDA}native.py:architecture:torch.cuda.get_device_capability": HIDDEN,
     f"{CUDA}native.py:CudaNative.run:torch.cuda.device": HIDDEN,
     f"{CUDA}native.py:CudaNative.run:torch.cuda.current_stream": HIDDEN,
@@ -369,12 +371,12 @@ def test_what_torch_says_of_a_device_is_passed_on(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(driver, "driver", do.Driver)
     for name, value in (("WORLD_SIZE", "2"), ("RANK", "0"), ("LOCAL_RANK", "0")):
         monkeypatch.setenv(name, value)
-    shape = SimpleNamespace(side_by_side=1)
-    gpu: Any = SimpleNamespace(device=device, source=SimpleNamespace(far=0), shape=shape)
+    shape = Shape(1, 1, 0)
+    gpu: Any = SimpleNamespace(device=device, source=SimpleNamespace(far=0), shape=shape, warps=lambda _: 1)
     said = (RuntimeError, AssertionError)
     for use in (
         lambda: driver.load(b"", device, 0),
-        lambda: driver.resident(driver.Kernels(1, 2, 3), 32, 0, device),
+        lambda: cuda_native.processors(device),
         lambda: cuda_native.architecture(device),
         lambda: CudaTarget(device).load(None, None),
         lambda: cuda_native.CudaNative.run(gpu, SimpleNamespace(count=1)),

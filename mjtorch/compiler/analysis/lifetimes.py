@@ -62,13 +62,13 @@ def pack(life: Mapping[Buffer, Life]) -> tuple[dict[Buffer, int], int]:
     top = 0
     for b in sorted(life, key=lambda b: (life[b][0], -b.size)):
         active = [a for a in active if life[a][1] >= life[b][0]]
-        offsets[b] = _gap(b.size, sorted((offsets[a], a.size) for a in active))
+        offsets[b] = gap(b.size, sorted((offsets[a], a.size) for a in active))
         top = max(top, offsets[b] + b.size)
         active.append(b)
     return offsets, top
 
 
-def _gap(size: int, taken: list[tuple[int, int]]) -> int:
+def gap(size: int, taken: list[tuple[int, int]]) -> int:
     """The smallest gap that `size` fits in; past the end if none does."""
     best, best_room, end = -1, 0, 0
     for offset, n in taken:

@@ -41,6 +41,7 @@ from mjtorch.compiler.ir.nodes import (
     Pack,
     ParallelFor,
     Program,
+    Rendezvous,
     Scalarized,
     Scatter,
     Statement,
@@ -208,7 +209,7 @@ class Run:
             self._scalarized(s)
         elif isinstance(s, ParallelFor):
             self._shared_out(s)
-        elif not isinstance(s, Barrier):
+        elif not isinstance(s, (Barrier, Rendezvous)):
             for body in bodies(s):
                 self._body(body)
 

@@ -381,9 +381,29 @@ class Barrier(_Statement):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Rendezvous(_Statement):
+    """The warps of a block, each with worlds of its own, wait for those that are far behind."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class FirstLane(_Statement):
     """Stores that the first lane of a warp executes alone."""
 
+    body: Body
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Idiom(_Statement):
+    """`body`, which a target may have a way of its own to compute.
+
+    name: what it is
+    arrays: where those that it is about begin
+    numbers: sizes and strides
+    """
+
+    name: str
+    arrays: tuple[tuple[Buffer, Index], ...]
+    numbers: tuple[int, ...]
     body: Body
 
 
@@ -403,7 +423,9 @@ Statement = (
     | ScalarizedCopy
     | ParallelFor
     | Barrier
+    | Rendezvous
     | FirstLane
+    | Idiom
 )
 Body = tuple[Statement, ...]
 

@@ -33,6 +33,7 @@ from mjtorch.compiler.ir.nodes import (
     Function,
     Gather,
     Group,
+    Idiom,
     If,
     Index,
     Item,
@@ -44,6 +45,7 @@ from mjtorch.compiler.ir.nodes import (
     ParallelFor,
     Program,
     Reduction,
+    Rendezvous,
     Scalarized,
     ScalarizedCopy,
     Scatter,
@@ -144,6 +146,8 @@ class _Parser:
         word = self.tokens[0]
         if line == "barrier":
             return Barrier()
+        if line == "rendezvous":
+            return Rendezvous()
         if word == "var":
             self.tokens = self.tokens[1:]
             name = self._next()
@@ -202,7 +206,22 @@ class _Parser:
             return Group(self._body(indent))
         if line == "first lane:":
             return FirstLane(self._body(indent))
+        if word == "idiom":
+            return self._idiom(indent)
         raise ParseError("not a statement")
+
+    def _idiom(self, indent: int) -> Idiom:
+        name = self._next()
+        arrays: list[tuple[Buffer, Index]] = []
+        while (word := self._next()) != "with":
+            self._expect("[")
+            arrays.append((self.buffers[word], self._index()))
+            self._expect("]")
+        numbers: list[int] = []
+        while self.tokens[0] != ":":
+            sign = -1 if self.tokens[0] == "-" and self._next() else 1
+            numbers.append(sign * int(self._next()))
+        return Idiom(name, tuple(arrays), tuple(numbers), self._body(indent))
 
     def _compact(self, indent: int) -> Compact:
         name = self._next()

@@ -30,6 +30,7 @@ from mjtorch.compiler.ir.nodes import (
     Function,
     Gather,
     Group,
+    Idiom,
     If,
     Index,
     Item,
@@ -40,6 +41,7 @@ from mjtorch.compiler.ir.nodes import (
     Pack,
     ParallelFor,
     Program,
+    Rendezvous,
     Scalarized,
     ScalarizedCopy,
     Scatter,
@@ -185,6 +187,8 @@ class _Writer:
                 yield from self.body(body, inner + "  ")
         elif isinstance(s, Barrier):
             yield f"{indent}barrier"
+        elif isinstance(s, Rendezvous):
+            yield f"{indent}rendezvous"
         else:
             yield f"{indent}{self._head(s)}:"
             yield from self.body(s.body, inner)
@@ -204,6 +208,9 @@ class _Writer:
             folds = "".join(f" {r.op} {r.local.name}" for r in s.reductions)
             loops = ", ".join(self._range(*x) for x in s.loops)
             return f"parallel for {loops}{' reduce' + folds if folds else ''}{self._guard(s.guard)}"
+        if isinstance(s, Idiom):
+            arrays = " ".join(f"{self.names[b]}[{self.index(i)}]" for b, i in s.arrays)
+            return f"idiom {s.name} {arrays} with {' '.join(map(str, s.numbers))}"
         assert isinstance(s, (Group, ScalarizedCopy, FirstLane))
         return {Group: "group", ScalarizedCopy: "scalarized copy", FirstLane: "first lane"}[type(s)]
 

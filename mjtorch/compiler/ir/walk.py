@@ -22,6 +22,7 @@ from mjtorch.compiler.ir.nodes import (
     Function,
     Gather,
     Group,
+    Idiom,
     If,
     Index,
     Item,
@@ -37,7 +38,7 @@ from mjtorch.compiler.ir.nodes import (
     While,
 )
 
-Nested = (For, Compact, Group, Function, Scalarized, ScalarizedCopy, ParallelFor, FirstLane)
+Nested = (For, Compact, Group, Function, Scalarized, ScalarizedCopy, ParallelFor, FirstLane, Idiom)
 
 # --- visiting ---------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from mjtorch.compiler.analysis.cost import WARP, trips
 from mjtorch.compiler.analysis.dependence import Bounds, within
-from mjtorch.compiler.analysis.lifetimes import Life, lifetimes, pack
+from mjtorch.compiler.analysis.lifetimes import Life, gap, lifetimes, pack
 from mjtorch.compiler.ir.nodes import (
     BOOL,
     FLOAT32,
@@ -19,6 +19,7 @@ from mjtorch.compiler.ir.nodes import (
     UNIFORM,
     Body,
     Buffer,
+    Compact,
     For,
     Function,
     Gather,
@@ -41,12 +42,10 @@ BYTES = {FLOAT64: 8, INT: 8, FLOAT32: 4, INT32: 4, BOOL: 4}
 FEW = 8
 NEAR, FAR = "near", "far"
 WARP_SIZE = 32
-# Bytes of shared memory that a world may have.
-BUDGETS = tuple(1024 * k for k in (6, 8, 10, 12, 14, 16, 20, 24, 32))
-# Of an H100: bytes of shared memory and what a block takes of it besides its own, warps that registers leave room for.
-SHARED_MEMORY, RESERVED, WARPS = 228 * 1024, 1024, 22
-# Cycles that a warp waits for an access, on average: what it reads ahead it waits for once. By the simulated warp.
-FAR_WAIT, NEAR_WAIT = 65, 12
+# Of an H100: bytes of shared memory that a block may have, and its warps. On an H200, 32 with few registers and
+# little memory are ahead of 16 with twice of both in all models but one; L1, whose memory it is, is worth an eighth.
+SHARED_MEMORY, WARPS = 227 * 1024, 32
+SHARE = SHARED_MEMORY * 7 // 8 // WARPS // 16 * 16
 # How often a branch is taken to be chosen: they are there for what is rare.
 CHOSEN = 0.03
 
@@ -118,60 +117,78 @@ def _may_unroll(s: For) -> bool:
 def plan_warp_memory(p: Program, budget: int | None, lanes: int) -> Program:
     """Give each scratch buffer not in registers a place in `budget` bytes of shared memory, or in global memory.
 
-    What does not fit goes to global memory: what is used least for its size first. Without a budget it is the one of
-    `BUDGETS` with which a multiprocessor is done soonest, by estimate: less of it is room for more worlds at a time.
+    What does not fit goes to global memory: what is used least for its size first. Without a budget, it is a world's
+    share of what lets `WARPS` warps be there at a time.
     """
+    if budget is None:
+        budget = SHARE * lanes // WARP_SIZE
     registers = {b for s in walk(p.body) if isinstance(s, Function) for b in s.registers}
     life = {b: t for b, t in lifetimes(p).items() if b.kind == SCRATCH and b not in registers}
     use = traffic(p.body, lanes)
     best = sorted(life, key=lambda b: -use[b] / (b.size * BYTES[b.dtype]))
-    layouts = [_fitted(life, best, b) for b in (BUDGETS if budget is None else (budget,))]
-    layout = min(layouts, key=lambda x: _cycles(x, use, lanes))
+    layout = _fitted(life, best, budget - list_bytes(p.body))
     places, common = uniform_places(p)
     space = {**layout.space, **dict.fromkeys(places, UNIFORM)}
     return dataclasses.replace(p, layout=Layout(space, {**layout.offsets, **places}, {**layout.sizes, **common}, lanes))
 
 
+def list_bytes(statements: Body) -> int:
+    """What lists take of shared memory: each lives as long as the body that it is in."""
+    now = most = 0
+    for s in statements:
+        now += 2 * list_room(s) if isinstance(s, Compact) else 0
+        most = max(most, now, *(now + list_bytes(body) for body in bodies(s)))
+    return most
+
+
+def list_room(s: Compact) -> int:
+    """Entries that there is room for in a list."""
+    return -(-s.size // 8) * 8
+
+
 def _fitted(life: Mapping[Buffer, Life], best: Sequence[Buffer], budget: int) -> Layout:
-    """A layout with as many of the `best` in shared memory as have room there."""
-    # The most that fit: found by halving, since more of them never take less.
-    least, most = 0, len(best)
-    while least < most:
-        middle = (least + most + 1) // 2
-        if space_bytes(_placed(life, set(best[middle:])), NEAR) <= budget:
-            least = middle
-        else:
-            most = middle - 1
-    far = set(best[least:])
-    layout = _placed(life, far)
-    # Behind a large one that does not fit there are smaller ones that do.
-    for b in best[least:]:
-        if space_bytes(layout, NEAR) + b.size * BYTES[b.dtype] <= budget:
-            layout = _placed(life, far := far - {b})
-    return layout
+    """A layout with as many of the `best` in shared memory as have room there while they live, the first first."""
+    if space_bytes(layout := _placed(life, NEAR), NEAR) <= budget:
+        return layout
+    near: dict[str, dict[Buffer, int]] = {}
+    tops: Counter[str] = Counter()
+    for b in best:
+        placed = near.setdefault(b.dtype, {})
+        offset = gap(b.size, sorted((at, a.size) for a, at in placed.items() if _meet(life[a], life[b])))
+        top = max(tops[b.dtype], offset + b.size)
+        others = sum(_rounded(n, dtype) for dtype, n in tops.items() if dtype != b.dtype)
+        if others + _rounded(top, b.dtype) <= budget:
+            placed[b] = offset
+            tops[b.dtype] = top
+    places = {b: offset for placed in near.values() for b, offset in placed.items()}
+    far = _placed({b: t for b, t in life.items() if b not in places}, FAR)
+    sizes = {(NEAR, dtype): n for dtype, n in tops.items()}
+    space = {**far.space, **dict.fromkeys(places, NEAR)}
+    return Layout(space, {**far.offsets, **places}, {**far.sizes, **sizes})
 
 
-def _cycles(layout: Layout, use: Mapping[Buffer, float], lanes: int) -> float:
-    """What accesses take of a multiprocessor for each world, by estimate."""
-    waits = sum(use[b] * (FAR_WAIT if where == FAR else NEAR_WAIT) for b, where in layout.space.items())
-    side_by_side = WARP_SIZE // lanes
-    taken = side_by_side * space_bytes(layout, NEAR) + RESERVED
-    return waits / (side_by_side * max(1, min(WARPS, SHARED_MEMORY // taken)))
+def _meet(a: Life, b: Life) -> bool:
+    return a[0] <= b[1] and b[0] <= a[1]
+
+
+def _rounded(n: int, dtype: str) -> int:
+    """Bytes of so many elements of a dtype, whose memory begins where 16 divides."""
+    return -(-n * BYTES[dtype] // 16) * 16
 
 
 def space_bytes(layout: Layout, space: str) -> int:
     """How much of a memory a world takes."""
-    return sum(-(-n * BYTES[dtype] // 16) * 16 for (where, dtype), n in layout.sizes.items() if where == space)
+    return sum(_rounded(n, dtype) for (where, dtype), n in layout.sizes.items() if where == space)
 
 
-def _placed(life: Mapping[Buffer, Life], far: set[Buffer]) -> Layout:
-    space = {b: FAR if b in far else NEAR for b in life}
+def _placed(life: Mapping[Buffer, Life], space: str) -> Layout:
+    """A layout of all of these in one memory."""
     offsets: dict[Buffer, int] = {}
     sizes: dict[tuple[str, str], int] = {}
-    for key in dict.fromkeys((space[b], b.dtype) for b in life):
-        places, sizes[key] = pack({b: t for b, t in life.items() if (space[b], b.dtype) == key})
+    for dtype in dict.fromkeys(b.dtype for b in life):
+        places, sizes[space, dtype] = pack({b: t for b, t in life.items() if b.dtype == dtype})
         offsets |= places
-    return Layout(space, offsets, sizes)
+    return Layout(dict.fromkeys(life, space), offsets, sizes)
 
 
 def is_branch(s: While) -> bool:

@@ -31,7 +31,7 @@ def nvrtc() -> Any:
     return found
 
 
-def cubin(text: str, architecture: str) -> bytes:
+def cubin(text: str, architecture: str, *options: str) -> bytes:
     """Machine code of `text` for an architecture such as "sm_90"; from the cache, if it is there.
 
     Raises:
@@ -39,16 +39,16 @@ def cubin(text: str, architecture: str) -> bytes:
     """
 
     def make(path: pathlib.Path) -> None:
-        path.write_bytes(compile_text(text, architecture)[0])
+        path.write_bytes(compile_text(text, architecture, *options)[0])
 
-    return cache.fetch(cubin_name(text, architecture), make, pathlib.Path.read_bytes)
+    return cache.fetch(cubin_name(text, architecture, *options), make, pathlib.Path.read_bytes)
 
 
-def cubin_name(text: str, architecture: str) -> str:
+def cubin_name(text: str, architecture: str, *options: str) -> str:
     """The name of machine code in the cache."""
     lib = nvrtc()
     version = ".".join(map(str, _checked(lib, lib.nvrtcVersion())))
-    return cache.key(text, architecture, version, *OPTIONS) + ".cubin"
+    return cache.key(text, architecture, version, *OPTIONS, *options) + ".cubin"
 
 
 def compile_text(text: str, architecture: str, *options: str) -> tuple[bytes, str]:
@@ -127,13 +127,13 @@ class Resources:
     code: int
 
 
-def resources(text: str, architecture: str) -> Resources:
+def resources(text: str, architecture: str, *options: str) -> Resources:
     """Compile `text` and read what it takes from what the assembler says of it.
 
     Raises:
         BuildError: there is no compiler, or it fails.
     """
-    code, log = compile_text(text, architecture, "--ptxas-options=-v")
+    code, log = compile_text(text, architecture, "--ptxas-options=-v", *options)
     own = log[max(0, log.find("Compiling entry function 'run'")) :]
     registers = re.search(r"Used (\d+) registers", own)
     spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", log)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from mjtorch.compiler.passes.warp_memory import WARP_SIZE
 from mjtorch.compiler.targets.cpu.build import BuildError
 from mjtorch.compiler.targets.cuda.build import ADVICE
 
@@ -63,8 +64,15 @@ class Kernels:
     context: Any
 
 
+def shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory that a block may have on a device."""
+    cu = driver()
+    attribute = cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+    return int(check(cu.cuDeviceGetAttribute(attribute, check(cu.cuDeviceGet(device.index)))))
+
+
 def load(code: bytes, device: torch.device, shared: int) -> Kernels:
-    """Load machine code on a device, for blocks with `shared` bytes of shared memory."""
+    """Load machine code on a device, for blocks with up to `shared` bytes of shared memory."""
     cu = driver()
     torch.cuda.init()
     context = check(cu.cuDevicePrimaryCtxRetain(check(cu.cuDeviceGet(device.index))))
@@ -77,10 +85,9 @@ def load(code: bytes, device: torch.device, shared: int) -> Kernels:
     return Kernels(run, uniform, context)
 
 
-def resident(kernels: Kernels, threads: int, shared: int, device: torch.device) -> int:
-    """How many blocks run at a time on the whole device."""
-    each = check(driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(kernels.run, threads, shared))
-    return int(each) * torch.cuda.get_device_properties(device).multi_processor_count
+def resident(kernels: Kernels, warps: int, shared: int) -> int:
+    """How many blocks of so many warps, with so many bytes of shared memory, run at a time on a multiprocessor."""
+    return int(check(driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(kernels.run, warps * WARP_SIZE, shared)))
 
 
 def launch(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,34 +10,13 @@ import torch
 from torch import Tensor
 
 from mjtorch.compiler.lowered import Lowered
+from mjtorch.compiler.passes.warp_memory import WARP_SIZE
 from mjtorch.compiler.ready import Ready, readable_world_by_world
 from mjtorch.compiler.targets.cpu.native import Build, Native
 from mjtorch.compiler.targets.cuda.build import cubin, cubin_name
-from mjtorch.compiler.targets.cuda.driver import launch, load, resident
+from mjtorch.compiler.targets.cuda.driver import launch, load, resident, shared_memory
 from mjtorch.compiler.targets.cuda.printer import Source
-
-# Lanes of a block: one warp, so that no world waits for another; two where there would be more blocks than may run.
-BLOCK, SMALL, MANY = 32, 3072, 64
-
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """How a program is launched.
-
-    side_by_side: worlds of a block
-    threads, shared: lanes and bytes of shared memory of a block
-    """
-
-    side_by_side: int
-    threads: int
-    shared: int
-
-
-def shape_of(source: Source) -> Shape:
-    """Blocks of one warp, or two of worlds with little memory."""
-    threads = MANY if source.shared * BLOCK // source.lanes <= SMALL else BLOCK
-    side_by_side = threads // source.lanes
-    return Shape(side_by_side, threads, side_by_side * source.shared)
+from mjtorch.compiler.targets.cuda.shape import shape_of
 
 
 def architecture(device: torch.device) -> str:
@@ -47,18 +25,26 @@ def architecture(device: torch.device) -> str:
     return f"sm_{major}{minor}"
 
 
+def processors(device: torch.device) -> int:
+    """Multiprocessors of a GPU."""
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
 class CudaNative(Native):
     """One compiled program, for tensors on a GPU."""
 
     def __init__(self, device: torch.device, lowered: Lowered, source: Source) -> None:
-        self.device, self.source, self.shape = device, source, shape_of(source)
-        program = lowered.program
-        self.kernels = load(cubin(source.text, architecture(device)), device, self.shape.shared)
-        self.resident = resident(self.kernels, self.shape.threads, self.shape.shared, device)
+        self.device, self.source = device, source
+        self.shape = shape_of(source, shared_memory(device))
+        program, options = lowered.program, self.shape.options
+        code = cubin(source.text, architecture(device), *options)
+        self.kernels = load(code, device, self.shape.warps * self.shape.shared)
+        self.processors = processors(device)
         self.outputs, self.lanes = lowered.outputs, source.lanes
         self.reads = tuple(b.position for b in program.inputs)
         self.rows = [np.array(x, dtype=np.int64) for x in (self.reads, [b.position for b in program.outputs])]
-        self.build = Build(self.outputs, self.reads, self.lanes, cubin_name(source.text, architecture(device)))
+        name = cubin_name(source.text, architecture(device), *options)
+        self.build = Build(self.outputs, self.reads, self.lanes, name)
         self.scratch = source.shared + source.far
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype, worlds: int) -> Tensor:
@@ -78,20 +64,28 @@ class CudaNative(Native):
 
     def run(self, ready: Ready) -> None:
         """Compute from and to what stands in the tables, on the current stream of the device."""
+        if not ready.count:
+            return
         source, shape = self.source, self.shape
-        blocks = -(-ready.count // shape.side_by_side)
-        if source.far:
-            blocks = min(blocks, self.resident)
+        warps = self.warps(ready.count)
+        places, shared = warps * shape.worlds, warps * shape.shared
+        blocks = -(-ready.count // places)
         with torch.cuda.device(self.device):
+            if source.far:
+                blocks = min(blocks, resident(self.kernels, warps, shared) * self.processors)
             stream = torch.cuda.current_stream(self.device).cuda_stream
-            far = self._memory(source.far * shape.side_by_side * blocks)
+            far = self._memory(source.far * places * blocks)
             uniform = self._memory(source.uniform)
             tables = self._tables(ready)
             common = ctypes.c_void_p(uniform.data_ptr())
             if source.uniform:
                 launch(self.kernels, self.kernels.uniform, 1, source.lanes, source.shared, (tables, common), stream)
             arguments = (tables, ctypes.c_int64(ready.count), ctypes.c_void_p(far.data_ptr()), common)
-            launch(self.kernels, self.kernels.run, blocks, shape.threads, shape.shared, arguments, stream)
+            launch(self.kernels, self.kernels.run, blocks, warps * WARP_SIZE, shared, arguments, stream)
+
+    def warps(self, count: int) -> int:
+        """Of a block, for so many worlds: fewer where not all multiprocessors would have one."""
+        return max(1, min(self.shape.warps, -(-count // (self.shape.worlds * self.processors))))
 
     def _memory(self, size: int) -> Tensor:
         """Memory that the caching allocator of PyTorch gives to others on this stream only after the kernels."""

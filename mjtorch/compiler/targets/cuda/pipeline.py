@@ -10,8 +10,10 @@ from mjtorch.compiler.passes.contract import contract_arrays
 from mjtorch.compiler.passes.copies import eliminate_copies
 from mjtorch.compiler.passes.dead_stores import eliminate_dead_stores
 from mjtorch.compiler.passes.fuse import fuse_loops
+from mjtorch.compiler.passes.idioms import recognize_idioms
 from mjtorch.compiler.passes.outline import outline_for_warps
 from mjtorch.compiler.passes.parallelize import mergeable, parallelize
+from mjtorch.compiler.passes.rendezvous import keep_together
 from mjtorch.compiler.passes.transpose import transpose
 from mjtorch.compiler.passes.warp_memory import FAR, NEAR, WARP_SIZE, hold_in_registers, plan_warp_memory, space_bytes
 
@@ -30,12 +32,14 @@ def cuda(lanes: int = WARP_SIZE, budget: int | None = None) -> tuple[Pass, ...]:
         Pass("hold_in_registers", hold_in_registers),
         Pass("plan_warp_memory", partial(plan_warp_memory, budget=budget, lanes=lanes), required=True),
         Pass("insert_barriers", insert_barriers, required=True),
+        Pass("recognize_idioms", recognize_idioms),
+        Pass("keep_together", keep_together),
     )
 
 
 CUDA = cuda()
-# Lanes per world for worlds with at most so many bytes of arrays: the smallest share a warp.
-FEWER_LANES = ((1024, 8), (3072, 16))
+# Lanes of a world with at most so many bytes of arrays: such share a warp, and all they have is in shared memory.
+SMALL, FEWER_LANES = 3072, 8
 
 
 def scheduled(p: Program, lanes: int | None = None, budget: int | None = None, watch: Watch | None = None) -> Program:
@@ -43,7 +47,6 @@ def scheduled(p: Program, lanes: int | None = None, budget: int | None = None, w
     found = run_passes(p, cuda(lanes or WARP_SIZE, budget), watch)
     assert found.layout is not None
     need = space_bytes(found.layout, NEAR) + space_bytes(found.layout, FAR)
-    fewer = next((n for most, n in FEWER_LANES if need <= most), None)
-    if lanes is not None or fewer is None:
+    if lanes is not None or need > SMALL:
         return found
-    return run_passes(p, cuda(fewer, budget), watch)
+    return run_passes(p, cuda(FEWER_LANES, budget or SMALL), watch)

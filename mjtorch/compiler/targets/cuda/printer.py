@@ -19,6 +19,7 @@ from mjtorch.compiler.ir.nodes import (
     OUTPUT,
     SHARED,
     UNIFORM,
+    Assign,
     Atom,
     Barrier,
     Body,
@@ -30,6 +31,7 @@ from mjtorch.compiler.ir.nodes import (
     For,
     Function,
     Gather,
+    Idiom,
     Index,
     Load,
     Local,
@@ -37,6 +39,7 @@ from mjtorch.compiler.ir.nodes import (
     ParallelFor,
     Program,
     Reduction,
+    Rendezvous,
     Scatter,
     Statement,
     Store,
@@ -44,14 +47,18 @@ from mjtorch.compiler.ir.nodes import (
     While,
 )
 from mjtorch.compiler.ir.walk import ReplaceAtoms
+from mjtorch.compiler.passes.idioms import CHOLESKY, SUBSTITUTE
 from mjtorch.compiler.passes.parallelize import identity, lane_work
-from mjtorch.compiler.passes.warp_memory import BYTES, FAR, NEAR, space_bytes
+from mjtorch.compiler.passes.warp_memory import BYTES, FAR, NEAR, list_room, space_bytes
 from mjtorch.compiler.targets.c.printer import LETTER, SCALARS, TYPES, Printer, array, vector_header
 from mjtorch.compiler.targets.cuda.ahead import READS, Part, Plain, carries, parts, reads, together
+from mjtorch.compiler.targets.cuda.repeat import repeatable
 
 # Iterations that read ahead together of a loop of which nobody knows how many it has.
 UNKNOWN = 4
-WARP_HEADER = pathlib.Path(__file__).with_name("warp.h")
+# Lanes from which on a matrix is factored in registers, and rows of a lane up to which a system is solved in them.
+FEWEST, BLOCKS = 8, 4
+WARP_HEADER, LINALG = (pathlib.Path(__file__).with_name(x) for x in ("warp.h", "linalg.h"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +87,7 @@ class WarpPrinter(Printer):
 
     registers: names of the arrays that a function holds in variables
     partial: names of the variables in which each lane adds up its share
+    own: whether an iteration is one of the lane's own, and not another's done again; nothing where all are
     """
 
     def __init__(self, program: Program) -> None:
@@ -87,6 +95,7 @@ class WarpPrinter(Printer):
         self.slots = {b: k for buffers in (program.inputs, program.outputs) for k, b in enumerate(buffers)}
         self.registers: dict[Buffer, str] = {}
         self.partial: dict[Local, str] = {}
+        self.own = ""
         self.lists = self.most_lists = 0
         self.barriers = 0
         self.origins: dict[Origin, int] = {}
@@ -180,8 +189,12 @@ class WarpPrinter(Printer):
         if isinstance(s, Barrier):
             self.barriers += 1
             return "SYNC;"
+        if isinstance(s, Rendezvous):
+            return "MEET;"
         if isinstance(s, FirstLane):
             return f"if(LANE_ID==0){{{self.body(s.body)}}}"
+        if isinstance(s, Idiom):
+            return self.idiom(s)
         if isinstance(s, For):
             return self.serial(s)
         if isinstance(s, While):
@@ -190,6 +203,8 @@ class WarpPrinter(Printer):
             return self.compact(s)
         if isinstance(s, Function):
             return self.call(s)
+        if isinstance(s, Assign) and s.local in self.partial and self.own:
+            return f"if({self.own}){self.plain(s)}"
         return self.parallel(s) if isinstance(s, ParallelFor) else self.plain(s)
 
     def row(self, b: Buffer) -> int:
@@ -248,7 +263,10 @@ class WarpPrinter(Printer):
         return f"{{{starts}{text}{ends}}}\n"
 
     def rounds(self, s: ParallelFor) -> str:
-        """The iterations of one lane, of as many at a time as can read ahead together."""
+        """The iterations of one lane, of as many at a time as can read ahead together.
+
+        All lanes make as many turns. What is beyond the end does the last iteration again, where that does no harm.
+        """
         outer, first, stop = s.loops[0]
         t, begin, inner = outer, self.index(first), 1
         total, known = self.index(stop), not (first.terms or stop.terms)
@@ -257,24 +275,41 @@ class WarpPrinter(Printer):
             t, begin, total = f"n{outer}", "0", f"({total}-({begin}))*{inner}"
         count = (stop.base - first.base) * inner if known else 0
         size = self.at_a_time(s, -(-count // self.layout.lanes))
-        head = f"for(int {t}={begin}+LANE_ID;{t}<{total};{t}+={size}*LANES)"
+        each = size * self.layout.lanes
+        turns = -(-count // each) if known else 0
+        again = repeatable(s.body)
+        places, tests = "", []
+        copies = [ReplaceAtoms({Variable(v): Variable(f"{v}_{k}") for v, _, _ in s.loops}).body(s.body) if k else s.body
+                  for k in range(size)]  # fmt: skip
+        for k in range(size):
+            place, suffix = f"{t}_at+{k}*LANES+LANE_ID", f"_{k}" if k else ""
+            beyond = not known or ((turns - 1) * size + k + 1) * self.layout.lanes > count
+            tests.append(f"{place}<{total}" if beyond else "")
+            places += f"int {t}{suffix}={f'LESSER({place},{total}-1)' if beyond else place};"
+            places += self.places(s, f"{t}{suffix}", suffix)
         if size == 1:
-            guard = "" if s.guard is None else f"if(!any({self.expr(s.guard)}))continue;"
             self.loops += (v for v, _, _ in s.loops)
+            self.own = tests[0]
             body = self.body(s.body)
+            self.own = ""
             del self.loops[-len(s.loops) :]
-            return f"{head}{{{self.places(s, t, '')}{guard}{body}}}\n"
-        copies, places, tests = [s.body], self.places(s, t, ""), [""]
-        turns = -(-count // (size * self.layout.lanes))
-        for k in range(1, size):
-            place, last = f"{t}+{k}*LANES", ((turns - 1) * size + k + 1) * self.layout.lanes
-            tests.append(f"if({place}<{total})" if last > count else "")
-            # Lanes that have nothing left to do read the last element.
-            places += f"int {t}_{k}={f'LESSER({place},{total}-1)' if last > count else place};"
-            places += self.places(s, f"{t}_{k}", f"_{k}")
-            copies.append(ReplaceAtoms({Variable(v): Variable(f"{v}_{k}") for v, _, _ in s.loops}).body(s.body))
-        ahead, bodies = self.copies(copies)
-        return f"{head}{{{places}{ahead}{''.join(a + b for a, b in zip(tests, bodies, strict=True))}}}\n"
+            conditions = [f"any({self.expr(s.guard)})"] if s.guard is not None else []
+            if tests[0] and not again:
+                conditions.insert(0, tests[0])
+            if conditions:
+                body = f"if({'&&'.join(conditions)}){{{body}}}"
+        else:
+            found = {e: o for body in copies for e, o in reads(body, frozenset(self.registers)).items()}
+            part = together(copies, self.fresh, found)
+            body = self.ahead(part)
+            for test, x in zip(tests, part.body, strict=True):
+                self.own = test
+                text = super().body((x,))
+                self.own = ""
+                body += f"if({test}){text}" if test and not again else text
+        if turns == 1:
+            return f"{{const int {t}_at={begin};{places}{body}}}\n"
+        return f"NO_UNROLL for(int {t}_at={begin};{t}_at<{total};{t}_at+={each}){{{places}{body}}}\n"
 
     def at_a_time(self, s: ParallelFor, rounds: int) -> int:
         """How many iterations of a lane read ahead together, of so many."""
@@ -308,7 +343,7 @@ class WarpPrinter(Printer):
     def compact(self, s: Compact) -> str:
         """The iterations for which a flag holds, in order, each lane looking at some of them."""
         start = self.lists
-        self.lists += -(-s.size // 8) * 8
+        self.lists += list_room(s)
         self.most_lists = max(self.most_lists, self.lists)
         self.barriers += 2
         loop = f"for(int b={self.index(s.start)};b<{s.size};b+=LANES){{int {s.variable}=b+LANE_ID;bool f=false;"
@@ -316,6 +351,20 @@ class WarpPrinter(Printer):
         put = f"unsigned m=BALLOT(f);if(f){s.list}[{s.list}_n+BELOW(m)]={s.variable};{s.list}_n+=COUNT(m);}}"
         declared = f"unsigned short*const {s.list}=LISTS+{start};int {s.list}_n=0;"
         return f"SYNC;{declared}{loop}{test}{put}SYNC;\n"
+
+    def idiom(self, s: Idiom) -> str:
+        """A call of what `linalg.h` has, where there are lanes enough."""
+        lanes = self.layout.lanes
+        arrays = [f"&{self.address(b, i)}" for b, i in s.arrays]
+        if s.name == CHOLESKY and lanes >= FEWEST:
+            ((b, i),), is_near = s.arrays, self.layout.space[s.arrays[0][0]] == NEAR
+            begin = f"AT_{LETTER[b.dtype]}{'' if is_near else '_FAR'}"
+            at = f"{begin}+{BYTES[b.dtype]}*({self.index(i + self.layout.offsets[b])})"
+            return f"cholesky<{','.join(map(str, (TYPES[b.dtype], int(is_near), *s.numbers)))}>({at},w);"
+        blocks = -(-s.numbers[0] // lanes)
+        if s.name == SUBSTITUTE and blocks <= BLOCKS:
+            return f"substitute<{blocks}>({','.join([*arrays, *map(str, s.numbers)])},w);"
+        return self.body(s.body)
 
     def call(self, s: Function) -> str:
         """A function of its own, with the arrays that it holds in variables."""
@@ -343,6 +392,7 @@ def print_program(program: Program) -> Source:
     # What is in no function needs the names of memory too.
     kernels = f"KERNEL_UNIFORM(UNIFORM_MEMORY;{uniform})\nKERNEL(MEMORY;{main})\n"
     header = WARP_HEADER.read_text().replace('#include "vector.h"', vector_header())
+    header = header.replace('#include "linalg.h"', LINALG.read_text())
     return Source(
         sizes + header + data + functions + kernels,
         lanes,

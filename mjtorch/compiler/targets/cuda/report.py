@@ -13,14 +13,15 @@ from mjtorch.compiler.mapped import Mapped
 from mjtorch.compiler.passes.warp_memory import WARP_SIZE
 from mjtorch.compiler.signature import Call
 from mjtorch.compiler.targets.cuda.build import Resources, resources
-from mjtorch.compiler.targets.cuda.native import Shape, shape_of
 from mjtorch.compiler.targets.cuda.pipeline import scheduled
 from mjtorch.compiler.targets.cuda.printer import Source, print_program
+from mjtorch.compiler.targets.cuda.shape import Shape, shape_of
 from mjtorch.compiler.targets.cuda.simulated.machine import MACHINES
 from mjtorch.compiler.targets.cuda.simulated.predict import Prediction, predict
 from mjtorch.compiler.targets.cuda.simulated.run import simulate
 
-# Shared memory of a multiprocessor and what each block takes of it besides its own, bytes; the most blocks it holds.
+# Shared memory of a multiprocessor and what each block takes of it besides its own (which is the rest at most), bytes;
+# the most blocks it holds.
 SHARED = {"sm_80": 164 * 1024, "sm_86": 100 * 1024, "sm_89": 100 * 1024, "sm_90": 228 * 1024, "sm_120": 100 * 1024}
 RESERVED, BLOCKS, REGISTERS = 1024, {"sm_80": 32, "sm_86": 16, "sm_89": 24, "sm_90": 32, "sm_120": 24}, 65536
 
@@ -90,27 +91,32 @@ def report(mapped: Mapped, architectures: Sequence[str], *args: Any, **kwargs: A
     source = print_program(program)
     targets = []
     for architecture in architectures:
-        start = time.perf_counter()
-        found = resources(source.text, architecture)
-        seconds, shape = time.perf_counter() - start, shape_of(source)
+        start, shape = time.perf_counter(), shape_of(source, SHARED[architecture] - RESERVED)
+        found = resources(source.text, architecture, *shape.options)
+        seconds = time.perf_counter() - start
         worlds = worlds_at_once(shape, found)
-        predicted = predicted_on(architecture, program, source, worlds, call)
+        predicted = predicted_on(architecture, program, source, worlds, shape.warps, call)
         targets.append(Target(found, worlds, seconds, predicted))
     return Report(mapped.name, source, targets)
 
 
-def predicted_on(architecture: str, program: Program, source: Source, worlds: int, call: Call) -> Prediction:
-    """What a program takes where a multiprocessor holds `worlds` worlds, by a warp that computes some of a call's."""
+def predicted_on(
+    architecture: str, program: Program, source: Source, worlds: int, together: int, call: Call
+) -> Prediction:
+    """What a program takes where a multiprocessor holds `worlds` worlds, by a warp that computes some of a call's.
+
+    together: warps of a block
+    """
     machine = MACHINES[architecture]
     warps = max(1, worlds * source.lanes // WARP_SIZE)
-    taken = worlds * source.shared + RESERVED * warps
+    taken = worlds * source.shared + RESERVED
     l1, l2 = max(0, machine.memory - taken) // warps, machine.cache // (warps * machine.processors)
     found = simulate(program, source, call.leaves, call.signature.dims, architecture, machine, l1, l2)
-    return predict(found, source, machine, warps)
+    return predict(found, source, machine, warps, together)
 
 
 def worlds_at_once(shape: Shape, found: Resources) -> int:
     """How many worlds a multiprocessor holds: as many blocks as its memory and registers allow."""
-    by_memory = SHARED[found.architecture] // (shape.shared + RESERVED)
-    by_registers = REGISTERS // (max(1, found.registers) * shape.threads)
-    return min(BLOCKS[found.architecture], by_memory, by_registers) * shape.side_by_side
+    by_memory = SHARED[found.architecture] // (shape.warps * shape.shared + RESERVED)
+    by_registers = REGISTERS // (max(1, found.registers) * shape.warps * WARP_SIZE)
+    return max(1, min(BLOCKS[found.architecture], by_memory, by_registers)) * shape.warps * shape.worlds

@@ -6,6 +6,8 @@
 typedef long long int64_t;
 typedef int int32_t;
 typedef unsigned char uint8_t;
+typedef unsigned uint32_t;
+typedef unsigned long long uint64_t;
 #ifndef INFINITY
 #define INFINITY __int_as_float(0x7f800000)
 #define NAN __int_as_float(0x7fffffff)
@@ -14,11 +16,25 @@ typedef unsigned char uint8_t;
 #define FUNCTION static __device__ __noinline__
 #define CONSTANT static __device__ const
 #define UNROLL _Pragma("unroll")
+#define NO_UNROLL _Pragma("unroll 1")
+#define UNROLL_SOME _Pragma("unroll 4")
+#define UNROLL_TWICE _Pragma("unroll 2")
 #define LANE_ID ((int)(threadIdx.x % LANES))
+#ifndef WARPS
+#define WARPS 1
+#endif
+// Worlds of a block.
+#define PLACES (blockDim.x / LANES)
+#if WARPS > 1
+#define MEET __syncthreads()
+#else
+#define MEET
+#endif
 // The lanes of this world among those of the warp.
 #define MEMBERS (LANES == 32 ? 0xffffffffu : ((1u << (LANES % 32)) - 1) << (threadIdx.x % 32 / LANES * LANES))
 #define SYNC __syncwarp(MEMBERS)
 #define SHUFFLE(x, distance) __shfl_xor_sync(MEMBERS, x, distance, LANES)
+#define BROADCAST(x, lane) __shfl_sync(MEMBERS, x, lane, LANES)
 #define BALLOT(f) (__ballot_sync(MEMBERS, f) >> (threadIdx.x % 32 / LANES * LANES))
 #define COUNT(m) __popc(m)
 extern __shared__ __align__(16) char pool[];
@@ -70,8 +86,11 @@ struct Uniform {
 // The elements of a world lie beside each other.
 #define ARGS Array const *__restrict__ in, Array const *__restrict__ out, Worlds w, Uniform u
 #define PASS in, out, w, u
-#define GIVEN(type, k, i) (global((type const*)in[k].data)[(i) + w.first * in[k].world])
-#define PUT(type, k, i) global((type*)out[k].data)[(i) + w.first * out[k].world]
+// An array of this world. What lies before it may be more than 4 GB, but neither the world's number nor its own bytes are.
+#define OWN(type, table, k)                                                              \
+  (global((type*)(table)[k].data) + (uint64_t)(uint32_t)w.first * (uint32_t)(table)[k].world)
+#define GIVEN(type, k, i) OWN(type const, in, k)[i]
+#define PUT(type, k, i) OWN(type, out, k)[i]
 #define MEMORY                                                                           \
   char *own = SHARED(w), *away = global(w.far);                                                 \
   vf *F = (vf*)(own + AT_F), *Ffar = (vf*)(away + AT_F_FAR);                             \
@@ -106,6 +125,9 @@ FOLDS(I, vi)
 FOLD(or, B, vb, x | y)
 FOLD(and, B, vb, x& y)
 #define LESSER(a, b) ((a) < (b) ? (a) : (b))
+INLINE float square_root(float x) { return __builtin_sqrtf(x); }
+INLINE double square_root(double x) { return __builtin_sqrt(x); }
+#include "linalg.h"
 // How many of the lanes in a ballot come before this one.
 #define BELOW(m) COUNT((m) & ((1u << LANE_ID) - 1))
 
@@ -113,15 +135,17 @@ FOLD(and, B, vb, x& y)
 struct Tables {
   Array in[INPUTS], out[OUTPUTS];
 };
-// More worlds than there is room for take turns. Nothing waits for the host.
+// More worlds than there is room for take turns. Nothing waits for the host. That all lanes of a warp go the same way, here
+// and in all that follows, is what the compiler must see: else it guards each access and each barrier against the
+// contrary. So worlds are counted from what is the same in a block, and those beyond the last are the last again.
 #define KERNEL(...)                                                                      \
-  extern "C" __global__ void run(const __grid_constant__ Tables t, int64_t count, char* far, char* common) { \
+  extern "C" __global__ void __launch_bounds__(32 * WARPS, 1) run(const __grid_constant__ Tables t, int64_t count, char* far, char* common) { \
     Array const *in = t.in, *out = t.out;                                                \
-    Uniform u = COMMON(common);                                                             \
-    int place = threadIdx.x / LANES, side_by_side = blockDim.x / LANES;                  \
-    int64_t first = (int64_t)blockIdx.x * side_by_side + place;                          \
-    for (int64_t world = first; world < count; world += (int64_t)gridDim.x * side_by_side) { \
-      Worlds w = {world, 1, place, far + first * FAR_BYTES};                             \
+    Uniform u = COMMON(common);                                                          \
+    int place = LANES < 32 ? threadIdx.x / LANES : WARPS == 1 ? 0 : __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); \
+    uint32_t last = (uint32_t)count - 1;                                                 \
+    for (uint32_t first = blockIdx.x * PLACES; first <= last; first += gridDim.x * PLACES) { \
+      Worlds w = {LESSER(first + place, last), 1, place, far + (int64_t)(blockIdx.x * PLACES + place) * FAR_BYTES}; \
       __VA_ARGS__                                                                        \
       SYNC;                                                                              \
     }                                                                                    \

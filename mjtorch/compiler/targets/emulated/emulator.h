@@ -14,6 +14,10 @@
 #define FUNCTION static __attribute__((noinline, unused))
 #define CONSTANT static const
 #define UNROLL
+#define NO_UNROLL
+#define UNROLL_SOME
+#define UNROLL_TWICE
+#define MEET
 #define global(p) (p)
 
 static volatile int lane_now;
@@ -30,6 +34,7 @@ static int diverged;
 #if LANES == 1
 #define SYNC (void)0
 #define SHUFFLE(x, distance) (x)
+#define BROADCAST(x, lane) (x)
 #define BALLOT(f) (unsigned)(f)
 #else
 static void wait_at(int place) {
@@ -38,14 +43,15 @@ static void wait_at(int place) {
 }
 #define SYNC wait_at(__COUNTER__)
 template <class T>
-static T shuffle(T x, int distance) {
+static T from_lane(T x, int lane) {
   memcpy(&slot[lane_now], &x, sizeof(T));
   wait_at(-1);
-  memcpy(&x, &slot[lane_now ^ distance], sizeof(T));
+  memcpy(&x, &slot[lane], sizeof(T));
   wait_at(-2);
   return x;
 }
-#define SHUFFLE(x, distance) shuffle(x, distance)
+#define SHUFFLE(x, distance) from_lane(x, lane_now ^ (distance))
+#define BROADCAST(x, lane) from_lane(x, lane)
 static unsigned ballot(bool f) {
   slot[lane_now] = f;
   wait_at(-3);

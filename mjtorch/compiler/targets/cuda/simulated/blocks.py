@@ -80,7 +80,11 @@ class Blocks:
         if op[0] == "setp":
             return [x.write(args[0], x.comparison(i), "?", mask)]
         if op[0] == "shfl":
-            value = f"{x.read(args[-4], 'u4')}[W.laneid^{x.read(args[-3], 'u4')}]"
+            source = f"W.laneid^{x.read(args[-3], 'u4')}"
+            if op[2] == "idx":  # of the lanes that the bits from 8 on of the next number tell apart
+                own = f"({x.read(args[-2], 'u4')}>>8)"
+                source = f"(W.laneid&{own})|({x.read(args[-3], 'u4')}&31&~{own})"
+            value = f"{x.read(args[-4], 'u4')}[{source}]"
             return [x.write(args[0], value, "u4", mask)]
         if op[0] == "vote":
             own = x.read(args[1], "?") + (f"&{mask}" if mask else "")

@@ -13,6 +13,8 @@ SHARED, GLOBAL, LOCAL, PARAMETER = range(8, 12)
 L1, L2, DRAM = range(12, 15)
 CLASSES = ("integer and address", "float", "special", "double", "move and convert", "control", "shuffle and vote",
            "barrier", "shared memory", "global memory", "local memory", "parameter", "L1", "L2", "DRAM")  # fmt: skip
+# Bytes of an instruction of the machine; the simulated ones are about as many.
+INSTRUCTION = 16
 # Bits below a time that say for what is waited.
 BITS = 4
 
@@ -27,6 +29,7 @@ class Machine:
     l1, l2, dram: cycles of a load that is answered there
     memory: bytes of a multiprocessor for L1 and shared memory together; cache: bytes of L2
     bandwidth, l2_bandwidth: bytes a cycle that all multiprocessors together get from DRAM and from L2
+    instructions: bytes of them that the caches of a multiprocessor hold; fetch: bytes a cycle of what these do not hold
 
     Latencies are of the size that microbenchmarks of Ampere and Hopper report (arXiv 2208.11174, arXiv 2402.13499), the
     same for all; sizes and widths follow NVIDIA's white papers. A prediction for a GPU is as good as these.
@@ -51,6 +54,8 @@ class Machine:
     l1: int = 41
     l2: int = 263
     dram: int = 479
+    instructions: int = 128 * 1024
+    fetch: float = 4.7
 
 
 MACHINES = {

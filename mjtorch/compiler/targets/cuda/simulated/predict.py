@@ -2,12 +2,13 @@
 
 A warp alone takes as long as its instructions, in order, need to be issued, wait for results and for memory. A
 multiprocessor holds several warps, and while one waits others are issued: each scheduler with its warps is a closed
-network of queues (issue slots, the ports of L1 and shared memory, bandwidth) and of waits that need no queue, whose
-throughput is found by Schweitzer's approximation of mean value analysis. What is not modelled: that the assembler moves
-loads up, what warps at other places of the program leave in L1 for each other, and contention behind L2 but for
-bandwidth. No constant was fitted. Of the programs of version 0.2.0 a cycle-level simulator of an H100 said 103,000
-cycles for the humanoid's step where this says 131,000, 16,100 and 16,000 for the hopper's, 49,400 and 44,400 for the
-one of Gymnasium, 2,980 and 1,620 for the cartpole's.
+network of queues (issue slots, the ports of L1 and shared memory, instructions that are fetched, bandwidth) and of
+waits that need no queue, whose throughput is found by Schweitzer's approximation of mean value analysis. What is not
+modelled: that the assembler moves loads up and spills, what warps at other places of the program leave in L1 for each
+other, that warps wait for the slowest of a block, and contention behind L2 but for bandwidth. All constants but one are
+those of others' microbenchmarks: how fast instructions are fetched that no cache holds was fitted to an H200, where it
+was 4.6 to 4.9 bytes a cycle in three programs whose warps went on their own. `benchmarks/README.md` compares what this
+says with what was measured.
 """
 
 from __future__ import annotations
@@ -127,10 +128,11 @@ def _reason(s: Share) -> str:
     return CLASSES[max(s.waits, key=lambda k: s.waits[k])] if s.waits else ""
 
 
-def predict(found: Simulated, source: Source, machine: Machine, warps: int) -> Prediction:
+def predict(found: Simulated, source: Source, machine: Machine, warps: int, together: int = 1) -> Prediction:
     """What a program takes that `simulate` has run, when a multiprocessor holds `warps` warps.
 
-    source: what was run; machine: the GPU whose latencies it was run with
+    source: what was run; machine: the GPU whose latencies it was run with; together: warps that stay close, and so
+    fetch instructions once
     """
     warp, worlds = found.warp, found.worlds
     instructions: Counter[int] = Counter()
@@ -149,7 +151,9 @@ def predict(found: Simulated, source: Source, machine: Machine, warps: int) -> P
         for f in dataclasses.fields(Access):
             setattr(to, f.name, getattr(to, f.name) + getattr(a, f.name))
     alone = warp.now >> BITS
-    cycles, bound = _full(machine, warps, executed, alone, memory)
+    met = sum(n > 0 for n in issued) * m.INSTRUCTION
+    fetched = executed * m.INSTRUCTION / together if met > machine.instructions else 0.0
+    cycles, bound = _full(machine, warps, executed, alone, memory, fetched)
     by_line, by_loop = _shares(found, source, issued, gaps)
     return Prediction(
         machine=machine,
@@ -172,8 +176,13 @@ def _each(a: Access, worlds: int) -> Access:
     return Access(*(x // worlds for x in dataclasses.astuple(a)))
 
 
-def _full(machine: Machine, warps: int, issued: int, alone: int, memory: dict[int, Access]) -> tuple[float, str]:
-    """Cycles of a full multiprocessor for each warp's work, and what they are due to."""
+def _full(
+    machine: Machine, warps: int, issued: int, alone: int, memory: dict[int, Access], fetched: float
+) -> tuple[float, str]:
+    """Cycles of a full multiprocessor for each warp's work, and what they are due to.
+
+    fetched: bytes of instructions that are fetched for it
+    """
     far = memory.get(m.GLOBAL, Access())
     own = far.far * SECTOR * machine.processors / machine.bandwidth
     behind = far.missed * SECTOR * machine.processors / machine.l2_bandwidth
@@ -182,6 +191,7 @@ def _full(machine: Machine, warps: int, issued: int, alone: int, memory: dict[in
     demands = {
         "issue slots": issued,
         "L1 and shared memory": machine.schedulers * ports,
+        "fetching instructions": machine.schedulers * fetched / machine.fetch,
         "bandwidth of L2": machine.schedulers * behind,
         "bandwidth of DRAM": machine.schedulers * own,
     }

@@ -18,7 +18,7 @@ from mjtorch.compiler.targets.cuda.simulated.parse import SYNCHRONOUS, Function,
 
 EVERYONE = np.ones(LANES, dtype=bool)
 # What an instruction may begin with that is none of those whose meaning is in a table.
-KNOWN = ("bar.warp.sync", "shfl.sync.bfly", "vote.sync.ballot")
+KNOWN = ("bar.warp.sync", "shfl.sync.bfly", "shfl.sync.idx", "vote.sync.ballot")
 UNKNOWN = ("bar", "shfl", "vote", "atom", "red", "activemask", "match", "brx", "redux")
 
 
@@ -106,7 +106,7 @@ class Warp:
     def _call(self, i: Instruction, mask: np.ndarray) -> None:
         at = next(k for k, a in enumerate(i.args) if a in self.module.functions)
         f = self.module.functions[i.args[at]]
-        given = dict(zip(i.args[at + 1 :], f.parameters, strict=True))
+        given = dict(zip(filter(None, i.args[at + 1 :]), f.parameters, strict=True))
         passed = {(given[n], k): x for (n, k), x in self.passed.items() if n in given}
         self.passed = {}
         self._function(f.name, passed, mask)

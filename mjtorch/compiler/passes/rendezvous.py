@@ -1,0 +1,49 @@
+"""Rendezvous: the warps of a block stay close, so that they fetch the same instructions.
+
+A step has tens of thousands of instructions, most of which a world executes once: more than a multiprocessor's caches
+of instructions hold. Warps that are each at another place wait for instructions most of the time; of those that stay
+close the first fetches them for all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from mjtorch.compiler.ir.nodes import Body, Function, Program, Rendezvous, Statement
+from mjtorch.compiler.ir.walk import expressions, walk, with_bodies
+from mjtorch.compiler.passes.warp_memory import WARP_SIZE
+
+# Statements and expressions from one to the next, about: a few hundred instructions.
+SIZE = 100
+
+
+def keep_together(p: Program, size: int = SIZE) -> Program:
+    """Let the warps of a block wait for each other wherever `size` expressions have passed, but not within loops.
+
+    Small worlds, which share a warp, have few instructions: these are left as they are.
+    """
+    if p.layout is None or p.layout.lanes < WARP_SIZE:
+        return p
+    return dataclasses.replace(p, body=_Meetings(size).body(p.body))
+
+
+class _Meetings:
+    """Walks what all worlds come to once, in order; `since`: how much there was since the last rendezvous."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.since = size, 0
+
+    def body(self, statements: Sequence[Statement]) -> Body:
+        """Statements, with rendezvous between them."""
+        out: list[Statement] = []
+        for s in statements:
+            if isinstance(s, Function):
+                out.append(with_bodies(s, [self.body(s.body)]))
+                continue
+            out.append(s)
+            self.since += sum(1 + sum(1 for _ in expressions(x)) for x in walk([s]))
+            if self.since >= self.size:
+                out.append(Rendezvous(origin=s.origin))
+                self.since = 0
+        return tuple(out)

@@ -1,0 +1,38 @@
+"""How a program is launched: worlds of a warp, warps of a block."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from mjtorch.compiler.passes.warp_memory import WARP_SIZE, WARPS
+from mjtorch.compiler.targets.cuda.printer import Source
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """How a program is launched, at most: a multiprocessor holds one such block.
+
+    warps: of a block
+    worlds: of a warp
+    shared: bytes of shared memory of a warp
+    """
+
+    warps: int
+    worlds: int
+    shared: int
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Of the compiler, which keeps to as many registers as there are for so many warps."""
+        return (f"--define-macro=WARPS={self.warps}",)
+
+
+def shape_of(source: Source, room: int) -> Shape:
+    """Warps of worlds that a warp shares are each a block, since nothing keeps them together; others are one.
+
+    room: bytes of shared memory that a block may have
+    """
+    worlds = WARP_SIZE // source.lanes
+    each = worlds * source.shared
+    warps = WARPS if source.lanes == WARP_SIZE else 1
+    return Shape(max(1, min(warps, room * 7 // 8 // max(1, each))), worlds, each)
