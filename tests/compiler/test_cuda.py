@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mjtorch import jit
 from mjtorch.compiler.lowered import Lowered
+from mjtorch.compiler.passes.warp_memory import SHARE
 from mjtorch.compiler.targets.cpu.build import BuildError
 from mjtorch.compiler.targets.cuda import driver as cuda_driver, native as cuda_native
 from mjtorch.compiler.targets.cuda.build import compile_text, compile_to_ptx, resources
@@ -123,9 +124,9 @@ def test_small_worlds_share_a_warp() -> None:
 
 @pytest.mark.parametrize(("room", "warps"), [(227, 32), (99, 13), (10, 1), (1, 1)])
 def test_as_many_warps_as_have_room(room: int, warps: int) -> None:
-    """And L1 keeps an eighth."""
-    source = dataclasses.replace(print_program(scheduled(lowered_of(neighbours, numbers(400)).program)), shared=6352)
-    assert shape_of(source, room * 1024) == Shape(warps, 1, 6352)
+    """And L1 keeps a seventh."""
+    source = dataclasses.replace(print_program(scheduled(lowered_of(neighbours, numbers(400)).program)), shared=SHARE)
+    assert shape_of(source, room * 1024) == Shape(warps, 1, SHARE)
 
 
 def long_turn(x: Tensor) -> Tensor:

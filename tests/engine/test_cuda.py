@@ -11,10 +11,12 @@ from reference import MODELS, TRAINED, case, slow_but
 import mjtorch
 from mjtorch import tree
 from mjtorch.compiler.jit import Jitted
+from mjtorch.compiler.passes.warp_memory import WARP_SIZE
 from mjtorch.compiler.targets.cuda.build import resources
 from mjtorch.compiler.targets.cuda.pipeline import scheduled
 from mjtorch.compiler.targets.cuda.printer import print_program
-from mjtorch.compiler.targets.cuda.report import for_gpu
+from mjtorch.compiler.targets.cuda.report import REGISTERS, RESERVED, SHARED, for_gpu, worlds_at_once
+from mjtorch.compiler.targets.cuda.shape import shape_of
 
 WORLDS = 2
 # Among them a pile that does not fit into shared memory: by one lane too, where nothing is added in another order.
@@ -69,5 +71,9 @@ def test_steps_compile_for_gpus(model: str, architecture: str) -> None:
     m = mjtorch.put_model(this.mj_model)
     d = mjtorch.batch(mjtorch.make_data(m), WORLDS)
     lowered = for_gpu(mjtorch.jit(mjtorch.step, in_dims=(None, 0), strict=True).mapped, m, d)
-    found = resources(print_program(scheduled(lowered.program)).text, architecture)
-    assert found.spills == 0 and 32 <= found.registers <= 255
+    source = print_program(scheduled(lowered.program))
+    alone = resources(source.text, architecture)
+    assert alone.spills == 0 and 32 <= alone.registers <= 255
+    shape = shape_of(source, SHARED[architecture] - RESERVED)
+    together = resources(source.text, architecture, *shape.options)
+    assert together.registers * shape.warps * WARP_SIZE <= REGISTERS and worlds_at_once(shape, together) >= shape.warps

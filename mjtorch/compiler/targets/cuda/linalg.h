@@ -1,14 +1,15 @@
 // What a warp computes in a way of its own: each lane holds rows in registers, and hands on what it has found.
 //
-// `matrix[row * i + column * j]` is element i, j. Lanes beyond the last row hold it too, and keep what they find.
+// `matrix[row * i + column * j]` is element i, j. Lanes beyond the last row have zeros, which nobody asks for.
 
 // The columns from `first` on, WIDTH of them, of the lower factor of a matrix of n rows, in its place; those before are
 // known. What these take out of the others needs no other lane's sums; then one follows the other.
 template <bool HAS_DIAGONAL, int WIDTH, int SIZE, int ROW, int COLUMN, class T>
 INLINE void factor_rows(T* matrix, int first, int begin, Worlds w) {
   int i = LESSER(begin + LANE_ID, SIZE - 1);
+  bool has_row = begin + LANE_ID < SIZE;
   T *rows = matrix + ROW * i, *panel = matrix + ROW * first, own[WIDTH];
-  UNROLL for (int c = 0; c < WIDTH; ++c) own[c] = rows[COLUMN * (first + c)];
+  UNROLL for (int c = 0; c < WIDTH; ++c) own[c] = has_row ? rows[COLUMN * (first + c)] : T(0);
   UNROLL_TWICE for (int j = 0; j < first; ++j) {
     T factor = rows[COLUMN * j];
     UNROLL for (int c = 0; c < WIDTH; ++c) own[c] -= factor * panel[ROW * c + COLUMN * j];
@@ -20,7 +21,7 @@ INLINE void factor_rows(T* matrix, int first, int begin, Worlds w) {
     UNROLL for (int d = c + 1; d < WIDTH; ++d)
       own[d] -= own[c] * (HAS_DIAGONAL ? BROADCAST(own[c], d) : panel[ROW * d + COLUMN * c]);
   }
-  if (begin + LANE_ID < SIZE)
+  if (has_row)
     UNROLL for (int c = 0; c < WIDTH; ++c)
       if (first + c <= i) rows[COLUMN * (first + c)] = own[c];
   SYNC;
@@ -55,7 +56,7 @@ INLINE void substitute(T* x, T const* matrix, T const* scale, int n, int step, i
   int at[BLOCKS];
   UNROLL for (int b = 0; b < BLOCKS; ++b) {
     at[b] = LESSER(b * LANES + LANE_ID, n - 1);
-    own[b] = x[step * at[b]];
+    own[b] = b * LANES + LANE_ID < n ? x[step * at[b]] : T(0);
     factor[b] = scaled ? scale[scale_step * at[b]] : T(1);
   }
   UNROLL for (int turn = 0; turn < BLOCKS; ++turn) {

@@ -35,4 +35,4 @@ def shape_of(source: Source, room: int) -> Shape:
     worlds = WARP_SIZE // source.lanes
     each = worlds * source.shared
     warps = WARPS if source.lanes == WARP_SIZE else 1
-    return Shape(max(1, min(warps, room * 7 // 8 // max(1, each))), worlds, each)
+    return Shape(max(1, min(warps, room * 6 // 7 // max(1, each))), worlds, each)
