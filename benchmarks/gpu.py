@@ -90,7 +90,17 @@ def steps(models: Sequence[str]) -> list[Step]:
         found.append(Step(f"same {model}", f"steps of {model} in double precision, beside the CPU's", command))
         command = (PYTHON, "-m", "mjtorch", "diagnose", model, "--cuda", architecture() or "sm_90", "--batch", "16")
         found.append(Step(f"model {model}", f"what the model predicts for {model}", command, ("cuda.bindings",)))
-        counted = ("ncu", "--metrics", metrics, "--kernel-name", "run", "--launch-count", "3")
+        counted = (
+            "ncu",
+            "--clock-control",
+            "none",
+            "--metrics",
+            metrics,
+            "--kernel-name",
+            "run",
+            "--launch-count",
+            "3",
+        )
         command = (*counted, PYTHON, str(HERE / "throughput.py"), model, "--device", "cuda", "--sides", "c,state",
                    "--worlds", "16384", "--repeats", "1")  # fmt: skip
         found.append(Step(f"counters {model}", f"the same, as hardware counts it for {model}", command, ("ncu",)))
