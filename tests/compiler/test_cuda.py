@@ -63,8 +63,20 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "zero rows": (lambda a: torch.where(a[:, :1] > 0, a, 0.0).T @ a, (40, 5)),
     "cholesky": (lambda a: torch.linalg.cholesky_ex(spd(a)), (20, 20)),
     "upper cholesky": (lambda a: torch.linalg.cholesky_ex(spd(a), upper=True)[0], (7, 7)),
+    "cholesky of more rows than lanes": (lambda a: torch.linalg.cholesky_ex(spd(a)), (43, 43)),
     "not positive": (lambda a: torch.linalg.cholesky_ex(spd(a) - 5 * torch.eye(6, dtype=a.dtype))[1], (6, 6)),
     "triangular": (lambda a: torch.linalg.solve_triangular(spd(a).tril(), a[:, :2], upper=False), (20, 20)),
+    "triangular with more rows than lanes": (
+        lambda a: (
+            torch.linalg.solve_triangular(spd(a).tril(), a[:, :1], upper=False),
+            torch.linalg.solve_triangular(spd(a).triu(), a[:, :1], upper=True),
+        ),
+        (70, 70),
+    ),
+    "triangular with a diagonal of ones": (
+        lambda a: torch.linalg.solve_triangular(spd(a).tril() / 20, a[:, :1], upper=False, unitriangular=True),
+        (20, 20),
+    ),
     "many columns": (lambda a: torch.linalg.solve_triangular(spd(a).triu(), a, upper=True), (20, 20)),
     "elimination": (lambda a: torch.linalg.solve(spd(a), a[0]), (6, 6)),
     "order": (lambda a: (a.sort(descending=True), a.topk(3), a.argmin(), a.cumsum(0)), (20,)),

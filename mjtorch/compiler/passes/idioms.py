@@ -35,7 +35,7 @@ CHOLESKY, SUBSTITUTE = "cholesky", "substitute"
 
 def recognize_idioms(p: Program) -> Program:
     """Mark the loops of a warp for which it has a quicker way."""
-    return dataclasses.replace(p, body=_body(p.body), uniform=_body(p.uniform))
+    return dataclasses.replace(p, body=_body(p.body))
 
 
 def _body(statements: Sequence[Statement]) -> Body:
@@ -151,7 +151,7 @@ def _matched_substitution(s: For) -> Idiom:
             raise _OtherError
     _need(_at(own, x) == (x, at) and _coefficient(at, i) == 0)
     step, (m, entry), (s_buffer, s_at), (_, known) = _coefficient(at, r), _at(matrix), _at(scale), _at(unknown, x)
-    _need(step in (1, -1) and m is not x and _coefficient(known, r) == 0 and _coefficient(s_at, r) == 0)
+    _need(step != 0 and m is not x and _coefficient(known, r) == 0 and _coefficient(s_at, r) == 0)
     forward = _coefficient(known, i) == step
     if forward:
         _need(start == Index(1, ((Variable(i), 1),)) and stop == Index(n))

@@ -355,6 +355,8 @@ class WarpPrinter(Printer):
     def idiom(self, s: Idiom) -> str:
         """A call of what `linalg.h` has, where there are lanes enough."""
         lanes = self.layout.lanes
+        if any(b in self.registers for b, _ in s.arrays):
+            return self.body(s.body)
         arrays = [f"&{self.address(b, i)}" for b, i in s.arrays]
         if s.name == CHOLESKY and lanes >= FEWEST:
             ((b, i),), is_near = s.arrays, self.layout.space[s.arrays[0][0]] == NEAR
