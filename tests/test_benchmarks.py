@@ -4,10 +4,12 @@ import importlib.util
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import mujoco
+import numpy as np
 import pytest
 import torch
 
@@ -66,6 +68,53 @@ def test_made_models_are_as_large_as_they_say() -> None:
     assert (sizes["humanoids_4"].nv, sizes["humanoids_4"].nu) == (4 * 27, 4 * 21)
     assert (sizes["chain_16"].nv, sizes["chain_16"].nu) == (6 + 16, 16)
     assert sizes["pile_200"].nv == 6 * 200
+
+
+class Driver:
+    """NVIDIA's driver, as far as it is called; what is launched is noted, and computes nothing."""
+
+    CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
+
+    def __init__(self) -> None:
+        self.launched: list[tuple[object, ...]] = []
+
+    def cuModuleGetFunction(self, _: object, name: bytes) -> tuple[int, bytes]:
+        return 0, name
+
+    def cuLaunchKernel(self, *call: object) -> tuple[int]:
+        self.launched.append((call[0], call[1], call[4], call[7]))
+        return (0,)
+
+    def __getattr__(self, name: str) -> Callable[..., tuple[int, int]]:
+        return lambda *_: (0, 2)
+
+
+def test_builds_for_a_gpu_are_prepared_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    sweep, lib = module("gpu_sweep"), Driver()
+    other = "lanes=32,budget=512,warps=4"
+    assert sweep.main(["prepare", "cartpole", "--builds", "default", other, "--output", str(tmp_path)]) == 0
+    monkeypatch.setattr(sweep, "driver", lambda: lib)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
+    with np.load(tmp_path / "cartpole.npz") as given:
+        arrays = dict(given)
+    for build, lanes, most in (("default", 8, 1), (other, 32, 4)):
+        loaded = sweep.Loaded(tmp_path / f"cartpole@{build}.cubin", arrays, 100, "cpu")
+        near, each = loaded.launched["near"], 32 // lanes
+        for processors in (1, 50):
+            lib.launched.clear()
+            loaded.step(processors)
+            warps = min(most, -(-100 // (each * processors)))
+            blocks = -(-100 // (each * warps))
+            blocks = min(blocks, 2 * processors) if loaded.launched["far"] else blocks
+            run = (b"run", blocks, 32 * warps, warps * each * near)
+            assert lib.launched == [(b"uniform", 1, lanes, near), run]
+        for made, _ in loaded.results.values():
+            made.view(torch.uint8).fill_(255)
+        assert any(x.startswith("qpos (64)") for x in loaded.differs())
+        for made, wanted in loaded.results.values():
+            made[:64] = torch.from_numpy(wanted)
+        assert loaded.differs() == []
 
 
 def test_a_package_that_is_not_there_is_named() -> None:

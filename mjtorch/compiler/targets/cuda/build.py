@@ -13,6 +13,7 @@ from mjtorch.compiler.targets.cpu.build import BuildError
 
 ADVICE = "pip install 'mjtorch[cuda]'"
 OPTIONS = ("--std=c++17", "-w")
+VERBOSE = "--ptxas-options=-v"
 
 
 @functools.cache
@@ -133,7 +134,11 @@ def resources(text: str, architecture: str, *options: str) -> Resources:
     Raises:
         BuildError: there is no compiler, or it fails.
     """
-    code, log = compile_text(text, architecture, "--ptxas-options=-v", *options)
+    return taken(architecture, *compile_text(text, architecture, VERBOSE, *options))
+
+
+def taken(architecture: str, code: bytes, log: str) -> Resources:
+    """What machine code takes, by what the compiler said of it, told to be `VERBOSE`."""
     own = log[max(0, log.find("Compiling entry function 'run'")) :]
     registers = re.search(r"Used (\d+) registers", own)
     spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", log)
