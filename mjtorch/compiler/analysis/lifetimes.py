@@ -68,6 +68,19 @@ def pack(life: Mapping[Buffer, Life]) -> tuple[dict[Buffer, int], int]:
     return offsets, top
 
 
+def pack_largest_first(life: Mapping[Buffer, Life]) -> tuple[dict[Buffer, int], int]:
+    """The same, the largest first: the size is nearly always as small as it can be, but neighbours in time part."""
+    offsets: dict[Buffer, int] = {}
+    for b in sorted(life, key=lambda b: -b.size):
+        offsets[b] = gap(b.size, sorted((at, a.size) for a, at in offsets.items() if meet(life[a], life[b])))
+    return offsets, max((at + b.size for b, at in offsets.items()), default=0)
+
+
+def meet(a: Life, b: Life) -> bool:
+    """Whether two live at the same time."""
+    return a[0] <= b[1] and b[0] <= a[1]
+
+
 def gap(size: int, taken: list[tuple[int, int]]) -> int:
     """The smallest gap that `size` fits in; past the end if none does."""
     best, best_room, end = -1, 0, 0

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from mjtorch.compiler.analysis.cost import WARP, trips
 from mjtorch.compiler.analysis.dependence import Bounds, within
-from mjtorch.compiler.analysis.lifetimes import Life, gap, lifetimes, pack
+from mjtorch.compiler.analysis.lifetimes import Life, gap, lifetimes, meet, pack_largest_first
 from mjtorch.compiler.ir.nodes import (
     BOOL,
     FLOAT32,
@@ -155,7 +155,7 @@ def _fitted(life: Mapping[Buffer, Life], best: Sequence[Buffer], budget: int) ->
     tops: Counter[str] = Counter()
     for b in best:
         placed = near.setdefault(b.dtype, {})
-        offset = gap(b.size, sorted((at, a.size) for a, at in placed.items() if _meet(life[a], life[b])))
+        offset = gap(b.size, sorted((at, a.size) for a, at in placed.items() if meet(life[a], life[b])))
         top = max(tops[b.dtype], offset + b.size)
         others = sum(_rounded(n, dtype) for dtype, n in tops.items() if dtype != b.dtype)
         if others + _rounded(top, b.dtype) <= budget:
@@ -166,10 +166,6 @@ def _fitted(life: Mapping[Buffer, Life], best: Sequence[Buffer], budget: int) ->
     sizes = {(NEAR, dtype): n for dtype, n in tops.items()}
     space = {**far.space, **dict.fromkeys(places, NEAR)}
     return Layout(space, {**far.offsets, **places}, {**far.sizes, **sizes})
-
-
-def _meet(a: Life, b: Life) -> bool:
-    return a[0] <= b[1] and b[0] <= a[1]
 
 
 def _rounded(n: int, dtype: str) -> int:
@@ -187,7 +183,7 @@ def _placed(life: Mapping[Buffer, Life], space: str) -> Layout:
     offsets: dict[Buffer, int] = {}
     sizes: dict[tuple[str, str], int] = {}
     for dtype in dict.fromkeys(b.dtype for b in life):
-        places, sizes[space, dtype] = pack({b: t for b, t in life.items() if b.dtype == dtype})
+        places, sizes[space, dtype] = pack_largest_first({b: t for b, t in life.items() if b.dtype == dtype})
         offsets |= places
     return Layout(dict.fromkeys(life, space), offsets, sizes)
 
