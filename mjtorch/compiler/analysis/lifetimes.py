@@ -56,20 +56,10 @@ def lifetimes(p: Program) -> dict[Buffer, Life]:
 
 
 def pack(life: Mapping[Buffer, Life]) -> tuple[dict[Buffer, int], int]:
-    """Offsets of buffers, of which those that live at the same time do not overlap, and the size of the whole."""
-    offsets: dict[Buffer, int] = {}
-    active: list[Buffer] = []
-    top = 0
-    for b in sorted(life, key=lambda b: (life[b][0], -b.size)):
-        active = [a for a in active if life[a][1] >= life[b][0]]
-        offsets[b] = gap(b.size, sorted((offsets[a], a.size) for a in active))
-        top = max(top, offsets[b] + b.size)
-        active.append(b)
-    return offsets, top
+    """Offsets of buffers, of which those that live at the same time do not overlap, and the size of the whole.
 
-
-def pack_largest_first(life: Mapping[Buffer, Life]) -> tuple[dict[Buffer, int], int]:
-    """The same, the largest first: the size is nearly always as small as it can be, but neighbours in time part."""
+    The largest first: then the whole is nearly always as small as what lives at the busiest time.
+    """
     offsets: dict[Buffer, int] = {}
     for b in sorted(life, key=lambda b: -b.size):
         offsets[b] = gap(b.size, sorted((at, a.size) for a, at in offsets.items() if meet(life[a], life[b])))

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from mjtorch.compiler.analysis.cost import WARP, trips
 from mjtorch.compiler.analysis.dependence import Bounds, within
-from mjtorch.compiler.analysis.lifetimes import Life, gap, lifetimes, meet, pack_largest_first
+from mjtorch.compiler.analysis.lifetimes import Life, gap, lifetimes, meet, pack
 from mjtorch.compiler.ir.nodes import (
     BOOL,
     FLOAT32,
@@ -183,7 +183,7 @@ def _placed(life: Mapping[Buffer, Life], space: str) -> Layout:
     offsets: dict[Buffer, int] = {}
     sizes: dict[tuple[str, str], int] = {}
     for dtype in dict.fromkeys(b.dtype for b in life):
-        places, sizes[space, dtype] = pack_largest_first({b: t for b, t in life.items() if b.dtype == dtype})
+        places, sizes[space, dtype] = pack({b: t for b, t in life.items() if b.dtype == dtype})
         offsets |= places
     return Layout(dict.fromkeys(life, space), offsets, sizes)
 
