@@ -382,7 +382,7 @@ class Barrier(_Statement):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rendezvous(_Statement):
-    """The warps of a block, each with worlds of its own, wait for those that are far behind."""
+    """The warps of a block, each with worlds of its own, wait for each other."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

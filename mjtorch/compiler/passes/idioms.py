@@ -6,6 +6,7 @@ writes them: a warp that holds a row in each lane passes on what a step has foun
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 
@@ -43,8 +44,10 @@ def _body(statements: Sequence[Statement]) -> Body:
 
 
 def _statement(s: Statement) -> Statement:
-    if isinstance(s, For) and (found := _factor(s) or _substitution(s)) is not None:
-        return found
+    if isinstance(s, For):
+        for recognized in (_factor, _substitution):
+            with contextlib.suppress(_OtherError):
+                return recognized(s)
     return map_bodies(s, _body)
 
 
@@ -80,15 +83,8 @@ def _at(e: Expr, buffer: Buffer | None = None) -> tuple[Buffer, Index]:
     return e.buffer, e.index
 
 
-def _factor(s: For) -> Idiom | None:
-    """`s` as the factor of a matrix, if it is that."""
-    try:
-        return _matched_factor(s)
-    except _OtherError:
-        return None
-
-
-def _matched_factor(s: For) -> Idiom:
+def _factor(s: For) -> Idiom:
+    """`s` as the factor of a matrix."""
     rows, body = _rows(s)
     (i, start, stop), j, n = rows.loops[0], s.variable, s.stop.base
     _need(start == Index(0, ((Variable(j), 1),)) and stop == Index(n) and len(body) == 5)
@@ -126,16 +122,11 @@ def _matched_factor(s: For) -> Idiom:
     return Idiom(CHOLESKY, ((buffer, origin),), (n, row, column), (s,), origin=s.origin)
 
 
-def _substitution(s: For) -> Idiom | None:
-    """`s` as the solution of a triangular system, if it is that."""
-    try:
-        return _matched_substitution(s)
-    except _OtherError:
-        return None
+def _substitution(s: For) -> Idiom:
+    """`s` as the solution of a triangular system.
 
-
-def _matched_substitution(s: For) -> Idiom:
-    """Rows and unknowns are counted alike: the unknown of a step is the row that it is."""
+    Rows and unknowns are counted alike: the unknown of a step is the row that it is.
+    """
     rows, body = _rows(s)
     (r, start, stop), i, n = rows.loops[0], s.variable, s.stop.base
     _need(len(body) == 1 and isinstance(body[0], Store))

@@ -170,11 +170,16 @@ class WarpPrinter(Printer):
             text += f"{TYPES[r.local.dtype]} {r.local.name}={self.expr(r.value)};"
         return text
 
-    def copies(self, bodies: Sequence[Body]) -> tuple[str, list[str]]:
-        """What bodies read ahead together, and each of them."""
+    def copies(self, bodies: Sequence[Body], own: Sequence[str] = ()) -> tuple[str, list[str]]:
+        """What bodies read ahead together, and each of them; `own`: which are the lane's own, if not as around."""
         found = {e: origin for body in bodies for e, origin in reads(body, frozenset(self.registers)).items()}
         part = together(bodies, self.fresh, found)
-        return self.ahead(part), [super(WarpPrinter, self).body((x,)) for x in part.body]
+        ahead, printed, around = self.ahead(part), [], self.own
+        for k, x in enumerate(part.body):
+            self.own = own[k] if own else around
+            printed.append(super().body((x,)))
+        self.own = around
+        return ahead, printed
 
     def statement(self, s: Statement) -> str:
         """CUDA for one statement, which all lanes execute alike, or one of them in its share of a loop."""
@@ -299,14 +304,8 @@ class WarpPrinter(Printer):
             if conditions:
                 body = f"if({'&&'.join(conditions)}){{{body}}}"
         else:
-            found = {e: o for body in copies for e, o in reads(body, frozenset(self.registers)).items()}
-            part = together(copies, self.fresh, found)
-            body = self.ahead(part)
-            for test, x in zip(tests, part.body, strict=True):
-                self.own = test
-                text = super().body((x,))
-                self.own = ""
-                body += f"if({test}){text}" if test and not again else text
+            ahead, bodies = self.copies(copies, tests)
+            body = ahead + "".join(f"if({t}){x}" if t and not again else x for t, x in zip(tests, bodies, strict=True))
         if turns == 1:
             return f"{{const int {t}_at={begin};{places}{body}}}\n"
         return f"NO_UNROLL for(int {t}_at={begin};{t}_at<{total};{t}_at+={each}){{{places}{body}}}\n"

@@ -7,7 +7,7 @@ waits that need no queue, whose throughput is found by Schweitzer's approximatio
 modelled: that the assembler moves loads up and spills, what warps at other places of the program leave in L1 for each
 other, that warps wait for the slowest of a block, and contention behind L2 but for bandwidth. All constants but one are
 those of others' microbenchmarks: how fast instructions are fetched that no cache holds was fitted to an H200, where it
-was 4.6 to 4.9 bytes a cycle in three programs whose warps went on their own. `benchmarks/README.md` compares what this
+was 4.6 to 4.9 bytes a cycle in three programs whose warps went on their own. `benchmarks/gpu.md` compares what this
 says with what was measured.
 """
 
