@@ -6,7 +6,7 @@
 `prepare` compiles for an architecture, and keeps worlds in contact and what the CPU makes of them, in float32. `run`
 needs PyTorch and cuda-bindings, but neither mjtorch nor MuJoCo: it starts in seconds where each minute of a GPU counts.
 A build is `default`, what `jit` makes, or what is other in it: lanes of a world, budget of bytes of shared memory a
-world, warps of a block, line=1 for line numbers, which profilers show.
+world, warps of a block, blocks of a multiprocessor, line=1 for line numbers, which profilers show.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def compiled(program: Any, build: str, architecture: str, file: Path) -> str:
     numbers = {k: int(v) for k, v in changes.items()}
     source = print_program(scheduled(program, numbers.get("lanes"), numbers.get("budget")))
     shape = shape_of(source, SHARED[architecture] - RESERVED)
-    shape = dataclasses.replace(shape, warps=numbers.get("warps", shape.warps))
+    shape = dataclasses.replace(shape, **{x: numbers.get(x, getattr(shape, x)) for x in ("warps", "blocks")})
     lines = ("--generate-line-info",) if "line" in numbers else ()
     code, log = compile_text(source.text, architecture, VERBOSE, *shape.options, *lines)
     found = taken(architecture, code, log)

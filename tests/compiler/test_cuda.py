@@ -131,14 +131,14 @@ def test_small_worlds_share_a_warp() -> None:
     programs = (lowered_of(lambda a: (a @ a).sin() @ a, numbers(n, n)).program for n in (6, 40))
     small, large = (print_program(scheduled(p)) for p in programs)
     assert small.lanes < 32 and large.lanes == 32
-    assert shape_of(small, 227 * 1024) == Shape(1, 32 // small.lanes, 32 // small.lanes * small.shared)
+    assert shape_of(small, 227 * 1024) == Shape(1, 1, 32 // small.lanes, 32 // small.lanes * small.shared)
 
 
-@pytest.mark.parametrize(("room", "warps"), [(227, 32), (99, 13), (10, 1), (1, 1)])
-def test_as_many_warps_as_have_room(room: int, warps: int) -> None:
+@pytest.mark.parametrize(("room", "warps", "blocks"), [(227, 16, 2), (99, 14, 1), (10, 1, 1), (1, 1, 1)])
+def test_as_many_warps_as_have_room(room: int, warps: int, blocks: int) -> None:
     """And L1 keeps a seventh."""
     source = dataclasses.replace(print_program(scheduled(lowered_of(neighbours, numbers(400)).program)), shared=SHARE)
-    assert shape_of(source, room * 1024) == Shape(warps, 1, SHARE)
+    assert shape_of(source, room * 1024) == Shape(warps, blocks, 1, SHARE)
 
 
 def long_turn(x: Tensor) -> Tensor:

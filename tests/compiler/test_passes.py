@@ -691,6 +691,37 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
             out0[0] = t
         """,
     ),
+    "columns that each iteration has to itself": (
+        partial(parallelize, width=32),
+        """
+        scratch s0: f64[272]
+        body:
+          for i in 0..16:
+            s0[i] = in0[i]
+            for j in 0..16:
+              s0[16*j+i+16] = exp(s0[16*j+i])
+          for k in 0..17:
+            s0[k] = in0[0]
+            for l in 0..15:
+              s0[16*l+k+16] = exp(s0[16*l+k])
+          parallel for n in 0..16:
+            out0[n] = s0[n]
+        """,
+        """
+        scratch s0: f64[272]
+        body:
+          parallel for i in 0..16:
+            s0[i] = in0[i]
+            for j in 0..16:
+              s0[16*j+i+16] = exp(s0[16*j+i])
+          for k in 0..17:
+            s0[k] = in0[0]
+            for l in 0..15:
+              s0[16*l+k+16] = exp(s0[16*l+k])
+          parallel for n in 0..16:
+            out0[n] = s0[n]
+        """,
+    ),
     "a loop-carried dependence": (
         partial(parallelize, width=32),
         """
@@ -959,8 +990,8 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
             out0[l+8] = s0[l+8]
         """,
     ),
-    "warps of a block stay close, but not in loops": (
-        (partial(plan_warp_memory, budget=1024, lanes=32), partial(keep_together, size=3)),
+    "warps of a block stay close, also in long loops": (
+        (partial(plan_warp_memory, budget=1024, lanes=32), partial(keep_together, size=6)),
         """
         scratch s0: f64[16]
         body:
@@ -972,6 +1003,11 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
             for k in 0..4:
               for l in 0..16:
                 s0[l] = mul(s0[l], s0[l])
+            for n in 0..4:
+              for o in 0..16:
+                s0[o] = exp(s0[o])
+              for q in 0..16:
+                s0[q] = sin(s0[q])
           for m in 0..16:
             out0[m] = s0[m]
         """,
@@ -981,7 +1017,6 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
           function:
             for i in 0..16:
               s0[i] = sin(in0[i])
-            rendezvous
             for j in 0..16:
               s0[j] = s0[j]
             rendezvous
@@ -989,9 +1024,14 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
               for l in 0..16:
                 s0[l] = mul(s0[l], s0[l])
             rendezvous
+            for n in 0..4:
+              for o in 0..16:
+                s0[o] = exp(s0[o])
+              for q in 0..16:
+                s0[q] = sin(s0[q])
+              rendezvous
           for m in 0..16:
             out0[m] = s0[m]
-          rendezvous
         """,
     ),
     "the factor of a matrix": (

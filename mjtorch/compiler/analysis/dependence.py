@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 
 from mjtorch.compiler.ir.nodes import (
     Assign,
@@ -143,16 +144,35 @@ def _known(atom: Atom, bounds: Bounds) -> bool:
 def iterations_apart(loop: For, body: Sequence[Statement]) -> bool:
     """Whether iterations of `loop` meet those of a loop with `body` in the same iteration only, wherever they meet."""
     shared = conflicts(loop.body, body)
-    if not shared:
-        return True
     if any(isinstance(x, Local) for x in shared):
         return False
-    windows: dict[Buffer, set] = {}
-    for a in (*accesses(loop.body, {}), *accesses(body, {})):
-        if a.buffer not in shared:
-            continue
-        own = None if a.moving else window(a.index, loop.variable, a.bounds)
-        if own is None:
-            return False
-        windows.setdefault(a.buffer, set()).add(own)
-    return all(len(w) == 1 for w in windows.values())
+    found = by_buffer((*accesses(loop.body, {}), *accesses(body, {})))
+    return all(stay_within(found[b], loop.variable) for b in shared if isinstance(b, Buffer))
+
+
+def by_buffer(found: Iterable[Access]) -> dict[Buffer, list[Access]]:
+    """Accesses to each buffer."""
+    sorted_out: dict[Buffer, list[Access]] = {}
+    for a in found:
+        sorted_out.setdefault(a.buffer, []).append(a)
+    return sorted_out
+
+
+def stay_within(found: Sequence[Access], variable: str) -> bool:
+    """Whether each iteration has a part of a buffer to itself, without gaps, in which all these accesses stay."""
+    windows = {None if a.moving else window(a.index, variable, a.bounds) for a in found}
+    return len(windows) == 1 and None not in windows
+
+
+def keep_to_classes(found: Sequence[Access], loop: For) -> bool:
+    """Whether each iteration has elements to itself whose offsets leave a remainder of its own, such as a column's."""
+    variable = Variable(loop.variable)
+    own = [dict(a.index.terms).get(variable, 0) for a in found]
+    if any(a.moving for a in found) or len(set(own)) != 1 or not own[0] or loop.start.terms or loop.stop.terms:
+        return False
+    others = [Index(0, tuple(t for t in a.index.terms if t[0] != variable)) for a in found]
+    if any(mentions(i, variable) for i in others):
+        return False
+    modulus = math.gcd(*(k for i in others for _, k in i.terms), *(a.index.base - found[0].index.base for a in found))
+    # Without another term, and at one place, an element is one iteration's alone.
+    return modulus == 0 or abs(own[0]) * (loop.stop.base - loop.start.base - 1) < modulus

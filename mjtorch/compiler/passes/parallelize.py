@@ -6,12 +6,11 @@ import dataclasses
 from collections.abc import Sequence
 
 from mjtorch.compiler.analysis.cost import WARP, trips, work
-from mjtorch.compiler.analysis.dependence import Bounds, accesses, window, within
+from mjtorch.compiler.analysis.dependence import Bounds, accesses, by_buffer, keep_to_classes, stay_within, within
 from mjtorch.compiler.ir.nodes import (
     OUTPUT,
     Assign,
     Body,
-    Buffer,
     Call,
     Compact,
     Declare,
@@ -132,14 +131,8 @@ def independent(s: For) -> bool:
     if s.parallel:
         return True
     written = {x.buffer for x in inside if isinstance(x, (Store, Scatter))}
-    windows: dict[Buffer, set] = {}
-    for a in accesses(s.body, {}):
-        if a.buffer in written:
-            own = None if a.moving else window(a.index, s.variable, a.bounds)
-            if own is None:
-                return False
-            windows.setdefault(a.buffer, set()).add(own)
-    return all(len(w) == 1 for w in windows.values())
+    found = by_buffer(a for a in accesses(s.body, {}) if a.buffer in written)
+    return all(stay_within(x, s.variable) or keep_to_classes(x, s) for x in found.values())
 
 
 def reductions(s: For) -> tuple[Reduction, ...] | None:

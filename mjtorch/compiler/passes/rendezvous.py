@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from mjtorch.compiler.ir.nodes import Body, Function, Program, Rendezvous, Statement
-from mjtorch.compiler.ir.walk import expressions, walk, with_bodies
+from mjtorch.compiler.ir.nodes import Body, For, Function, Program, Rendezvous, Statement
+from mjtorch.compiler.ir.walk import bodies, expressions, walk, with_bodies
 from mjtorch.compiler.passes.warp_memory import WARP_SIZE
 
 # Statements and expressions from one to the next, about: a few hundred instructions.
@@ -19,9 +19,9 @@ SIZE = 100
 
 
 def keep_together(p: Program, size: int = SIZE) -> Program:
-    """Let the warps of a block wait for each other wherever `size` expressions have passed, but not within loops.
+    """Let the warps of a block wait for each other wherever `size` expressions have passed.
 
-    Small worlds, which share a warp, have few instructions: these are left as they are.
+    In loops they do where all worlds run through equally often, and it is as long each time. Small worlds, which share a warp, have few instructions: these are left as they are.
     """
     if p.layout is None or p.layout.lanes < WARP_SIZE:
         return p
@@ -38,12 +38,23 @@ class _Meetings:
         """Statements, with rendezvous between them."""
         out: list[Statement] = []
         for s in statements:
-            if isinstance(s, Function):
-                out.append(with_bodies(s, [self.body(s.body)]))
+            if isinstance(s, Function) or self.is_long(s):
+                out.append(with_bodies(s, [self.body(b) for b in bodies(s)]))
                 continue
             out.append(s)
-            self.since += sum(1 + sum(1 for _ in expressions(x)) for x in walk([s]))
+            self.since += length([s])
             if self.since >= self.size:
                 out.append(Rendezvous(origin=s.origin))
                 self.since = 0
         return tuple(out)
+
+    def is_long(self, s: Statement) -> bool:
+        """Whether it is a loop of many instructions that all worlds run through equally often, such as RK4's stages."""
+        if not isinstance(s, For) or s.start.terms or s.stop.terms or s.guard is not None:
+            return False
+        return length(s.body) >= self.size
+
+
+def length(statements: Sequence[Statement]) -> int:
+    """Statements and expressions, which become several instructions each."""
+    return sum(1 + sum(1 for _ in expressions(x)) for x in walk(statements))

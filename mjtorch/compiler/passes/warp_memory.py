@@ -42,11 +42,12 @@ BYTES = {FLOAT64: 8, INT: 8, FLOAT32: 4, INT32: 4, BOOL: 4}
 FEW = 8
 NEAR, FAR = "near", "far"
 WARP_SIZE = 32
-# Of an H100: bytes of shared memory that a block may have, and its warps. On an H200, 32 with few registers and little
-# memory are ahead of 16 with twice of both in all models but one. L1, whose memory it is, keeps a seventh: with an
-# eighth, steps took up to a sixth longer, since L1 is given out in large pieces.
+# Of an H100: bytes of shared memory that a block may have, and warps of a multiprocessor. On an H200, 32 with few
+# registers and little memory are ahead of 16 with twice of both in all models but one. L1, whose memory it is, keeps a
+# seventh: with an eighth, steps took up to a sixth longer, since L1 is given out in large pieces. 64 bytes of each warp
+# are what is set aside for each of two blocks.
 SHARED_MEMORY, WARPS = 227 * 1024, 32
-SHARE = SHARED_MEMORY * 6 // 7 // WARPS // 16 * 16
+SHARE = (SHARED_MEMORY * 6 // 7 // WARPS - 64) // 16 * 16
 # How often a branch is taken to be chosen: they are there for what is rare.
 CHOSEN = 0.03
 

@@ -22,8 +22,9 @@ typedef unsigned long long uint64_t;
 #define LANE_ID ((int)(threadIdx.x % LANES))
 #ifndef WARPS
 #define WARPS 1
+#define RESIDENT 1
 #endif
-// Worlds of a block.
+// Worlds of a block; as many blocks as RESIDENT are on a multiprocessor at a time.
 #define PLACES (blockDim.x / LANES)
 #if WARPS > 1
 #define MEET __syncthreads()
@@ -139,7 +140,7 @@ struct Tables {
 // and in all that follows, is what the compiler must see: else it guards each access and each barrier against the
 // contrary. So worlds are counted from what is the same in a block, and those beyond the last are the last again.
 #define KERNEL(...)                                                                      \
-  extern "C" __global__ void __launch_bounds__(32 * WARPS, 1) run(const __grid_constant__ Tables t, int64_t count, char* far, char* common) { \
+  extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) run(const __grid_constant__ Tables t, int64_t count, char* far, char* common) { \
     Array const *in = t.in, *out = t.out;                                                \
     Uniform u = COMMON(common);                                                          \
     int place = LANES < 32 ? threadIdx.x / LANES : WARPS == 1 ? 0 : __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); \
