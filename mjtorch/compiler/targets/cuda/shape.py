@@ -7,7 +7,6 @@ import dataclasses
 from mjtorch.compiler.passes.warp_memory import WARP_SIZE, WARPS
 from mjtorch.compiler.targets.cuda.printer import Source
 
-
 # From so many warps on they are two blocks, which are at different places: one computes while the other waits.
 TWO_BLOCKS = 16
 
