@@ -292,9 +292,13 @@ def test_what_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device", Guard)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: Stream)
     unused, a, b = numbers(3), numbers(40), numbers(40)[0]
-    f = jit(lambda z, x, y: (x * (y.exp() + y).cumsum(0), x, x.sum()), in_dims=(0, 0, None), strict=True)
+    two = torch.full((2,), 2.0)
+    f = jit(lambda z, x, y: (x * (y.exp() + y).cumsum(0), x, x.sum(), two), in_dims=(0, 0, None), strict=True)
     native = CudaTarget(torch.device("cpu")).compile(for_gpu(f.mapped, unused, a, b))
-    product, given, total = native([unused, a, b], [0, 0, None], WORLDS)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "to", lambda *_: pytest.fail("a call copies from the host, which waits for kernels"))
+        product, given, total, constant = native([unused, a, b], [0, 0, None], WORLDS)
+    assert constant.tolist() == [[2.0, 2.0]] * WORLDS
     assert given is a and product.shape == (WORLDS, 40) and product.is_contiguous() and total.shape == (WORLDS,)
     (uniform, *_), (run, blocks, threads, (table, count, _far, _common)) = launched
     assert (uniform, run, blocks, count.value) == (

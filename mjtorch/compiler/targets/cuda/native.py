@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mjtorch.compiler.lowered import Lowered
+from mjtorch.compiler.lowered import Lowered, Output
 from mjtorch.compiler.passes.warp_memory import WARP_SIZE
 from mjtorch.compiler.ready import Ready, readable_world_by_world
 from mjtorch.compiler.targets.cpu.native import Build, Native
@@ -30,6 +31,11 @@ def processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
+def on_device(o: Output, device: torch.device) -> Output:
+    """A result whose constant is on a device already: a copy from the host would wait for all kernels before it."""
+    return o if o.constant is None else dataclasses.replace(o, constant=o.constant.to(device))
+
+
 class CudaNative(Native):
     """One compiled program, for tensors on a GPU."""
 
@@ -40,7 +46,8 @@ class CudaNative(Native):
         code = cubin(source.text, architecture(device), *options)
         self.kernels = load(code, device, self.shape.warps * self.shape.shared)
         self.processors = processors(device)
-        self.outputs, self.lanes = lowered.outputs, source.lanes
+        self.outputs = tuple(on_device(o, device) for o in lowered.outputs)
+        self.lanes = source.lanes
         self.reads = tuple(b.position for b in program.inputs)
         self.rows = [np.array(x, dtype=np.int64) for x in (self.reads, [b.position for b in program.outputs])]
         name = cubin_name(source.text, architecture(device), *options)
@@ -54,10 +61,6 @@ class CudaNative(Native):
     def strides(self, x: Tensor, dim: int | None) -> tuple[int, int] | None:
         """Those of an argument whose elements lie beside each other in each world; others are copied."""
         return readable_world_by_world(x, dim)
-
-    def own(self, x: Tensor) -> Tensor:
-        """A copy of a constant result on the device."""
-        return x.to(self.device, copy=True)
 
     def check_room(self, worlds: int, results: int, threads: int | None) -> None:
         """Nothing: PyTorch's allocator says what does not fit."""
