@@ -69,10 +69,11 @@ def prepare(args: argparse.Namespace) -> int:
 
 def compiled(program: Any, build: str, architecture: str, file: Path) -> str:
     """Keep the machine code of a build and how it is launched; a line about it."""
+    from mjtorch.compiler.passes.warp_memory import RESERVED
     from mjtorch.compiler.targets.cuda.build import VERBOSE, compile_text, taken
     from mjtorch.compiler.targets.cuda.pipeline import scheduled
     from mjtorch.compiler.targets.cuda.printer import print_program
-    from mjtorch.compiler.targets.cuda.report import RESERVED, SHARED
+    from mjtorch.compiler.targets.cuda.report import SHARED
     from mjtorch.compiler.targets.cuda.shape import shape_of
 
     changes = dict(x.split("=") for x in build.split(",")) if build != "default" else {}
@@ -86,7 +87,13 @@ def compiled(program: Any, build: str, architecture: str, file: Path) -> str:
     path = file.with_name(f"{file.name}@{build}")
     path.with_name(path.name + ".cubin").write_bytes(code)
     path.with_name(path.name + ".cu").write_text(source.text)
-    launch = {"lanes": source.lanes, "near": source.shared, "far": source.far, "uniform": source.uniform}
+    launch = {
+        "lanes": source.lanes,
+        "near": source.shared,
+        "rows": source.rows,
+        "far": source.far,
+        "uniform": source.uniform,
+    }
     launch |= {"warps": shape.warps, "registers": found.registers, "spills": found.spills}
     path.with_name(path.name + ".json").write_text(json.dumps(launch))
     return ", ".join(f"{k} {v:,}" for k, v in launch.items())
@@ -118,7 +125,7 @@ class Loaded:
         self.near = 32 // self.launched["lanes"] * self.launched["near"]
         attribute = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         for kernel in self.kernels:
-            check(cu.cuFuncSetAttribute(kernel, attribute, self.launched["warps"] * self.near))
+            check(cu.cuFuncSetAttribute(kernel, attribute, self.memory(self.launched["warps"])))
         rows, self.kept = [], []
         self.results: dict[str, tuple[torch.Tensor, np.ndarray]] = {}
         for name, x in arrays.items():
@@ -136,20 +143,25 @@ class Loaded:
             rows.append((made.data_ptr(), 1, size))
         self.table = np.ctypeslib.as_ctypes(np.array(rows, dtype=np.int64).reshape(-1))
 
+    def memory(self, warps: int) -> int:
+        """Bytes of shared memory of a block."""
+        return warps * self.near + self.launched["rows"]
+
     def step(self, processors: int) -> None:
         """Launch it, as `jit` does."""
         cu, s = driver(), self.launched
         each = 32 // s["lanes"]
         warps = max(1, min(s["warps"], -(-self.worlds // (each * processors))))
-        resident = check(cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(self.kernels[1], 32 * warps, warps * self.near))
+        shared = self.memory(warps)
+        resident = check(cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(self.kernels[1], 32 * warps, shared))
         blocks = -(-self.worlds // (each * warps))
         blocks = min(blocks, resident * processors) if s["far"] else blocks
         memory = [torch.empty(n + 16, dtype=torch.uint8, device=self.device)
                   for n in (s["far"] * each * warps * blocks, s["uniform"])]  # fmt: skip
         far, common = (ctypes.c_void_p(x.data_ptr()) for x in memory)
         if s["uniform"]:
-            launch(self.kernels[0], 1, s["lanes"], s["near"], (self.table, common))
-        launch(self.kernels[1], blocks, 32 * warps, warps * self.near,
+            launch(self.kernels[0], 1, s["lanes"], self.memory(1), (self.table, common))
+        launch(self.kernels[1], blocks, 32 * warps, shared,
                (self.table, ctypes.c_int64(self.worlds), far, common))  # fmt: skip
 
     def differs(self) -> list[str]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mjtorch import jit
 from mjtorch.compiler.lowered import Lowered
-from mjtorch.compiler.passes.warp_memory import SHARE
+from mjtorch.compiler.passes.warp_memory import share
 from mjtorch.compiler.targets.cpu.build import BuildError
 from mjtorch.compiler.targets.cuda import driver as cuda_driver, native as cuda_native
 from mjtorch.compiler.targets.cuda.build import compile_text, compile_to_ptx, resources
@@ -131,14 +131,18 @@ def test_small_worlds_share_a_warp() -> None:
     programs = (lowered_of(lambda a: (a @ a).sin() @ a, numbers(n, n)).program for n in (6, 40))
     small, large = (print_program(scheduled(p)) for p in programs)
     assert small.lanes < 32 and large.lanes == 32
-    assert shape_of(small, 227 * 1024) == Shape(1, 1, 32 // small.lanes, 32 // small.lanes * small.shared)
+    assert shape_of(small, 227 * 1024) == Shape(4, 1, 32 // small.lanes, 32 // small.lanes * small.shared, small.rows)
 
 
-@pytest.mark.parametrize(("room", "warps", "blocks"), [(227, 16, 2), (99, 14, 1), (10, 1, 1), (1, 1, 1)])
+@pytest.mark.parametrize(("room", "warps", "blocks"), [(227, 16, 2), (99, 13, 1), (10, 1, 1), (1, 1, 1)])
 def test_as_many_warps_as_have_room(room: int, warps: int, blocks: int) -> None:
     """And L1 keeps a seventh."""
-    source = dataclasses.replace(print_program(scheduled(lowered_of(neighbours, numbers(400)).program)), shared=SHARE)
-    assert shape_of(source, room * 1024) == Shape(warps, blocks, 1, SHARE)
+    program = lowered_of(neighbours, numbers(400)).program
+    each = share(program)
+    source = dataclasses.replace(print_program(scheduled(program)), shared=each)
+    assert source.rows == 32
+    shape = shape_of(source, room * 1024)
+    assert shape == Shape(warps, blocks, 1, each, 32) and shape.memory(warps) == warps * each + 32
 
 
 def long_turn(x: Tensor) -> Tensor:
@@ -296,7 +300,9 @@ def test_what_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
     f = jit(lambda z, x, y: (x * (y.exp() + y).cumsum(0), x, x.sum(), two), in_dims=(0, 0, None), strict=True)
     native = CudaTarget(torch.device("cpu")).compile(for_gpu(f.mapped, unused, a, b))
     with monkeypatch.context() as patch:
-        patch.setattr(torch.Tensor, "to", lambda *_: pytest.fail("a call copies from the host, which waits for kernels"))
+        patch.setattr(
+            torch.Tensor, "to", lambda *_: pytest.fail("a call copies from the host, which waits for kernels")
+        )
         product, given, total, constant = native([unused, a, b], [0, 0, None], WORLDS)
     assert constant.tolist() == [[2.0, 2.0]] * WORLDS
     assert given is a and product.shape == (WORLDS, 40) and product.is_contiguous() and total.shape == (WORLDS,)

@@ -11,11 +11,11 @@ from reference import MODELS, TRAINED, case, slow_but
 import mjtorch
 from mjtorch import tree
 from mjtorch.compiler.jit import Jitted
-from mjtorch.compiler.passes.warp_memory import WARP_SIZE
+from mjtorch.compiler.passes.warp_memory import RESERVED, WARP_SIZE
 from mjtorch.compiler.targets.cuda.build import resources
 from mjtorch.compiler.targets.cuda.pipeline import scheduled
 from mjtorch.compiler.targets.cuda.printer import print_program
-from mjtorch.compiler.targets.cuda.report import REGISTERS, RESERVED, SHARED, for_gpu, worlds_at_once
+from mjtorch.compiler.targets.cuda.report import REGISTERS, SHARED, for_gpu, worlds_at_once
 from mjtorch.compiler.targets.cuda.shape import shape_of
 
 WORLDS = 2

@@ -371,7 +371,7 @@ def test_what_torch_says_of_a_device_is_passed_on(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(driver, "driver", do.Driver)
     for name, value in (("WORLD_SIZE", "2"), ("RANK", "0"), ("LOCAL_RANK", "0")):
         monkeypatch.setenv(name, value)
-    shape = Shape(1, 1, 1, 0)
+    shape = Shape(1, 1, 1, 0, 0)
     gpu: Any = SimpleNamespace(device=device, source=SimpleNamespace(far=0), shape=shape, warps=lambda _: 1)
     said = (RuntimeError, AssertionError)
     for use in (

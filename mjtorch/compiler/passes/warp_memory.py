@@ -44,10 +44,10 @@ NEAR, FAR = "near", "far"
 WARP_SIZE = 32
 # Of an H100: bytes of shared memory that a block may have, and warps of a multiprocessor. On an H200, 32 with few
 # registers and little memory are ahead of 16 with twice of both in all models but one. L1, whose memory it is, keeps a
-# seventh: with an eighth, steps took up to a sixth longer, since L1 is given out in large pieces. 64 bytes of each warp
-# are what is set aside for each of two blocks.
+# seventh: with an eighth, steps took up to a sixth longer, since L1 is given out in large pieces.
 SHARED_MEMORY, WARPS = 227 * 1024, 32
-SHARE = (SHARED_MEMORY * 6 // 7 // WARPS - 64) // 16 * 16
+# Blocks that these warps are, and what each of them takes besides: for itself, and to find an array.
+BLOCKS, RESERVED, ROW = 2, 1024, 16
 # How often a branch is taken to be chosen: they are there for what is rare.
 CHOSEN = 0.03
 
@@ -123,7 +123,7 @@ def plan_warp_memory(p: Program, budget: int | None, lanes: int) -> Program:
     share of what lets `WARPS` warps be there at a time.
     """
     if budget is None:
-        budget = SHARE * lanes // WARP_SIZE
+        budget = share(p) * lanes // WARP_SIZE
     registers = {b for s in walk(p.body) if isinstance(s, Function) for b in s.registers}
     life = {b: t for b, t in lifetimes(p).items() if b.kind == SCRATCH and b not in registers}
     use = traffic(p.body, lanes)
@@ -132,6 +132,16 @@ def plan_warp_memory(p: Program, budget: int | None, lanes: int) -> Program:
     places, common = uniform_places(p)
     space = {**layout.space, **dict.fromkeys(places, UNIFORM)}
     return dataclasses.replace(p, layout=Layout(space, {**layout.offsets, **places}, {**layout.sizes, **common}, lanes))
+
+
+def row_bytes(p: Program) -> int:
+    """What a block takes of shared memory to find the arrays that it is given, and those that it makes."""
+    return ROW * (max(1, len(p.inputs)) + max(1, len(p.outputs)))
+
+
+def share(p: Program) -> int:
+    """A warp's share of shared memory where `WARPS` are there at a time, in bytes."""
+    return (SHARED_MEMORY * 6 // 7 - BLOCKS * (RESERVED + row_bytes(p))) // WARPS // 16 * 16
 
 
 def list_bytes(statements: Body) -> int:

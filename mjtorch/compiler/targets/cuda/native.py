@@ -44,7 +44,7 @@ class CudaNative(Native):
         self.shape = shape_of(source, shared_memory(device))
         program, options = lowered.program, self.shape.options
         code = cubin(source.text, architecture(device), *options)
-        self.kernels = load(code, device, self.shape.warps * self.shape.shared)
+        self.kernels = load(code, device, self.shape.memory(self.shape.warps))
         self.processors = processors(device)
         self.outputs = tuple(on_device(o, device) for o in lowered.outputs)
         self.lanes = source.lanes
@@ -71,7 +71,7 @@ class CudaNative(Native):
             return
         source, shape = self.source, self.shape
         warps = self.warps(ready.count)
-        places, shared = warps * shape.worlds, warps * shape.shared
+        places, shared = warps * shape.worlds, shape.memory(warps)
         blocks = -(-ready.count // places)
         with torch.cuda.device(self.device):
             if source.far:
@@ -82,7 +82,7 @@ class CudaNative(Native):
             tables = self._tables(ready)
             common = ctypes.c_void_p(uniform.data_ptr())
             if source.uniform:
-                launch(self.kernels, self.kernels.uniform, 1, source.lanes, source.shared, (tables, common), stream)
+                launch(self.kernels, self.kernels.uniform, 1, source.lanes, shape.memory(1), (tables, common), stream)
             arguments = (tables, ctypes.c_int64(ready.count), ctypes.c_void_p(far.data_ptr()), common)
             launch(self.kernels, self.kernels.run, blocks, warps * WARP_SIZE, shared, arguments, stream)
 

@@ -49,7 +49,7 @@ from mjtorch.compiler.ir.nodes import (
 from mjtorch.compiler.ir.walk import ReplaceAtoms
 from mjtorch.compiler.passes.idioms import CHOLESKY, SUBSTITUTE
 from mjtorch.compiler.passes.parallelize import identity, lane_work
-from mjtorch.compiler.passes.warp_memory import BYTES, FAR, NEAR, list_room, space_bytes
+from mjtorch.compiler.passes.warp_memory import BYTES, FAR, NEAR, list_room, row_bytes, space_bytes
 from mjtorch.compiler.targets.c.printer import LETTER, SCALARS, TYPES, Printer, array, vector_header
 from mjtorch.compiler.targets.cuda.ahead import READS, Part, Plain, carries, parts, reads, together
 from mjtorch.compiler.targets.cuda.repeat import repeatable
@@ -66,7 +66,7 @@ class Source:
     """CUDA text, and what must be known to launch it.
 
     lanes: per world
-    shared, far: bytes per world of shared and of global memory
+    shared, far: bytes per world of shared and of global memory; rows: of shared memory of a block besides
     uniform: bytes for what all worlds have in common; 0 if there is no such thing
     barriers: in the text; operations: an estimate of what each lane executes per world
     origins: of what is printed, by the numbers that comments name them by
@@ -75,6 +75,7 @@ class Source:
     text: str
     lanes: int
     shared: int
+    rows: int
     far: int
     uniform: int
     barriers: int
@@ -398,6 +399,7 @@ def print_program(program: Program) -> Source:
         sizes + header + data + functions + kernels,
         lanes,
         shared,
+        row_bytes(program),
         space_bytes(p.layout, FAR),
         common if program.uniform else 0,
         p.barriers,

@@ -10,7 +10,7 @@ from typing import Any
 from mjtorch.compiler.ir.nodes import Program
 from mjtorch.compiler.lowered import Lowered, lower_graph
 from mjtorch.compiler.mapped import Mapped
-from mjtorch.compiler.passes.warp_memory import WARP_SIZE
+from mjtorch.compiler.passes.warp_memory import RESERVED, WARP_SIZE
 from mjtorch.compiler.signature import Call
 from mjtorch.compiler.targets.cuda.build import Resources, resources
 from mjtorch.compiler.targets.cuda.pipeline import scheduled
@@ -20,10 +20,9 @@ from mjtorch.compiler.targets.cuda.simulated.machine import MACHINES
 from mjtorch.compiler.targets.cuda.simulated.predict import Prediction, predict
 from mjtorch.compiler.targets.cuda.simulated.run import simulate
 
-# Shared memory of a multiprocessor and what each block takes of it besides its own (which is the rest at most), bytes;
-# the most blocks it holds.
+# Bytes of shared memory of a multiprocessor; the most blocks it holds; its registers.
 SHARED = {"sm_80": 164 * 1024, "sm_86": 100 * 1024, "sm_89": 100 * 1024, "sm_90": 228 * 1024, "sm_120": 100 * 1024}
-RESERVED, BLOCKS, REGISTERS = 1024, {"sm_80": 32, "sm_86": 16, "sm_89": 24, "sm_90": 32, "sm_120": 24}, 65536
+BLOCKS, REGISTERS = {"sm_80": 32, "sm_86": 16, "sm_89": 24, "sm_90": 32, "sm_120": 24}, 65536
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +108,7 @@ def predicted_on(
     """
     machine = MACHINES[architecture]
     warps = max(1, worlds * source.lanes // WARP_SIZE)
-    taken = worlds * source.shared + RESERVED
+    taken = worlds * source.shared + -(-warps // together) * (source.rows + RESERVED)
     l1, l2 = max(0, machine.memory - taken) // warps, machine.cache // (warps * machine.processors)
     found = simulate(program, source, call.leaves, call.signature.dims, architecture, machine, l1, l2)
     return predict(found, source, machine, warps, together)
@@ -117,6 +116,6 @@ def predicted_on(
 
 def worlds_at_once(shape: Shape, found: Resources) -> int:
     """How many worlds a multiprocessor holds: as many blocks as its memory and registers allow."""
-    by_memory = SHARED[found.architecture] // (shape.warps * shape.shared + RESERVED)
+    by_memory = SHARED[found.architecture] // (shape.memory(shape.warps) + RESERVED)
     by_registers = REGISTERS // (max(1, found.registers) * shape.warps * WARP_SIZE)
     return max(1, min(BLOCKS[found.architecture], by_memory, by_registers)) * shape.warps * shape.worlds

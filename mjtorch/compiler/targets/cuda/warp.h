@@ -27,8 +27,10 @@ typedef unsigned long long uint64_t;
 // Worlds of a block; as many blocks as RESIDENT are on a multiprocessor at a time.
 #define PLACES (blockDim.x / LANES)
 #if WARPS > 1
-#define MEET __syncthreads()
+#define TOGETHER __syncthreads()
+#define MEET TOGETHER
 #else
+#define TOGETHER __syncwarp()
 #define MEET
 #endif
 // The lanes of this world among those of the warp.
@@ -45,7 +47,7 @@ static __device__ __forceinline__ T* global(T* p) {
   __builtin_assume(__isGlobal(p));
   return p;
 }
-#define SHARED(w) (pool + (w).place * SHARED_BYTES)
+#define SHARED(w) (pool + ROWS_BYTES + (w).place * SHARED_BYTES)
 #define __builtin_fabsf fabsf
 #define __builtin_fabs fabs
 #define __builtin_sqrtf sqrtf
@@ -72,6 +74,39 @@ struct Worlds {
   int place;
   char* far;
 };
+#ifndef HOST
+// What a kernel is given. A block copies where the arrays are, and how far apart their worlds, to the beginning of shared
+// memory: it is near, and what is read there (as `volatile` tells) for each access is not kept, and spilled, between them.
+struct Tables {
+  Array in[INPUTS], out[OUTPUTS];
+};
+struct Row {
+  uint64_t data, world;
+};
+#define ROWS_BYTES ((INPUTS + OUTPUTS) * (int)sizeof(Row))
+static __device__ __forceinline__ void copy_rows(Tables const& t) {
+  for (int k = threadIdx.x; k < INPUTS + OUTPUTS; k += blockDim.x) {
+    Array const& a = k < INPUTS ? t.in[k] : t.out[k - INPUTS];
+    ((Row*)pool)[k] = {(uint64_t)a.data, (uint64_t)a.world};
+  }
+  TOGETHER;
+}
+template <int FIRST>
+struct Arrays {
+  __device__ __forceinline__ Array operator[](int k) const {
+    Row row;
+    asm volatile("ld.shared.v2.u64 {%0, %1}, [%2];"
+                 : "=l"(row.data), "=l"(row.world)
+                 : "r"((uint32_t)__cvta_generic_to_shared(pool) + (FIRST + k) * (uint32_t)sizeof(Row)));
+    return {(void*)row.data, 1, (int64_t)row.world};
+  }
+};
+#define ARRAYS        \
+  Arrays<0> in;       \
+  Arrays<INPUTS> out
+#define ARGS Worlds w, Uniform u
+#define PASS w, u
+#endif
 
 #include "vector.h"
 
@@ -84,15 +119,16 @@ struct Uniform {
 };
 #define COMMON(memory)                                                                   \
   {(vf*)((memory) + AT_F_UNIFORM), (vd*)((memory) + AT_D_UNIFORM), (vi*)((memory) + AT_I_UNIFORM), (vb*)((memory) + AT_B_UNIFORM)}
-// The elements of a world lie beside each other.
-#define ARGS Array const *__restrict__ in, Array const *__restrict__ out, Worlds w, Uniform u
-#define PASS in, out, w, u
-// An array of this world. What lies before it may be more than 4 GB, but neither the world's number nor its own bytes are.
-#define OWN(type, table, k)                                                              \
-  (global((type*)(table)[k].data) + (uint64_t)(uint32_t)w.first * (uint32_t)(table)[k].world)
-#define GIVEN(type, k, i) OWN(type const, in, k)[i]
-#define PUT(type, k, i) OWN(type, out, k)[i]
+// An array of this world, whose elements lie beside each other. What lies before it may be more than 4 GB, but neither the
+// world's number nor its own bytes are.
+template <class T>
+INLINE T* own_array(Array a, Worlds w) {
+  return global((T*)a.data) + (uint64_t)(uint32_t)w.first * (uint32_t)a.world;
+}
+#define GIVEN(type, k, i) own_array<type const>(in[k], w)[i]
+#define PUT(type, k, i) own_array<type>(out[k], w)[i]
 #define MEMORY                                                                           \
+  ARRAYS;                                                                                \
   char *own = SHARED(w), *away = global(w.far);                                                 \
   vf *F = (vf*)(own + AT_F), *Ffar = (vf*)(away + AT_F_FAR);                             \
   vd *D = (vd*)(own + AT_D), *Dfar = (vd*)(away + AT_D_FAR);                             \
@@ -100,6 +136,7 @@ struct Uniform {
   vb *B = (vb*)(own + AT_B), *Bfar = (vb*)(away + AT_B_FAR);                             \
   unsigned short* LISTS = (unsigned short*)(own + AT_LISTS)
 #define UNIFORM_MEMORY                                                                      \
+  ARRAYS;                                                                                \
   vf* F = global(u.F);                                                                   \
   vd* D = global(u.D);                                                                   \
   vi* I = global(u.I);                                                                   \
@@ -133,15 +170,12 @@ INLINE double square_root(double x) { return __builtin_sqrt(x); }
 #define BELOW(m) COUNT((m) & ((1u << LANE_ID) - 1))
 
 #ifndef HOST
-struct Tables {
-  Array in[INPUTS], out[OUTPUTS];
-};
 // More worlds than there is room for take turns. Nothing waits for the host. That all lanes of a warp go the same way, here
 // and in all that follows, is what the compiler must see: else it guards each access and each barrier against the
 // contrary. So worlds are counted from what is the same in a block, and those beyond the last are the last again.
 #define KERNEL(...)                                                                      \
   extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) run(const __grid_constant__ Tables t, int64_t count, char* far, char* common) { \
-    Array const *in = t.in, *out = t.out;                                                \
+    copy_rows(t);                                                                        \
     Uniform u = COMMON(common);                                                          \
     int place = LANES < 32 ? threadIdx.x / LANES : WARPS == 1 ? 0 : __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); \
     uint32_t last = (uint32_t)count - 1;                                                 \
@@ -153,8 +187,8 @@ struct Tables {
   }
 #define KERNEL_UNIFORM(...)                                                                 \
   extern "C" __global__ void uniform(const __grid_constant__ Tables t, char* common) {       \
+    copy_rows(t);                                                                           \
     Uniform u = COMMON(common);                                                             \
-    Array const *in = t.in, *out = t.out;                                                \
     Worlds w = {0, 1, 0, 0};                                                             \
     __VA_ARGS__                                                                          \
   }

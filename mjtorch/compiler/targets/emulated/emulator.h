@@ -18,6 +18,9 @@
 #define UNROLL_SOME
 #define UNROLL_TWICE
 #define MEET
+#define ARRAYS
+#define ARGS Array const *in, Array const *out, Worlds w, Uniform u
+#define PASS in, out, w, u
 #define global(p) (p)
 
 static volatile int lane_now;

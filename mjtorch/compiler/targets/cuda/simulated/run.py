@@ -94,7 +94,7 @@ def simulate(
     frames = sum(f.frame for f in module.functions.values()) + 16
 
     def warp() -> Warp:
-        around = Memory(machine, memory, own, worlds * source.shared, frames, l1, l2)
+        around = Memory(machine, memory, own, worlds * source.shared + source.rows, frames, l1, l2)
         return Warp(module, machine, around, symbols, source.lanes)
 
     if source.uniform:
