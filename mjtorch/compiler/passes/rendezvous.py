@@ -21,8 +21,8 @@ SIZE = 100
 def keep_together(p: Program, size: int = SIZE) -> Program:
     """Let the warps of a block wait for each other wherever `size` expressions have passed.
 
-    In loops they do where all worlds run through equally often, and it is as long each time. Small worlds, which share a
-    warp, have few instructions: these are left as they are.
+    In loops they do where all worlds run through equally often, and it is as long each time. Small worlds, which share
+    a warp, have few instructions: these are left as they are.
     """
     if p.layout is None or p.layout.lanes < WARP_SIZE:
         return p
