@@ -23,9 +23,10 @@ FREE_BALL = """
 UNSUPPORTED = """
 <mujoco>
   <worldbody>
-    <body><joint name="slide" type="slide"/><geom type="sphere" size="0.1"/></body>
+    <body><joint name="slide" type="slide"/><geom name="ball" type="sphere" size="0.1"/></body>
     <geom name="egg" type="ellipsoid" size="0.1 0.1 0.2"/>
   </worldbody>
+  <sensor><distance geom1="ball" geom2="egg" cutoff="1"/></sensor>
   <option><flag nativeccd="disable"/></option>
 </mujoco>
 """

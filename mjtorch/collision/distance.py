@@ -24,7 +24,7 @@ def geom_distance(m: Model, d: Data, geom1: int, geom2: int, distmax: float | Te
     """The signed distance of two geoms, and the points where they are nearest (mj_geomDistance). Needs `kinematics`.
 
     Like C, by the formulas that collisions have; deep in a box, that of capsules finds less than the depth. Of a mesh
-    it is the convex hull. Two planes are as far apart as may be.
+    it is the convex hull. Two planes are as far apart as may be. With the flag nativeccd disabled it is the same.
 
     Args:
         m: the model.

@@ -16,15 +16,17 @@ from mjtorch.collision.contact_points import ContactPoints, Solid
 from mjtorch.collision.convex import Contacts, nearest, several, single
 from mjtorch.collision.core import capsule_capsule, sphere_capsule, sphere_sphere
 from mjtorch.collision.cylinder import sphere_cylinder
-from mjtorch.collision.flex import ELEMENTS, element_contacts, element_core, from_side, plane_vertex
+from mjtorch.collision.flex import ELEMENTS, element_contacts, element_core, plane_vertex
 from mjtorch.collision.height_field import field_contacts
 from mjtorch.collision.mesh_sdf import mesh_sdf_contacts
 from mjtorch.collision.plane import plane_box, plane_cylinder, plane_ellipsoid
 from mjtorch.collision.plane_mesh import plane_mesh
+from mjtorch.collision.portal import Settings, more_contacts, portal_contacts
+from mjtorch.collision.round_normal import of_cylinder
 from mjtorch.collision.sdf import sdf_contacts, sdf_field
-from mjtorch.collision.support import MESH, Core, assembled, from_first, where_rows
+from mjtorch.collision.support import MESH, Core, assembled, from_first, to_local, to_world, where_rows
 from mjtorch.control_flow.map import each
-from mjtorch.model import Data, Model
+from mjtorch.model import Data, DisableBit, Model
 from mjtorch.model.plan.collision import Block, Family
 from mjtorch.model.plan.geom_pairs import CONVEX_ELEMENT, CONVEX_ELEMENTS, CYLINDER, SDF, TRIANGLE
 from mjtorch.model.plan.mesh import Hulls
@@ -84,6 +86,9 @@ def family_contacts(m: Model, d: Data, family: Family, chosen: Chosen, threshold
             return [mesh_sdf_contacts(m.sdf_grid, m.mesh_vert, mine, first, second, near, iterations)]
         return [sdf_contacts(m.sdf_grid, first, second, near, distances.spread, iterations)]
     shape1, shape2 = cores(m, d, family, picks)
+    if m.opt.disabled(DisableBit.NATIVECCD):
+        size = torch.minimum(*(of(m.geom_rbound.detach()) for of in picks))
+        return portals(m, family, shape1, shape2, chosen.near, reach, size)
     return convex_contacts(m, family, shape1, shape2, chosen.near, reach)
 
 
@@ -154,6 +159,27 @@ def convex_contacts(
     return points
 
 
+def portals(
+    m: Model, family: Family, shape1: Core, shape2: Core, near: Tensor, reach: Tensor, size: Tensor
+) -> list[ContactPoints]:
+    """The same with the flag `nativeccd` disabled; size: (n,) [m] of the smaller shape of each pair."""
+    settings = Settings(m.opt.ccd_iterations, m.opt.ccd_tolerance, next(iter(m.plan.collision.hulls), None))
+    found = portal_contacts(shape1, shape2, near, reach, settings)
+    points, start = [], 0
+    for block in family.blocks:
+        here = slice(start, start + block.places)
+        mine: ContactPoints = tree.map(lambda x, here=here: x[here], found)
+        if block.contacts > 1:
+            one, two = (
+                tree.map(lambda x, here=here: x[here], shape).replace(types=types)
+                for shape, types in zip((shape1, shape2), block.types, strict=True)
+            )
+            mine = more_contacts(one, two, mine, reach[here], size[here], settings)
+        points.append(mine)
+        start += block.places
+    return points
+
+
 def convex_elements(m: Model, d: Data, family: Family, chosen: Chosen, reach: Tensor) -> ContactPoints:
     """Of elements of flexes and convex geoms, or other elements, one contact for each pair (mjc_ConvexElem).
 
@@ -176,7 +202,10 @@ def convex_elements(m: Model, d: Data, family: Family, chosen: Chosen, reach: Te
     if CYLINDER not in family.types[0] or TRIANGLE not in family.types[1]:
         return points
     of_both = other.among((CYLINDER,)) & (m.plan.collision.collider_dim[second] == 2)
-    return points._replace(normal=from_side(other, points, of_both[:, None]))
+    normal = points.normal[:, 0]
+    away, is_round = of_cylinder(other, to_local(other, points.pos[:, 0] - other.pos), normal)
+    away = torch.where((is_round & of_both)[:, None], to_world(other, away), normal)
+    return points._replace(normal=away[:, None])
 
 
 def _types(blocks: list[Block], k: int) -> tuple[int, ...]:

@@ -20,7 +20,6 @@ from mjtorch.model.plan.collision import Family
 from mjtorch.smooth.object import to_local
 
 LINES = "line-line"
-NEAR_END = 0.05
 # From geoms, or lines as capsules, of n pairs, the corners (n, 3, 3) [m] of elements, of a line the second one twice,
 # their radius (n,) [m], and the distances (n,) [m] within which contacts matter.
 Collider = Callable[[Solid, Tensor, Tensor, Tensor], ContactPoints]
@@ -71,20 +70,6 @@ def element_core(m: Model, d: Data, element: Tensor) -> Core:
     """Elements, colliders `element (n,)`, as convex shapes: the hulls of their corners, and a ball."""
     corner, radius = element_of(m, d, element)
     return hull_core(corner, radius)
-
-
-def from_side(cylinder: Core, contacts: ContactPoints, mask: Tensor) -> Tensor:
-    """Normals (n, k, 3) of contacts of cylinders, from their round sides where C says so (mjc_fixNormal).
-
-    That is where contacts are away from the ends, by `NEAR_END` of the length, and not much nearer to an end than to
-    the side, and where `mask (n, 1)`.
-    """
-    local = (contacts.pos - cylinder.pos[:, None]) @ cylinder.mat
-    radius, half = cylinder.round[:, :1], cylinder.half[:, 2:]
-    z = local[..., 2].abs()
-    outward, distance = normalize(torch.nn.functional.pad(local[..., :2], (0, 1)), basis(local, 1, 0, 0))
-    is_side = (z <= (1 - NEAR_END) * half) & ((half - z).abs() >= 0.25 * (radius - distance[..., 0]).abs()) & mask
-    return torch.where(is_side[..., None], outward @ cylinder.mat.mT, contacts.normal)
 
 
 def line(corner: Tensor, radius: Tensor) -> Solid:

@@ -15,9 +15,10 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.collision.contact_points import ContactPoints, Solid
 from mjtorch.collision.convex import nearest, single
+from mjtorch.collision.portal import Settings, portal_contacts
 from mjtorch.collision.support import Core, detach, from_first, hull_core, is_at, support
 from mjtorch.math.vector import cross, dot, norm
-from mjtorch.model import Model
+from mjtorch.model import DisableBit, Model
 from mjtorch.model.plan.height_field import HeightFields
 from mjtorch.model.plan.mesh import Hulls
 
@@ -70,22 +71,41 @@ def field_contacts(
     chosen = first(may_touch, fields.tested)
     pair = chosen.element // may_touch.shape[1]
 
-    prism, geom, origin = from_first(prisms(terrain, pair, chosen.element), tree.map(lambda x: x[pair], local))
-    settings = m.opt.ccd_iterations, m.opt.ccd_tolerance
-    near = nearest(prism, geom, chosen.exists, reach[pair].detach(), *settings, hulls)
-    found = single(near)
-    touching = chosen.exists & near.within & (found.dist[:, 0] <= reach[pair])
+    prism, geom, within = (
+        prisms(terrain, pair, chosen.element),
+        tree.map(lambda x: x[pair], local),
+        reach[pair].detach(),
+    )
+    dist, pos, normal, touching = prism_contacts(m, prism, geom, chosen.exists, within, hulls)
     exists, row = by_pair(touching, pair, len(reach), contacts)
     # C would not look further for a pair that is full.
     lost = torch.where(exists.all(1), 0, chosen.lost + terrain.missed)
     mat = field.mat[:, None]
     return ContactPoints(
-        dist=found.dist[row, 0],
-        pos=field.pos[:, None] + (mat @ (found.pos[:, 0] + origin)[row, :, None])[..., 0],
-        normal=(mat @ found.normal[row, :, None])[..., 0],
+        dist=dist[row],
+        pos=field.pos[:, None] + (mat @ pos[row, :, None])[..., 0],
+        normal=(mat @ normal[row, :, None])[..., 0],
         exists=exists,
         lost=lost.sum(),
     )
+
+
+def prism_contacts(
+    m: Model, prism: Core, geom: Core, exists: Tensor, reach: Tensor, hulls: Hulls | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """One contact of each of n prisms and shapes: dist (n,) [m], pos (n, 3) [m], normal (n, 3), and whether they touch.
+
+    exists: (n,) bool, which pairs there are; reach: (n,) [m] the distance at which contacts are detected
+    """
+    if m.opt.disabled(DisableBit.NATIVECCD):
+        settings = Settings(m.opt.ccd_iterations, m.opt.ccd_tolerance, hulls)
+        points = portal_contacts(prism, geom, exists, reach, settings)
+        return points.dist[:, 0], points.pos[:, 0], points.normal[:, 0], points.exists[:, 0]
+    one, two, origin = from_first(prism, geom)
+    near = nearest(one, two, exists, reach, m.opt.ccd_iterations, m.opt.ccd_tolerance, hulls)
+    found = single(near)
+    dist = found.dist[:, 0]
+    return dist, found.pos[:, 0] + origin, found.normal, exists & near.within & (dist <= reach)
 
 
 def extents(shape: Core, spacing: Tensor, hulls: Hulls | None) -> Extent:

@@ -154,10 +154,10 @@ def support(shape: Core, direction: Tensor, hulls: Hulls | None) -> Tensor:
     return numbered_support(shape, direction, hulls)[:, :3]
 
 
-def numbered_support(shape: Core, direction: Tensor, hulls: Hulls | None) -> Tensor:
-    """`support`, and if there are `hulls`, in a fourth column the number of the vertex."""
+def numbered_support(shape: Core, direction: Tensor, hulls: Hulls | None, middle: bool = False) -> Tensor:
+    """`support`, and if there are `hulls`, in a fourth column the number of the vertex; middle: static, of boxes."""
     local = to_local(shape, direction)
-    point, vertex = primitive_support(shape, local), None
+    point, vertex = primitive_support(shape, local, middle), None
     if shape.has((PRISM,)):
         furthest = (shape.prism @ local[..., None]).argmax(1, keepdim=True)
         point = point + shape.prism.gather(1, furthest.expand(-1, 1, 3))[:, 0]
@@ -172,11 +172,15 @@ def numbered_support(shape: Core, direction: Tensor, hulls: Hulls | None) -> Ten
     return torch.cat([world, number], dim=-1)
 
 
-def primitive_support(shape: Core, direction: Tensor) -> Tensor:
-    """`support` of the box and the ellipsoid in the frame of the geom."""
+def primitive_support(shape: Core, direction: Tensor, middle: bool = False) -> Tensor:
+    """`support` of the box and the ellipsoid in the frame of the geom.
+
+    middle: static, whether of an edge or a face across the direction the middle is meant, not a corner
+    """
     found = []
     if shape.has(BOXED):
-        found.append(torch.where(direction >= 0, shape.half, -shape.half))
+        ends = direction.sign() * shape.half if middle else torch.where(direction >= 0, shape.half, -shape.half)
+        found.append(ends)
     if shape.has(CURVED):
         # A disc alone needs no scaling, which would cost a digit.
         is_scaled = shape.has((Shape.ELLIPSOID,))

@@ -12,16 +12,18 @@ FLAT = 1e3
 FACES = ((0, 1, 2), (0, 1, 3), (0, 2, 3), (1, 2, 3))
 
 
-def nearest_on_triangle(corner: Tensor, point: Tensor) -> Tensor:
+def nearest_on_triangle(corner: Tensor, point: Tensor, least: float = 0.0) -> Tensor:
     """The shares (..., 3) of the corners in the point of a triangle that is nearest to `point` (..., 3) [m].
 
     corner: (..., 3, 3) [m]. Two of them may be the same: then that is a line.
+    least: [m^4] with less than that for the square of its parallelogram's area, a triangle is taken for a line
     """
     origin = corner[..., 0, :]
     one, two, away = corner[..., 1, :] - origin, corner[..., 2, :] - origin, point - origin
     a, b, c, x, y = dot(one, one), dot(one, two), dot(two, two), dot(one, away), dot(two, away)
     det = a * c - b * b
     flat = det <= FLAT * torch.finfo(det.dtype).eps * a * c
+    flat = flat | (det < least) if least else flat
     det = torch.where(flat, 1.0, det)
     second, third = (c * x - b * y) / det, (a * y - b * x) / det
     inside = torch.stack([1 - second - third, second, third], dim=-1)

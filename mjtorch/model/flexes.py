@@ -134,7 +134,7 @@ MEET = "set contype and conaffinity so that they do not meet"
 REFUSED: tuple[tuple[str, Test, str], ...] = (
     ("contacts of flexes with height and signed distance fields", on_fields, MEET),
     ("contacts of grids with more than planes", grids, f'{MEET}, nor flexes, and selfcollide="none"'),
-    ("contacts of flexes by other means (nativeccd disabled)", by_other_means, "enable the flag nativeccd"),
+    ("contacts of flexes as libccd finds them (nativeccd disabled)", by_other_means, "enable the flag nativeccd"),
     ("passive contacts of flexes", pushed_softly, 'set passive="false" in its contact'),
     ("contacts of flexes where geoms stick", sticking, "set adhesion to zero"),
     ("elastic rods", rods, 'remove young, or use edge equality="true"'),

@@ -34,6 +34,7 @@ _FLEXES = (
 )
 _SDF = "bolt, bowl, gear, nut, torus"
 _POLY = "that are polynomials"
+_PORTALS = "convex shapes as libccd finds them (nativeccd disabled)"
 
 MJX = Relative(
     "MJX-JAX",
@@ -61,7 +62,7 @@ MJX = Relative(
             *(f"{one}-{two}" for one in ("ellipsoid", "cylinder") for two in ("box", "mesh")),
             *("hfield-ellipsoid", "hfield-cylinder"),
             *(f"{one}-sdf" for one in ("plane", "sphere", "capsule", "ellipsoid", "cylinder", "box", "mesh", "sdf")),
-            "pairs of other geoms",
+            *("pairs of other geoms", _PORTALS),
         ),
         "contacts": {
             **_all("override", "surface velocity", "speculative", "ipc"),
@@ -100,6 +101,7 @@ WARP = Relative(
         ),
         "collisions": {
             "several contacts of convex shapes (multiccd)": "multiccd of other than boxes and meshes",
+            **_all(_PORTALS),
         },
         "contacts": _all("override", "speculative", "ipc", margin_and_gap="margin of boxes or meshes with multiccd"),
         "equality": _all("flexvert"),

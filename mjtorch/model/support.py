@@ -144,7 +144,7 @@ def _convex_names(m: mujoco.MjModel) -> Names:
     return _names_of_pairs(m, pairs_of(m, CONVEX))
 
 
-def _other_means(m: mujoco.MjModel) -> Names:
+def _through_portals(m: mujoco.MjModel) -> Names:
     """Pairs of geoms without a formula of their own, if the flag is off."""
     return _names_of_pairs(m, pairs_of(m, CONVEX, FIELDS)) if m.opt.disableflags & DisableBit.NATIVECCD else []
 
@@ -361,13 +361,7 @@ TABLE: tuple[Feature, ...] = (
         YES,
         lambda m: _names_of_pairs(m, pairs_of(m, CONVEX)),
     ),
-    Feature(
-        "collisions",
-        "convex shapes by other means (nativeccd disabled)",
-        NO,
-        _other_means,
-        "enable the flag",
-    ),
+    Feature("collisions", "convex shapes as libccd finds them (nativeccd disabled)", YES, _through_portals),
     Feature("contacts", "explicit pairs", YES, count("npair", "pair")),
     Feature("contacts", "excluded bodies", YES, lambda m: ["exclude"] * m.nexclude),
     Feature("contacts", "condim 1, 3, 4, 6", YES, being("geom_condim", 1, 3, 4, 6)),
@@ -430,7 +424,7 @@ TABLE: tuple[Feature, ...] = (
         "distances of height and signed distance fields, or with nativeccd disabled",
         NO,
         lambda m: named(m, "geom", unmeasured_geoms(m)),
-        "use meshes, and enable the flag",
+        "use meshes, and enable the flag nativeccd",
     ),
     Feature("sensors", "enclosed objects", YES, where("sensor", is_enclosed)),
     Feature(

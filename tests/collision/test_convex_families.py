@@ -14,7 +14,6 @@ from reference import converged, load, poison, random_state
 import mjtorch
 from mjtorch.collision import collision
 from mjtorch.collision.convex import Contacts
-from mjtorch.model import DisableBit
 from mjtorch.model.plan.geom_pairs import CONVEX
 
 # Flat and round shapes on a cylinder, of three condims, one with a margin.
@@ -127,14 +126,6 @@ def test_iterations_and_tolerance_are_those_of_the_options():
     best = depths({})
     for option, least in (({"ccd_iterations": 3}, 1e-3), ({"ccd_tolerance": 0.05}, 1e-3)):
         assert (depths(option) - best).abs().max() > least
-
-
-def test_other_means_are_refused():
-    mj_model = two_geoms("cylinder", "box")
-    mj_model.opt.disableflags |= DisableBit.NATIVECCD
-    with pytest.raises(NotImplementedError, match=r"nativeccd disabled.*cylinder-box"):
-        mjtorch.put_model(mj_model)
-    mjtorch.put_model(load('<mujoco><option><flag nativeccd="disable"/></option></mujoco>'))
 
 
 @pytest.fixture(scope="module")

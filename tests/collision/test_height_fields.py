@@ -281,8 +281,21 @@ def test_compiled_is_the_same():
         torch.testing.assert_close(one, other, rtol=0, atol=1e-7)
 
 
-def test_other_means_are_refused():
-    mj_model = on_field("box")
+@pytest.mark.parametrize("margin", [0.0, 0.02])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_contacts_with_nativeccd_disabled(shape, margin):
+    """To rounding; without a margin it decides which corners of parallel edges the search takes, in C, too."""
+    mj_model = on_field(shape, margin=margin)
     mj_model.opt.disableflags |= mjtorch.model.DisableBit.NATIVECCD
-    with pytest.raises(NotImplementedError, match=r"nativeccd disabled.*hfield-box"):
-        mjtorch.put_model(mj_model)
+    m = ready(mj_model)
+    datas = poses(mj_model, FEW)
+    found, _ = ours(m, datas)
+    wanted = [of_c(d) for d in datas]
+    assert [len(mine) for mine in found] == [len(theirs) for theirs in wanted] and sum(map(len, found)) > 2 * FEW
+    off = np.array(
+        [abs(a.dist - b.dist) for f, w in zip(found, wanted, strict=True) for a, b in zip(f, w, strict=True)]
+    )
+    ties = shape in ("cylinder", *POLYTOPES) and not margin
+    assert (off < 1e-9).mean() > (0.7 if ties else 0.999)
+    near = [np.abs(a.pos - b.pos).max() for f, w in zip(found, wanted, strict=True) for a, b in zip(f, w, strict=True)]
+    assert max(near) < (1e-5 if ties else 1e-9)

@@ -58,7 +58,7 @@ REFUSED = (
     refused("world", sheet("", dim=3, count="3 3 3", dof="trilinear"), "grids with more than planes", SHEET),
     (
         {"world": sheet(ELASTIC), "flag": 'nativeccd="disable"'},
-        "contacts of flexes by other means (nativeccd disabled)",
+        "contacts of flexes as libccd finds them (nativeccd disabled)",
         SHEET,
     ),
     pytest.param(
@@ -81,8 +81,12 @@ REFUSED = (
         'hfield-sdf (geom "hills", geom "ball")',
     ),
     (
-        {"flag": 'nativeccd="disable"', "world": '<geom name="rock" type="mesh" mesh="lump"/>'},
-        "nativeccd disabled",
+        {
+            "flag": 'nativeccd="disable"',
+            "world": '<geom name="rock" type="mesh" mesh="lump"/>',
+            "sections": '<sensor><distance geom1="ball" geom2="rock" cutoff="1"/></sensor>',
+        },
+        "or with nativeccd disabled",
         'geom "rock"',
     ),
     pytest.param(

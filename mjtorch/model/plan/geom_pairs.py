@@ -205,8 +205,10 @@ def _most(mj_model: mujoco.MjModel, how: Collided) -> int:
         return int(mujoco.mjMAXCONPAIR) if mj_model.opt.sdf_iterations > 0 else -1
     if how.family in DISTANCES:
         return int(mj_model.opt.sdf_initpoints)
-    single = bool(mj_model.opt.disableflags & DisableBit.MULTICCD)
-    return 1 if how.family in CONVEX and single else how.contacts
+    if how.family not in CONVEX:
+        return how.contacts
+    several, native = (not mj_model.opt.disableflags & flag for flag in (DisableBit.MULTICCD, DisableBit.NATIVECCD))
+    return 1 if not several or how.contacts == 1 else how.contacts if native else 5
 
 
 def within(mj_model: mujoco.MjModel, pairs: GeomPairs) -> np.ndarray:
