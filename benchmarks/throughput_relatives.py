@@ -68,6 +68,7 @@ class Warp:
         self.warp, self.mjw, self.mj_model = warp, mujoco_warp, mj_model
         start = time.perf_counter()
         self.m = mujoco_warp.put_model(mj_model)
+        self.m.opt.warn_overflow = 0  # each world that stops at the most iterations would print a line
         self.info = {"warp": warp.__version__, "put_model": time.perf_counter() - start}
 
     def prepare(self, qpos: np.ndarray, qvel: np.ndarray, act: np.ndarray, controls: np.ndarray) -> None:

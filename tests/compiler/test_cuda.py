@@ -18,7 +18,7 @@ from mjtorch import jit
 from mjtorch.compiler.lowered import Lowered
 from mjtorch.compiler.passes.warp_memory import share
 from mjtorch.compiler.targets.cpu.build import BuildError
-from mjtorch.compiler.targets.cuda import driver as cuda_driver, native as cuda_native
+from mjtorch.compiler.targets.cuda import build as cuda_build, driver as cuda_driver, native as cuda_native
 from mjtorch.compiler.targets.cuda.build import compile_text, compile_to_ptx, resources
 from mjtorch.compiler.targets.cuda.pipeline import scheduled
 from mjtorch.compiler.targets.cuda.printer import print_program
@@ -234,6 +234,24 @@ def test_a_gpu_that_nvrtc_does_not_know() -> None:
     for compiled in (compile_text, compile_to_ptx):
         with pytest.raises(BuildError, match=r"NVRTC \d+\.\d+ compiles for sm_.*sm_90.*, not for \w+_999: install"):
             compiled("", "sm_999")
+
+
+@pytest.mark.parametrize(("version", "split"), [((12, 9), False), ((13, 0), True), ((14, 1), True)])
+def test_functions_are_compiled_side_by_side(
+    monkeypatch: pytest.MonkeyPatch, version: tuple[int, int], split: bool
+) -> None:
+    """Where NVRTC knows how to."""
+    real, given = cuda_build.nvrtc(), []
+
+    def compile_program(program: Any, count: int, options: list[bytes]) -> tuple:
+        given.extend(options)
+        return real.nvrtcCompileProgram(program, count, options)
+
+    fake = {x: getattr(real, x) for x in dir(real) if x.startswith("nvrtc")}
+    fake |= {"nvrtcCompileProgram": compile_program, "nvrtcVersion": lambda: (0, *version)}
+    monkeypatch.setattr(cuda_build, "nvrtc", lambda: SimpleNamespace(**fake))
+    assert compile_text('extern "C" __global__ void run() {}', "sm_90")[0]
+    assert (b"--split-compile=0" in given) == split
 
 
 @pytest.mark.parametrize(

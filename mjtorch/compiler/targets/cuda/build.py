@@ -14,6 +14,8 @@ from mjtorch.compiler.targets.cpu.build import BuildError
 ADVICE = "pip install 'mjtorch[cuda]'"
 OPTIONS = ("--std=c++17", "-w")
 VERBOSE = "--ptxas-options=-v"
+# Since which NVRTC functions are compiled side by side, on all cores.
+SPLIT, SINCE = "--split-compile=0", (13, 0)
 
 
 @functools.cache
@@ -32,6 +34,12 @@ def nvrtc() -> Any:
     return found
 
 
+def version() -> tuple[int, int]:
+    """Of NVRTC."""
+    lib = nvrtc()
+    return _checked(lib, lib.nvrtcVersion())
+
+
 def cubin(text: str, architecture: str, *options: str) -> bytes:
     """Machine code of `text` for an architecture such as "sm_90"; from the cache, if it is there.
 
@@ -47,9 +55,7 @@ def cubin(text: str, architecture: str, *options: str) -> bytes:
 
 def cubin_name(text: str, architecture: str, *options: str) -> str:
     """The name of machine code in the cache."""
-    lib = nvrtc()
-    version = ".".join(map(str, _checked(lib, lib.nvrtcVersion())))
-    return cache.key(text, architecture, version, *OPTIONS, *options) + ".cubin"
+    return cache.key(text, architecture, ".".join(map(str, version())), *OPTIONS, *options) + ".cubin"
 
 
 def compile_text(text: str, architecture: str, *options: str) -> tuple[bytes, str]:
@@ -70,16 +76,17 @@ def _compiled(text: str, architecture: str, *options: str) -> tuple[Any, str]:
     """A program that NVRTC has compiled, and what it says."""
     lib = nvrtc()
     program = _checked(lib, lib.nvrtcCreateProgram(text.encode(), b"mjtorch.cu", 0, [], []))
-    chosen = [x.encode() for x in (f"--gpu-architecture={architecture}", *OPTIONS, *options)]
+    split = (SPLIT,) if architecture.startswith("sm_") and version() >= SINCE else ()
+    chosen = [x.encode() for x in (f"--gpu-architecture={architecture}", *OPTIONS, *split, *options)]
     status = lib.nvrtcCompileProgram(program, len(chosen), chosen)[0]
     said = bytearray(_checked(lib, lib.nvrtcGetProgramLogSize(program)))
     _checked(lib, lib.nvrtcGetProgramLog(program, said))
     log = bytes(said).rstrip(b"\0").decode(errors="replace")
     if int(status):
         if "gpu-architecture" in log:
-            version = ".".join(map(str, _checked(lib, lib.nvrtcVersion())))
+            found = ".".join(map(str, version()))
             known = ", ".join(f"sm_{x}" for x in _checked(lib, lib.nvrtcGetSupportedArchs()))
-            raise BuildError(f"NVRTC {version} compiles for {known}, not for {architecture}: install another version")
+            raise BuildError(f"NVRTC {found} compiles for {known}, not for {architecture}: install another version")
         errors = [line for line in log.splitlines() if "error" in line] or [str(status)]
         raise BuildError("NVRTC failed: " + "; ".join(errors[:3]))
     return program, log
