@@ -45,6 +45,13 @@ WRONG = {
         "places 0 to 4 of an array of 4",
     ),
     "first lane:\n    barrier": (VerifyError, "the first lane only stores"),
+    "if true:\n    rendezvous\n  else:\n    out0[0] = in0[0]": (VerifyError, "come to a rendezvous a different number"),
+    "for i in 0..4 where true:\n    rendezvous": (VerifyError, "come to a rendezvous a different number"),
+    "for i in 0..4:\n    for j in 0..i:\n      rendezvous": (VerifyError, "come to a rendezvous a different number"),
+    "while true:\n    head:\n      s1[0] = 1\n    do:\n      rendezvous": (
+        VerifyError,
+        "come to a rendezvous a different number",
+    ),
 }
 
 

@@ -28,6 +28,7 @@ from mjtorch.compiler.ir.nodes import (
     For,
     Function,
     Gather,
+    Group,
     If,
     Index,
     Item,
@@ -37,6 +38,7 @@ from mjtorch.compiler.ir.nodes import (
     Pack,
     ParallelFor,
     Program,
+    Rendezvous,
     Scatter,
     Statement,
     Store,
@@ -68,7 +70,19 @@ def verify(p: Program) -> None:
     uniform = _Check(p, set(), uniform=True)
     uniform.body(p.uniform, _Scope({}, set()))
     _Check(p, uniform.written, uniform=False).body(p.body, _Scope({}, set()))
+    _verify_rendezvous(p.uniform, meet=False)
+    _verify_rendezvous(p.body, meet=True)
     _verify_layout(p)
+
+
+def _verify_rendezvous(statements: Sequence[Statement], *, meet: bool) -> None:
+    """Check that all worlds come to each rendezvous equally often; meet: whether they do to these statements."""
+    for s in statements:
+        if isinstance(s, Rendezvous) and not meet:
+            raise VerifyError(f"worlds may come to a rendezvous a different number of times, of {s.origin}")
+        counted = isinstance(s, For) and not (s.start.terms or s.stop.terms) and s.guard is None
+        for body in bodies(s):
+            _verify_rendezvous(body, meet=meet and (counted or isinstance(s, (Function, Group))))
 
 
 class _Scope:
