@@ -404,6 +404,9 @@ def index(x: Tensor, v: Tensor, i: Tensor, j: Tensor, k: Tensor) -> Functions:
             x.index_add(1, c([0, 0, 2, 1, 1]), v.transpose(0, 1)[:1].expand(4, 5, 2)),
             x.index_add(0, i % 4, v, alpha=2) if x.dtype != torch.bool else x,
             x.index_add(0, i % 4, torch.where((v > 0)[:, :1], v, 0)) if x.dtype != torch.bool else x,
+            x.index_add(0, i % 4, v).index_add(0, (i + 1) % 4, torch.where((v > v * v)[:, :1], v * v + v, 0))
+            if x.dtype != torch.bool
+            else x,
             x[:, c([[0, 2], [1, 1]])][c([1, 0]), :, c([1, 0])],
         ),
         "index_copy": lambda x, v, i, j, k: (

@@ -152,7 +152,7 @@ def _gather(low: Lowering, node: Node, x: Value, dim: int, index: Value, **_: An
 def _index_put(
     low: Lowering, node: Node, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
 ) -> View:
-    out = low.store(x, low.alloc(low.array(x).shape, result_dtype(node)))
+    out = x if _is_passed_on(low, node, x) else low.store(x, low.alloc(low.array(x).shape, result_dtype(node)))
     source = as_dtype(low, values, out.dtype)
     op = ("or" if out.dtype == BOOL else "add") if accumulate else None
     if _is_constant(indices):
@@ -166,27 +166,52 @@ def _index_put(
     front = where[0] if where == list(range(where[0], where[0] + len(where))) else 0
     shape = tuple(out.shape[d] for d in rest[:front]) + block + tuple(out.shape[d] for d in rest[front:])
     adds = _added(low, source) if op == "add" and not low.elements else None
-    source = low.stored(source) if isinstance(source, Lazy) and source.cost else source
+    if adds is None:
+        source, *picks = (low.stored(x) if isinstance(x, Lazy) and x.cost else x for x in (source, *picks))
 
-    def put(index: list[Index]) -> None:
-        own = index[front : front + len(block)]
-        entries = [broadcast(p, block, own) for p in picks]
-        base, offset = dynamic_offset(low, out, where, entries, signed=True)
+    def offset_of(index: list[Index]) -> tuple[Index, Expr]:
+        entries = [broadcast(p, block, index[front : front + len(block)]) for p in picks]
+        return dynamic_offset(low, out, where, entries, signed=True)
+
+    def put(index: list[Index], base: Index, offset: Expr, value: Expr) -> None:
         keep = View(out.buffer, out.base, tuple(out.axes[d] for d in rest))
         address = keep.address([*index[:front], *index[front + len(block) :]]) + base
-        _put(low, out, address, offset, broadcast(source, shape, index), op)
+        _put(low, out, address, offset, value, op)
+
+    def put_one(index: list[Index]) -> None:
+        put(index, *offset_of(index), broadcast(source, shape, index))
+
+    def put_row(index: list[Index]) -> None:
+        """All elements at one offset, which are computed before any of them is added."""
+        inner = shape[len(index) :]
+        base, offset = offset_of(index)
+        at = low.local(INT, offset)
+        row = low.store(Lazy(inner, out.dtype, lambda i: broadcast(source, shape, [*index, *i]), MAX_INLINE))
+        low.nest(inner, lambda i: put([*index, *i], base, at, row.at(i)))
 
     def put_if_any(index: list[Index]) -> None:
         assert adds is not None
-        flag = broadcast(adds, shape, [*index, *[Index()] * (len(shape) - len(index))])
-        low.choose(flag, lambda: low.nest(shape[len(index) :], lambda inner: put([*index, *inner])), lambda: None)
+        inner = shape[len(index) :]
+        flag = broadcast(adds, shape, [*index, *[Index()] * len(inner)])
+        if inner and len(index) >= front + len(block):
+            low.choose(flag, lambda: low.group(lambda: put_row(index)), lambda: None)
+        else:
+            low.choose(flag, lambda: low.nest(inner, lambda i: put_one([*index, *i])), lambda: None)
 
     if adds is None:
-        low.nest(shape, put)
+        low.nest(shape, put_one)
     else:
         sizes = (1,) * (len(shape) - len(adds.shape)) + adds.shape
         low.nest(shape[: max((d + 1 for d, n in enumerate(sizes) if n > 1), default=0)], put_if_any)
     return out
+
+
+def _is_passed_on(low: Lowering, node: Node, x: Value) -> bool:
+    """Whether `x` is what an op of the same kind made for this one alone, so that it can be changed in place."""
+    before = node.args[0]
+    if not low.inline or not isinstance(x, View) or not isinstance(before, Node) or before.op != "call_function":
+        return False
+    return op_name(before) == op_name(node) == "index_add" and len(before.users) == 1 and x.dtype == result_dtype(node)
 
 
 def _added(low: Lowering, source: Array) -> View | None:

@@ -38,6 +38,8 @@ from mjtorch.compiler.ir.walk import bodies, is_program, map_bodies, mentions, u
 # world takes in its own way, some much longer than others. It is run world by world, unless less than this share of all
 # accesses are such: then it is better to do the others for all worlds at once.
 SHARE = 0.05
+# An iteration with more accesses than this is no step of a walk: all worlds take about the same.
+WALK = 500_000
 # A loop around such loops is run so too if at least this share of its accesses is in them.
 INNER = 0.3
 # Elements that such loops may hold in variables of their own.
@@ -92,7 +94,7 @@ def is_walk(s: While) -> bool:
     inner = [x for x in _loops([*s.head, *s.body]) if _scatters([x])]
     moving, total = accesses([*s.head, *s.body])
     if not inner:
-        return moving >= SHARE * total
+        return SHARE * total <= moving and total <= WALK
     within = sum(TRIPS * accesses([*x.head, *x.body])[1] for x in inner)
     return all(map(is_walk, inner)) and within >= INNER * total
 
