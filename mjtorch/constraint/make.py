@@ -4,20 +4,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mjtorch.constraint import bodies, element
+from mjtorch import tree
+from mjtorch.constraint import bodies, element, parts
 from mjtorch.constraint.contact import contact, regularizer_scale
 from mjtorch.constraint.element import Elements
 from mjtorch.constraint.equality import equality, jac_dot_v
 from mjtorch.constraint.friction import friction, frictionloss, tendon_friction
 from mjtorch.constraint.limit import limit, tendon_limit
 from mjtorch.constraint.surface import surface_velocity
+from mjtorch.control_flow import if_any
 from mjtorch.math.impedance import impedance, settled, stiffness_damping
 from mjtorch.math.linalg import ltl_half_solve
 from mjtorch.math.vector import MIN_VALUE
 from mjtorch.model import Data, DisableBit, EnableBit, Integrator, Model
 from mjtorch.model.sleeping import any_awake, awake
+from mjtorch.model.touching import colliders
 from mjtorch.smooth.adhesion import row_adhesion, used_rows
-from mjtorch.smooth.inertia import full_m
 
 # R over inverse inertia that makes a row rigid in single precision.
 HARDNESS = 1e-6
@@ -40,7 +42,8 @@ def make_constraint(m: Model, d: Data) -> Data:
     if p.nc and m.plan.collision.adhesion_source:
         active = torch.cat([active[: -p.nc], active[-p.nc :] & used_rows(m, d)])
     by_family = active.split([len(x) for x in jacobians])
-    J = torch.cat([torch.where(on[:, None], x, 0.0) for on, x in zip(by_family, jacobians, strict=True)])
+    jacobians = [torch.where(on[:, None], x, 0.0) for on, x in zip(by_family, jacobians, strict=True)]
+    J = torch.cat(jacobians)
 
     imp, slope, width_imp = impedance(elements.solimp, elements.pos - elements.margin)
     refsafe = not m.opt.disabled(DisableBit.REFSAFE)
@@ -60,8 +63,8 @@ def make_constraint(m: Model, d: Data) -> Data:
     if m.opt.enabled(EnableBit.DIAGEXACT):
         diag = exact_diagonal(m, d, J, diag)
     R = torch.where(active, ((1 - imp) / imp * diag).clamp(min=MIN_VALUE), 1.0)
-    if p.has_rigid_body and R.dtype == torch.float32:
-        R = resolved(m, d, J, R, active)
+    if p.has_rigid_row and R.dtype == torch.float32:
+        R = resolved(m, d, pushes(m, d, jacobians, active), R, active)
     if p.nc and p.contact.max_dim > 1:
         R = torch.cat([R[: -p.nc], R[-p.nc :] * regularizer_scale(m, d)])
     row_pos = torch.cat([equality_pos, rows[p.ne :, 4]]) if p.ne else rows[:, 4]
@@ -122,7 +125,33 @@ def assemble(m: Model, d: Data) -> tuple[Elements, list[Tensor], Tensor]:
     return element.cat(parts), jacobians, equality_pos
 
 
-def resolved(m: Model, d: Data, J: Tensor, R: Tensor, active: Tensor) -> Tensor:
+def pushes(m: Model, d: Data, jacobians: list[Tensor], active: Tensor) -> Tensor:
+    """The inverse inertia (nefc,) that rows push against, at least: `max_k J_k^2 / M_kk`.
+
+    It is not asked for of contacts of geoms that are not `rigid`: next to nothing, but more.
+    """
+    p = m.plan.constraint
+    diagonal = d.M[m.plan.kinematics.M_dense.diagonal()]
+    others, touching = (jacobians[:-1], jacobians[-1:]) if p.nc else (jacobians, [])
+    found = [(J.square() / diagonal).amax(1) for J in others]
+    for J in touching:
+        asked = p.rigid[colliders(m, d)[: len(p.contact.row)]].any(1)[p.contact.slot]
+        if m.plan.solver.parts:
+            push = touching_pushes(m, d, active[-p.nc :] & asked, diagonal)
+        else:
+            push = (torch.where(asked[:, None], J, 0.0).square() / diagonal).amax(1)
+        found.append(torch.where(asked, push, MIN_VALUE))
+    return torch.cat(found)
+
+
+def touching_pushes(m: Model, d: Data, there: Tensor, diagonal: Tensor) -> Tensor:
+    """`pushes` of the rows of contacts (nc,) that are `there (nc,)`, without J; without derivatives."""
+    (plan,), nothing = m.plan.solver.parts, torch.zeros_like(there, dtype=diagonal.dtype)
+    c, cdof, diagonal = tree.map(torch.Tensor.detach, (bodies.contacts(m, d, there), d.cdof, diagonal))
+    return if_any(there.any(), lambda: parts.of_contacts(plan, c, cdof).largest(diagonal)[c.place], nothing)
+
+
+def resolved(m: Model, d: Data, push: Tensor, R: Tensor, active: Tensor) -> Tensor:
     """R (nefc,) of rows that are active (nefc,), where too small for single precision replaced by one that is not.
 
     A body that turns about its centre of mass has no inverse weight there. A contact elsewhere on it gets the least R
@@ -131,8 +160,7 @@ def resolved(m: Model, d: Data, J: Tensor, R: Tensor, active: Tensor) -> Tensor:
     each other would find another balance. What no dof answers to adds a cost that nothing can change, of 1e17 and more,
     beside which single precision sees no other: such rows get R = 1.
     """
-    push = (J.square() / full_m(m, d).diagonal()).amax(1).detach()
-    least = HARDNESS * torch.where(active, push, 0.0)
+    least = HARDNESS * torch.where(active, push.detach(), 0.0)
     low = least > R
     R = torch.where(low, torch.where(low, least, 0.0).amax(), R)
     return torch.where((least == 0) & (R < HARDNESS), 1.0, R)

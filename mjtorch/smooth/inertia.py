@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mjtorch import tree
 from mjtorch.math import linalg
 from mjtorch.math.spatial import inertia_mul
 from mjtorch.model import Data, Model
@@ -78,6 +79,30 @@ def factored_solve(m: Model, factors: list[Tensor], x: Tensor) -> Tensor:
 def full_m(m: Model, d: Data) -> Tensor:
     """M as a dense symmetric matrix (nv, nv) (mj_fullM)."""
     return torch.cat([d.M, d.M.new_zeros(1)])[m.plan.kinematics.M_dense]
+
+
+@tree.dataclass(kw_only=True)
+class SparseM(tree.Tree):
+    """M by the elements of its lower triangle that are stored, value (nC,) at row (nC,) and col (nC,).
+
+    above: (nC,) the same value where it has a mirror image, zero on the diagonal
+    """
+
+    row: Tensor
+    col: Tensor
+    value: Tensor
+    above: Tensor
+
+    def times(self, x: Tensor) -> Tensor:
+        """`M x` (nv,), of x (nv,)."""
+        below = torch.zeros_like(x).index_add(0, self.row, self.value * x[self.col])
+        return below.index_add(0, self.col, self.above * x[self.row])
+
+
+def sparse_m(m: Model, d: Data) -> SparseM:
+    """M as it is stored."""
+    k = m.plan.kinematics
+    return SparseM(row=k.M_row, col=k.M_col, value=d.M, above=d.M * (1 - k.M_diagonal))
 
 
 def solve_m(m: Model, d: Data, x: Tensor) -> Tensor:

@@ -4,7 +4,9 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.constraint import parts
 from mjtorch.constraint.bodies import BodyRows
+from mjtorch.constraint.parts import Held
 from mjtorch.constraint.solver import trees, whole
 from mjtorch.constraint.solver.problem import Problem, Residuals, inertia, inertia_solve, inertia_times, merge
 from mjtorch.constraint.solver.rows import Rows
@@ -67,6 +69,8 @@ def gram(p: Problem, M: Tensor, b: Bends) -> Tensor:
     if p.forest:
         J = p.J
         return torch.addmm(M, J.mT, b.rows[:, None] * J)
+    if p.parts:
+        return parts.add_gram(p.parts, p.rows, M, b.rows)
     return whole.add_gram(p.whole, p.rows, M, b.rows)
 
 
@@ -108,15 +112,27 @@ def trees_solve(
     return if_any(blocks.lost, lambda: trees.whitened_solve(forest, rows, b.rows, x), found)
 
 
-def dense_solve(p: Problem, at: Residuals, x: Tensor) -> Tensor:
-    """`hessian_solve` without regard to trees.
+def next_solve(p: Problem, at: Residuals, x: Tensor, held: tuple[Held, ...]) -> tuple[Tensor, tuple[Held, ...]]:
+    """`hessian_solve`, roughly, given what is held of the second derivative at another point; and what is held then.
+
+    held: what contacts add, if their rows are stored by parts of trees, else nothing
+    """
+    if not p.parts or not isinstance(p.rows, BodyRows):
+        return hessian_solve(p, at, x, roughly=True), held
+    weight = curvature(p, at)[: p.nefc]
+    held = tuple(parts.changed(one, p.rows, before, weight) for one, before in zip(p.parts, held, strict=True))
+    return dense_solve(p, at, x, parts.add_held(p.parts, p.rows, inertia(p), held, weight)), held
+
+
+def dense_solve(p: Problem, at: Residuals, x: Tensor, H: Tensor | None = None) -> Tensor:
+    """`hessian_solve` without regard to trees; H: the second derivative, if it is known, or nearly.
 
     Long chains, and light things that touch heavy ones, have a Hessian that single precision factors badly, so that
     what is found must be refined; how far that went tells whether it was enough. Where it was not, H is summed and
     factored in double precision, and what was in double precision in the coordinates where M is the identity.
     """
     b = bends(p, at)
-    H = gram(p, inertia(p), b)
+    H = gram(p, inertia(p), b) if H is None else H
     factor, weak, lost = linalg.checked_cholesky(H.flip(0, 1) if p.leaves_first else H)
 
     def solved(y: Tensor) -> Tensor:
@@ -136,8 +152,8 @@ def dense_solve(p: Problem, at: Residuals, x: Tensor) -> Tensor:
 
 def double_solve(p: Problem, b: Bends, x: Tensor) -> Tensor:
     """`hessian_solve` of a problem in single precision, by the factor in double; by that of M if there is none."""
-    b, rows, added, cones = tree.map(doubled, (b, p.rows, p.whole, p.cones))
-    q = p.replace(rows=rows, whole=added, cones=cones)
+    b, rows, added, blocks, cones = tree.map(doubled, (b, p.rows, p.whole, p.parts, p.cones))
+    q = p.replace(rows=rows, whole=added, parts=blocks, cones=cones)
     factor, info = torch.linalg.cholesky_ex(gram(q, inertia(p).double(), b))
     found = linalg.cholesky_solve(factor, x.double()).to(x.dtype)
     return torch.where(info == 0, found, inertia_solve(p, x))

@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.constraint import parts
+from mjtorch.constraint.parts import Held
 from mjtorch.constraint.solver import line_search
-from mjtorch.constraint.solver.curvature import curvature, hessian_solve
+from mjtorch.constraint.solver.curvature import curvature, next_solve
 from mjtorch.constraint.solver.problem import (
     Problem,
     Residuals,
@@ -33,7 +35,7 @@ class Iterate(tree.Tree):
     niter: () steps taken
     same: () bool, whether the last step left the cost in the same quadratic piece
     done: () bool
-    memory: what the solver's direction remembers
+    memory: what the solver's direction remembers, held: and of the second derivative, see `next_solve`
     """
 
     qacc: Tensor
@@ -44,6 +46,7 @@ class Iterate(tree.Tree):
     same: Tensor
     done: Tensor
     memory: tuple[Tensor, ...]
+    held: tuple[Held, ...] = ()
 
 
 @tree.dataclass(kw_only=True)
@@ -53,6 +56,7 @@ class Direction(tree.Tree):
     search: Tensor
     stop: Tensor
     memory: tuple[Tensor, ...]
+    held: tuple[Held, ...] = ()
 
 
 def newton_direction(p: Problem, s: Iterate, at: Residuals) -> Direction:
@@ -60,13 +64,13 @@ def newton_direction(p: Problem, s: Iterate, at: Residuals) -> Direction:
 
     `memory` is that decrease.
     """
-    Hgrad = hessian_solve(p, at, s.grad, roughly=True)
+    Hgrad, held = next_solve(p, at, s.grad, s.held)
     decrease = 0.5 * (s.grad @ Hgrad)
     converged = small(p, decrease) | (decrease < unresolved(p, at))
     # Before the first step the gradient must be small as well: stiff rows hide force errors from the decrement.
     stop = converged & ((s.niter > 0) | small(p, length(s.grad)))
     stalled = s.same & (decrease > STALLED * s.memory[0])
-    return Direction(search=-Hgrad, stop=stop | stalled, memory=(decrease,))
+    return Direction(search=-Hgrad, stop=stop | stalled, memory=(decrease,), held=held)
 
 
 def cg_direction(p: Problem, s: Iterate, at: Residuals) -> Direction:
@@ -90,6 +94,7 @@ def cg_direction(p: Problem, s: Iterate, at: Residuals) -> Direction:
 def solve_newton(p: Problem, qacc: Tensor, iterations: int, ls_iterations: int) -> Iterate:
     """Newton's method, from `qacc (nv,)`."""
     start = begin(p, qacc, (torch.zeros_like(p.scale),), gradient_too=True)
+    start = start.replace(held=tuple(parts.nothing_held(one, p.aref) for one in p.parts))
     return _iterate(p, newton_direction, start, iterations, ls_iterations)
 
 
@@ -160,6 +165,7 @@ def _iterate(
             same=same_piece(p, at, then),
             done=~(moved & gained & steep),
             memory=towards.memory,
+            held=towards.held,
         )
 
     return while_loop(go_on, body, start)

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.constraint import bodies
+from mjtorch.constraint import bodies, parts
 from mjtorch.constraint.bodies import BodyRows
+from mjtorch.constraint.parts import Parts
 from mjtorch.constraint.solver import rows, trees, whole
 from mjtorch.constraint.solver.rows import Rows
 from mjtorch.constraint.solver.trees import Forest
@@ -29,7 +30,7 @@ from mjtorch.constraint.solver.whole import Whole
 from mjtorch.math import linalg
 from mjtorch.math.vector import MIN_VALUE
 from mjtorch.model import Data, Model
-from mjtorch.smooth.inertia import full_m
+from mjtorch.smooth.inertia import SparseM, full_m, sparse_m
 from mjtorch.smooth.metric import Metric
 
 # mjtConstraintState
@@ -76,6 +77,7 @@ class Problem(tree.Tree):
     row_source: (nefc,) where each row is found in [rows, flattened cones]
     cones: one `Cones` if there are elliptic contacts, else none
     whole: what the rows add to a second derivative that is one matrix, if they are not stored
+    parts: the rows of contacts, if they are stored by parts of trees; sparse: one M as it is stored, then
     forest: one `Forest` if kinematic trees are solved one by one, else none
     leaves_first: static, whether M has branches, which its factor has too if leaves come first
     scale: () one over the trace of M, which makes costs and gradients comparable with tolerances
@@ -97,6 +99,8 @@ class Problem(tree.Tree):
     row_source: Tensor
     cones: tuple[Cones, ...]
     whole: tuple[Whole, ...]
+    parts: tuple[Parts, ...]
+    sparse: tuple[SparseM, ...]
     forest: tuple[Forest, ...]
     leaves_first: bool = tree.field(static=True)
     scale: Tensor
@@ -155,6 +159,8 @@ def build(m: Model, d: Data, metric: tuple[Metric, ...] = ()) -> Problem:
     M: tuple[Tensor, ...] = ()
     jacobian: tuple[Tensor, ...] = ()
     added: tuple[Whole, ...] = ()
+    blocks: tuple[Parts, ...] = ()
+    sparse: tuple[SparseM, ...] = ()
     forest: tuple[Forest, ...] = ()
     lines: Rows | BodyRows
     if p.forest:
@@ -163,7 +169,10 @@ def build(m: Model, d: Data, metric: tuple[Metric, ...] = ()) -> Problem:
         trace = (d.M * k.M_diagonal).sum()
     elif p.bodies:
         lines, M = bodies.build(m, d), (full_m(m, d),)
-        added = whole.build(lines)
+        if p.parts:
+            blocks, sparse = parts.build(p.parts[0], lines), (sparse_m(m, d),)
+        else:
+            added = whole.build(lines)
         trace = M[0].diagonal().sum()
     else:
         lines, jacobian, M = rows.build(p.rows, d.efc_J, active), (d.efc_J,), (full_m(m, d),)
@@ -185,6 +194,8 @@ def build(m: Model, d: Data, metric: tuple[Metric, ...] = ()) -> Problem:
         row_source=p.row_source,
         cones=cones,
         whole=added,
+        parts=blocks,
+        sparse=sparse,
         forest=forest,
         leaves_first=2 * len(k.M_row) < BRANCHED * m.nv**2,
         scale=1 / trace,
@@ -215,6 +226,8 @@ def inertia_times(p: Problem, x: Tensor) -> Tensor:
     """`M x` (nv,)."""
     for forest in p.forest:
         return trees.inertia_times(forest, x)
+    for M in p.sparse:
+        return M.times(x)
     return inertia(p) @ x
 
 

@@ -11,6 +11,7 @@ from mujoco import mjtConstraint, mjtDisableBit, mjtEq, mjtJoint
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.model.plan import rigid
 from mjtorch.model.plan.colliders import carriers, collider_body
 from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.flex import equality_edges
@@ -18,12 +19,6 @@ from mjtorch.model.plan.flex_grid import strain_rows
 from mjtorch.model.plan.geom_pairs import rank, tested_pairs
 from mjtorch.model.plan.tendon import moving_tendons
 from mjtorch.model.plan.tensors import Tensors
-
-# A body whose inverse weight is less than this part of what turning it adds at its geoms may make rigid rows: the
-# softest that C allows are 1e-4 of the weight, and the hardest that single precision resolves 1e-6 of the truth.
-RIGID = 0.01
-# mjMINVAL: C's least inverse weight.
-MIN_WEIGHT = 1e-15
 
 
 @tree.dataclass(kw_only=True)
@@ -185,13 +180,13 @@ class ConstraintPlan(tree.Tree):
     efc_id: static, the equality, dof, tendon, joint or contact slot that each row belongs to
     ne, nf, nl, nc: static, number of equality, friction, limit and contact rows
     all_spring: static, whether `spring` is 1 everywhere
-    has_rigid_body: static, whether a geom lies so far from the axis that its body turns about, through the centre of
-        mass, that contacts with it are rigid to C; or a connect or weld does, or welds what cannot turn
+    has_rigid_row: static, whether there is a row that may be rigid to C: see `rigid.py`
     root: static, the root of the only kinematic tree that moves, -1 if there are several
     element: (nefc,) element of each row, in [equality, friction, limit, contact, friction of elliptic contacts]
     spring: (nelement,) 0 for elements without position: frictional dofs, tendons, friction of elliptic contacts
     eq_active0: (neq,) bool
     friction_dof: (nf,) dofs, friction_column: (nf, nv) one-hot
+    rigid: (ncollider,) bool, the geoms of which contacts may be
     """
 
     efc_type: tuple[int, ...] = tree.field(static=True)
@@ -201,13 +196,14 @@ class ConstraintPlan(tree.Tree):
     nl: int = tree.field(static=True)
     nc: int = tree.field(static=True)
     all_spring: bool = tree.field(static=True)
-    has_rigid_body: bool = tree.field(static=True)
+    has_rigid_row: bool = tree.field(static=True)
     root: int = tree.field(static=True)
     element: Tensor
     spring: Tensor
     eq_active0: Tensor
     friction_dof: Tensor
     friction_column: Tensor
+    rigid: Tensor
     equality: EqualityPlan
     limit: LimitPlan
     tendon: TendonRowsPlan
@@ -249,6 +245,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors, collision: CollisionPlan) -> 
     ne, nc = len(eq_id), len(contact_type)
     nf, nl = len(frictional) + len(tendon_friction), len(limit_id) + len(tendon_limit)
 
+    rigid_geom = rigid.geoms(m)
     before = len(equality.id) + nf + nl
     nelement = before + len(dims) + len(contact.frictional)
     spring = np.ones(nelement)
@@ -268,7 +265,8 @@ def build(mj_model: mujoco.MjModel, make: Tensors, collision: CollisionPlan) -> 
         nl=nl,
         nc=nc,
         all_spring=bool(spring.all()),
-        has_rigid_body=_has_rigid_body(m) or _has_rigid_equality(m),
+        has_rigid_row=bool(rigid_geom.any()) or rigid.has_equality(m),
+        rigid=b.make.bools(np.pad(rigid_geom, (0, len(collider_body(m)) - m.ngeom))),
         root=roots.pop() if len(roots) == 1 else -1,
         element=b.make.ints([*eq_element, *range(len(equality.id), before), *(before + e for e in contact_element)]),
         spring=b.make.floats(spring, nelement),
@@ -280,34 +278,6 @@ def build(mj_model: mujoco.MjModel, make: Tensors, collision: CollisionPlan) -> 
         tendon=tendon,
         contact=contact,
     )
-
-
-def _has_rigid_body(m: mujoco.MjModel) -> bool:
-    """Whether there is a body whose inverse weight, at its centre of mass, is much less than at one of its geoms."""
-    body = m.geom_bodyid
-    arm = np.linalg.norm(m.geom_pos - m.body_ipos[body], axis=1) + m.geom_rbound
-    weight, turning = m.body_invweight0[body].T
-    collides = (m.geom_contype | m.geom_conaffinity) != 0
-    return bool((collides & (weight < RIGID * turning * arm * arm)).any())
-
-
-def _has_rigid_equality(m: mujoco.MjModel) -> bool:
-    """Whether a connect or weld is of bodies whose inverse weights are much less than at their anchors, or do not turn.
-
-    Such as the weld of a body on a slide: nothing answers to its rows of rotation, which C regularizes by 1e-15.
-    """
-    for k in np.flatnonzero(np.isin(m.eq_type, [int(mjtEq.mjEQ_CONNECT), int(mjtEq.mjEQ_WELD)])):
-        is_weld, data = m.eq_type[k] == mjtEq.mjEQ_WELD, m.eq_data[k]
-        objects = np.array([m.eq_obj1id[k], m.eq_obj2id[k]])
-        if m.eq_objtype[k] == mujoco.mjtObj.mjOBJ_SITE:
-            body, anchor = m.site_bodyid[objects], m.site_pos[objects]
-        else:
-            body, anchor = objects, np.stack([data[3:6], data[:3]] if is_weld else [data[:3], data[3:6]])
-        weight, turning = m.body_invweight0[body].T
-        arm = np.linalg.norm(anchor - m.body_ipos[body], axis=1)
-        if weight.sum() < RIGID * (turning * arm * arm).sum() or (is_weld and turning.sum() < MIN_WEIGHT):
-            return True
-    return False
 
 
 def _equality(b: _Builder) -> tuple[EqualityPlan, list[int], list[int]]:

@@ -5,12 +5,13 @@ import numpy as np
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.model.plan import bodies, forest
+from mjtorch.model.plan import bodies, forest, parts
 from mjtorch.model.plan.bodies import BodiesPlan
 from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.constraint import ConstraintPlan
 from mjtorch.model.plan.forest import ForestPlan
 from mjtorch.model.plan.kinematics import TreesPlan
+from mjtorch.model.plan.parts import PartsPlan
 from mjtorch.model.plan.tensors import Tensors
 
 CONSTRAINT = mujoco.mjtConstraint
@@ -62,6 +63,7 @@ class SolverPlan(tree.Tree):
     rows: which of them have one dof
     bodies: how contacts touch bodies, if their rows are not stored; else none
     forest: how they touch kinematic trees, if these are solved one by one; else none
+    parts: of trees, if rows of contacts are stored as what they say of these; else none
     """
 
     low: Tensor
@@ -83,6 +85,7 @@ class SolverPlan(tree.Tree):
     rows: RowsPlan
     bodies: tuple[BodiesPlan, ...]
     forest: tuple[ForestPlan, ...]
+    parts: tuple[PartsPlan, ...]
 
     @property
     def ncone(self) -> int:
@@ -104,6 +107,7 @@ def build(
     single = np.isin(np.arange(constraint.nefc), by_dof.order[: by_dof.nsingle].cpu().numpy())
     by_body: tuple[BodiesPlan, ...] = ()
     by_tree: tuple[ForestPlan, ...] = ()
+    by_part: tuple[PartsPlan, ...] = ()
     needs_rows = pgs or mj_model.opt.noslip_iterations or discrete
     long = not needs_rows and bodies.mean_chain(mj_model) >= LONG
     if (trees or long) and moved_by_bodies(constraint) and not single.all():
@@ -113,6 +117,9 @@ def build(
             by_body = (plan,)
         elif long and not plan.elements:
             by_body = (plan.replace(source=make.ints(bodies.pair_places(mj_model))),)
+        elif not needs_rows and plan.joins and not plan.elements:
+            by_part = parts.build(mj_model, make)
+            by_body = (plan,) if by_part else ()
     return from_rows(
         constraint.efc_type,
         constraint.efc_id,
@@ -122,6 +129,7 @@ def build(
         by_dof=by_dof,
         by_body=by_body,
         by_tree=by_tree,
+        by_part=by_part,
     )
 
 
@@ -145,6 +153,7 @@ def from_rows(
     by_dof: RowsPlan,
     by_body: tuple[BodiesPlan, ...] = (),
     by_tree: tuple[ForestPlan, ...] = (),
+    by_part: tuple[PartsPlan, ...] = (),
 ) -> SolverPlan:
     """The plan for rows of the given types; `efc_id` of a contact row is its slot in `contact_dim`."""
     kind = np.array(efc_type, dtype=np.int64)
@@ -180,6 +189,7 @@ def from_rows(
         rows=by_dof,
         bodies=by_body,
         forest=by_tree,
+        parts=by_part,
     )
 
 
