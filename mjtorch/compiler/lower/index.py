@@ -16,6 +16,9 @@ from mjtorch.compiler.lower.reduce import least
 from mjtorch.compiler.lower.shape import take_axes, whole
 from mjtorch.compiler.lower.values import Array, Lazy, NoRule, Value, View, broadcast, flat, load, number, numel, store
 
+# Elements of a row from which on it is computed where it is added, if it is.
+LONG_ROW = 16
+
 
 def _is_constant(indices: Sequence[Value | None]) -> bool:
     return not any(isinstance(i, (View, Lazy)) for i in indices)
@@ -166,7 +169,10 @@ def _index_put(
     front = where[0] if where == list(range(where[0], where[0] + len(where))) else 0
     shape = tuple(out.shape[d] for d in rest[:front]) + block + tuple(out.shape[d] for d in rest[front:])
     adds = _added(low, source) if op == "add" and not low.elements else None
-    if adds is None:
+    sizes = (1,) * (len(shape) - len(adds.shape)) + adds.shape if adds is not None else ()
+    chosen = max((d + 1 for d, n in enumerate(sizes) if n > 1), default=0)
+    by_row = adds is not None and chosen >= front + len(block) and numel(shape[chosen:]) >= LONG_ROW
+    if not by_row:
         source, *picks = (low.stored(x) if isinstance(x, Lazy) and x.cost else x for x in (source, *picks))
 
     def offset_of(index: list[Index]) -> tuple[Index, Expr]:
@@ -193,7 +199,7 @@ def _index_put(
         assert adds is not None
         inner = shape[len(index) :]
         flag = broadcast(adds, shape, [*index, *[Index()] * len(inner)])
-        if inner and len(index) >= front + len(block):
+        if by_row:
             low.choose(flag, lambda: low.group(lambda: put_row(index)), lambda: None)
         else:
             low.choose(flag, lambda: low.nest(inner, lambda i: put_one([*index, *i])), lambda: None)
@@ -201,8 +207,7 @@ def _index_put(
     if adds is None:
         low.nest(shape, put_one)
     else:
-        sizes = (1,) * (len(shape) - len(adds.shape)) + adds.shape
-        low.nest(shape[: max((d + 1 for d, n in enumerate(sizes) if n > 1), default=0)], put_if_any)
+        low.nest(shape[:chosen], put_if_any)
     return out
 
 
