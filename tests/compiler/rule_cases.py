@@ -407,6 +407,8 @@ def index(x: Tensor, v: Tensor, i: Tensor, j: Tensor, k: Tensor) -> Functions:
             x.index_add(0, i % 4, v).index_add(0, (i + 1) % 4, torch.where((v > v * v)[:, :1], v * v + v, 0))
             if x.dtype != torch.bool
             else x,
+            x.index_add(0, c([0, 3, 3, 1, 0]), torch.where((v > 0)[:, :1], v, 0)) if x.dtype != torch.bool else x,
+            x.index_add(1, c([2, 0, 2]), torch.where((v > 0)[:4, :1], v[:4], 0)) if x.dtype != torch.bool else x,
             x[:, c([[0, 2], [1, 1]])][c([1, 0]), :, c([1, 0])],
         ),
         "index_copy": lambda x, v, i, j, k: (

@@ -91,8 +91,14 @@ def forces(table: Tensor, i: Tensor, x: Tensor) -> Tensor:
     return torch.zeros_like(table[:4]).index_add(0, i % 4, given)
 
 
+def forces_at_fixed(table: Tensor, _: Tensor, x: Tensor) -> Tensor:
+    """Sums at places that are the same in all worlds."""
+    return forces(table, torch.tensor([0, 3, 3, 1, 2]), x)
+
+
 @pytest.mark.parametrize("worlds", WORLDS)
-def test_what_no_world_adds_is_not_added(worlds: int) -> None:
+@pytest.mark.parametrize("forces", [forces, forces_at_fixed])
+def test_what_no_world_adds_is_not_added(forces: Callable[..., Tensor], worlds: int) -> None:
     table, i, x = arguments(worlds)
     for y in (x, 0.4 * x):
         found = jit(forces, in_dims=(None, 0, 0), strict=True)(table, i, y)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -158,9 +158,9 @@ def _index_put(
     out = x if _is_passed_on(low, node, x) else low.store(x, low.alloc(low.array(x).shape, result_dtype(node)))
     source = as_dtype(low, values, out.dtype)
     op = ("or" if out.dtype == BOOL else "add") if accumulate else None
+    adds = _added(low, source) if op == "add" and not low.elements else None
     if _is_constant(indices):
-        table = _constant_offsets(out, indices)
-        _write_table(low, out, table, source, op)
+        _write_table(low, out, _constant_offsets(out, indices), source, op, adds)
         return out
     where = [d for d, i in enumerate(indices) if i is not None]
     picks = [as_dtype(low, indices[d], INT) for d in where]
@@ -168,9 +168,7 @@ def _index_put(
     rest = [d for d in range(len(out.shape)) if d not in where]
     front = where[0] if where == list(range(where[0], where[0] + len(where))) else 0
     shape = tuple(out.shape[d] for d in rest[:front]) + block + tuple(out.shape[d] for d in rest[front:])
-    adds = _added(low, source) if op == "add" and not low.elements else None
-    sizes = (1,) * (len(shape) - len(adds.shape)) + adds.shape if adds is not None else ()
-    chosen = max((d + 1 for d, n in enumerate(sizes) if n > 1), default=0)
+    chosen = _chosen(shape, adds)
     by_row = adds is not None and chosen >= front + len(block) and numel(shape[chosen:]) >= LONG_ROW
     if not by_row:
         source, *picks = (low.stored(x) if isinstance(x, Lazy) and x.cost else x for x in (source, *picks))
@@ -195,20 +193,38 @@ def _index_put(
         row = low.store(Lazy(inner, out.dtype, lambda i: broadcast(source, shape, [*index, *i]), MAX_INLINE))
         low.nest(inner, lambda i: put([*index, *i], base, at, row.at(i)))
 
+    _put_all(low, shape, put_one, adds, put_row if by_row else None)
+    return out
+
+
+def _chosen(shape: tuple[int, ...], adds: View | None) -> int:
+    """How many axes of `shape` tell whether something is added; all, where that is not said."""
+    if adds is None:
+        return len(shape)
+    sizes = (1,) * (len(shape) - len(adds.shape)) + adds.shape
+    return max((d + 1 for d, n in enumerate(sizes) if n > 1), default=0)
+
+
+def _put_all(
+    low: Lowering,
+    shape: tuple[int, ...],
+    put: Callable[[list[Index]], None],
+    adds: View | None,
+    put_row: Callable[[list[Index]], None] | None = None,
+) -> None:
+    """`put` all elements of `shape`; those alone that some world adds, where `adds` says which, and row by row if so."""
+    chosen = _chosen(shape, adds)
+
     def put_if_any(index: list[Index]) -> None:
         assert adds is not None
-        inner = shape[len(index) :]
+        inner = shape[chosen:]
         flag = broadcast(adds, shape, [*index, *[Index()] * len(inner)])
-        if by_row:
+        if put_row is not None:
             low.choose(flag, lambda: low.group(lambda: put_row(index)), lambda: None)
         else:
-            low.choose(flag, lambda: low.nest(inner, lambda i: put_one([*index, *i])), lambda: None)
+            low.choose(flag, lambda: low.nest(inner, lambda i: put([*index, *i])), lambda: None)
 
-    if adds is None:
-        low.nest(shape, put_one)
-    else:
-        low.nest(shape[:chosen], put_if_any)
-    return out
+    low.nest(shape[:chosen], put if adds is None else put_if_any)
 
 
 def _is_passed_on(low: Lowering, node: Node, x: Value) -> bool:
@@ -235,7 +251,9 @@ def _put(low: Lowering, out: View, address: Index, offset: Expr | None, value: E
     low.emit(store(out.buffer, address, value, offset))
 
 
-def _write_table(low: Lowering, out: View, table: np.ndarray, source: Array, op: str | None) -> None:
+def _write_table(
+    low: Lowering, out: View, table: np.ndarray, source: Array, op: str | None, adds: View | None = None
+) -> None:
     entries = table.reshape(-1)
 
     def write(index: list[Index]) -> None:
@@ -243,7 +261,7 @@ def _write_table(low: Lowering, out: View, table: np.ndarray, source: Array, op:
         _put(low, out, address, None, broadcast(source, table.shape, index), op)
 
     if table.size:
-        low.nest(table.shape, write)
+        _put_all(low, table.shape, write, adds)
 
 
 @rule("index_add")
