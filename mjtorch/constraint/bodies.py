@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.constraint import held_edges
 from mjtorch.constraint.contact import along_rows, carried
 from mjtorch.constraint.equality import equality
+from mjtorch.constraint.held_edges import HeldEdges
 from mjtorch.constraint.limit import ball_limits, nearer, tendon_limit
 from mjtorch.math.vector import cross
 from mjtorch.model import Data, Model
@@ -30,8 +32,9 @@ class Contacts(tree.Tree):
     there: (ncon,) bool, which are active
     share: one (k, ncon), how far each body moves contacts, less than nothing on the first side; none: -1 and 1
     body, tree: (k, ncon) the bodies, and their kinematic trees, -1: none
-    moves: (k, ncon) bool, which of them are of active contacts, and of a tree
-    arm: (k, ncon, 3) [m] from the centre of mass that the motion of each body is about to the contact
+    moves: (k, ncon) bool, which of them are of active contacts, and of a tree, and have a share
+    arm: one (k, ncon, 3) [m] from the centre of mass that the motion of each body is about to the contact; none where
+        nothing turns: then motions, forces and wrenches have three columns, not six
     direction: (ncon, w, 3) along which each row pushes the second body away from the first; if rows turn bodies, too,
         (ncon, w, 6), the axis first
     """
@@ -43,40 +46,56 @@ class Contacts(tree.Tree):
     body: Tensor
     tree: Tensor
     moves: Tensor
-    arm: Tensor
+    arm: tuple[Tensor, ...]
     direction: Tensor
 
     def velocity(self, motion: Tensor) -> Tensor:
-        """How fast (nc,) contacts move along the rows, if bodies move by `motion` (nbody, 6)."""
+        """How fast (nc,) contacts move along the rows, if bodies move by `motion` (nbody, 3 or 6)."""
+        along = (self.direction * self.relative(motion)[:, None]).sum(-1)
+        return torch.where(self.there[:, None], along, 0.0).flatten()[self.place]
+
+    def relative(self, motion: Tensor) -> Tensor:
+        """How fast (ncon, 3 or 6) the second sides of contacts move relative to the first; how they turn first."""
         moved = [self.moved(motion, k) for k in range(len(self.body))]
         if self.share:
             weighted = (part[:, None] * x for part, x in zip(self.share[0], moved, strict=True))
             relative = functools.reduce(torch.add, weighted)
         else:
             relative = moved[1] - moved[0]
-        relative = torch.where(self.there[:, None], relative, 0.0)
-        along = torch.where(self.there[:, None], (self.direction * relative[:, None]).sum(-1), 0.0)
-        return along.flatten()[self.place]
+        return torch.where(self.there[:, None], relative, 0.0)
 
     def moved(self, motion: Tensor, k: int) -> Tensor:
         """How fast (ncon, 3 or 6) one of the bodies moves where it touches; how it turns first, if needed."""
+        if not self.arm:
+            return torch.where(self.moves[k][:, None], motion[self.body[k]], 0.0)
         angular, linear = torch.where(self.there[:, None], motion[self.body[k]], 0.0).split(3, dim=-1)
-        linear = linear + cross(angular, self.arm[k])
+        linear = linear + cross(angular, self.arm[0][k])
         return linear if self.direction.shape[-1] == 3 else torch.cat([angular, linear], dim=-1)
 
     def force(self, x: Tensor, nbody: int) -> Tensor:
-        """Spatial forces (nbody, 6) on bodies of forces x (nc,) along the rows."""
+        """Spatial forces (nbody, 3 or 6) on bodies of forces x (nc,) along the rows."""
         share = torch.cat([x, x.new_zeros(1)])[self.row][..., None] * self.direction
-        total = torch.where(self.there[:, None], share.sum(1), 0.0)
+        return self.spread(share.sum(1), nbody)
+
+    def spread(self, total: Tensor, nbody: int) -> Tensor:
+        """Spatial forces (nbody, 3 or 6) on bodies of forces (ncon, 3 or 6) on the second sides of contacts."""
+        total = torch.where(self.there[:, None], total, 0.0)
         pushes = [part[:, None] * total for part in self.share[0]] if self.share else [-total, total]
-        force = x.new_zeros(nbody, 6)
+        force = total.new_zeros(nbody, 6 if self.arm else 3)
         for k, push in enumerate(pushes):
-            linear = push[:, -3:]
-            angular = cross(self.arm[k], linear)
-            angular = angular if push.shape[-1] == 3 else angular + push[:, :3]
-            given = torch.where(self.moves[k][:, None], torch.cat([angular, linear], dim=-1), 0.0)
-            force = force.index_add(0, self.body[k], given)
+            given = linear = push[:, -3:]
+            for arm in self.arm:
+                angular = cross(arm[k], linear)
+                angular = angular if push.shape[-1] == 3 else angular + push[:, :3]
+                given = torch.cat([angular, linear], dim=-1)
+            force = force.index_add(0, self.body[k], torch.where(self.moves[k][:, None], given, 0.0))
         return force
+
+    def springs(self, weight: Tensor) -> Tensor:
+        """The forces (ncon, k, k) on the second sides of contacts that move, k being 3 or 6; weight: (nc,) of rows."""
+        w = torch.cat([weight, weight.new_zeros(1)])[self.row][..., None, None]
+        spring = (w * self.direction[..., :, None] * self.direction[..., None, :]).sum(1)
+        return torch.where(self.there[:, None, None], spring, 0.0)
 
     def at(self, slot: Tensor) -> "Contacts":
         """Those in the slots `slot` (...): fields have its axes for that of the contacts."""
@@ -86,20 +105,35 @@ class Contacts(tree.Tree):
             body=self.body[:, slot],
             tree=self.tree[:, slot],
             moves=self.moves[:, slot],
-            arm=self.arm[:, slot],
+            arm=tuple(x[:, slot] for x in self.arm),
             direction=self.direction[slot],
         )
 
     def wrench(self) -> Tensor:
-        """(k, ncon, w, 6) what each row does to the bodies, about the point that the motion of each is about.
+        """(k, ncon, w, 3 or 6) what each row does to the bodies, about the point that the motion of each is about.
 
         Of two bodies signs are left out.
         """
-        linear = self.direction[..., -3:].expand(len(self.body), *self.direction.shape[:-1], 3)
-        angular = cross(self.arm[..., None, :], linear)
-        angular = angular if self.direction.shape[-1] == 3 else angular + self.direction[..., :3]
-        wrench = torch.cat([angular, linear], dim=-1)
+        wrench = self.direction[..., -3:].expand(len(self.body), *self.direction.shape[:-1], 3)
+        for arm in self.arm:
+            angular = cross(arm[..., None, :], wrench)
+            angular = angular if self.direction.shape[-1] == 3 else angular + self.direction[..., :3]
+            wrench = torch.cat([angular, wrench], dim=-1)
         return self.share[0][..., None, None] * wrench if self.share else wrench
+
+
+@tree.dataclass(kw_only=True)
+class Springs(tree.Tree):
+    """`J' diag(weight) J` (nv, nv) of `BodyRows`, in parts that are multiplied by quickly.
+
+    diagonal: (nv,) of the rows of one dof; fixed: (nfixed,), held: (n,) the weights of others and of edges
+    contacts: (ncon, k, k) those of contacts, if there are some
+    """
+
+    diagonal: Tensor
+    fixed: Tensor
+    held: Tensor
+    contacts: tuple[Tensor, ...]
 
 
 @tree.dataclass(kw_only=True)
@@ -107,17 +141,21 @@ class BodyRows(tree.Tree):
     """J (nefc, nv), of which those rows that have several dofs and are no contact's are stored.
 
     plan: which rows have one dof; bodies: how contacts touch bodies
-    single: (nsingle,) these, fixed: (nfixed, nv) others that are no contact's; zero where they are not active
+    single: (nsingle,) these, fixed: (nfixed, nv) others that are no contact's and no edge's; zero where they are not
+        active
+    edges: one `HeldEdges`, if there are rows of edges of flexes
     contacts: one `Contacts`, if there are rows of contacts
-    cdof: (nv, 6), body_dof: (nbody, nv), dof_body: (nv,), subtree: (nbody, nbody), as in `Data` and in the plan
+    axis: (nv, 6) how each dof moves what it moves, `cdof`; (nv, 3), its linear part, where nothing turns
+    body_dof: (nbody, nv), dof_body: (nv,), subtree: (nbody, nbody), as in the plan
     """
 
     plan: RowsPlan
     bodies: BodiesPlan
     single: Tensor
     fixed: Tensor
+    edges: tuple[HeldEdges, ...]
     contacts: tuple[Contacts, ...]
-    cdof: Tensor
+    axis: Tensor
     body_dof: Tensor
     dof_body: Tensor
     subtree: Tensor
@@ -125,39 +163,65 @@ class BodyRows(tree.Tree):
     def times(self, x: Tensor) -> Tensor:
         """`J x` (nefc,), of x (nv,)."""
         parts = [self.fixed @ x] if self.fixed.shape[0] else []
-        parts += [c.velocity(self.motion(self.cdof * x[:, None])) for c in self.contacts]
+        parts += [e.times(x) for e in self.edges]
+        parts += [c.velocity(self.motion(self.axis * x[:, None])) for c in self.contacts]
         return torch.cat([*parts, self.single * x[self.plan.dof]])[self.plan.source]
 
     def transpose_times(self, x: Tensor) -> Tensor:
         """`J' x` (nv,), of x (nefc,)."""
-        single, fixed, touching = self.split(x)
+        single, fixed, held, touching = self.split(x)
         total = (self.single * single) @ self.plan.column
         if self.fixed.shape[0]:
             total = total + fixed @ self.fixed
+        for e in self.edges:
+            total = e.add_transpose_times(total, held)
         for c in self.contacts:
             total = total + self.pushed(c.force(touching, len(self.body_dof)))
         return total
 
     def pushed(self, force: Tensor) -> Tensor:
-        """What spatial forces (nbody, 6) on bodies do to dofs (nv,)."""
-        return (self.cdof * (force[self.dof_body] if self.bodies.leaves else self.body_dof.mT @ force)).sum(-1)
+        """What spatial forces (nbody, 3 or 6) on bodies do to dofs (nv,)."""
+        return (self.axis * (force[self.dof_body] if self.bodies.leaves else self.body_dof.mT @ force)).sum(-1)
 
     def motion(self, x: Tensor) -> Tensor:
-        """How bodies move (nbody, 6) if dofs move what they move by x (nv, 6)."""
+        """How bodies move (nbody, 3 or 6) if dofs move what they move by x (nv, 3 or 6)."""
         if self.bodies.leaves:
-            return x.new_zeros(len(self.body_dof), 6).index_add(0, self.dof_body, x)
+            return x.new_zeros(len(self.body_dof), x.shape[1]).index_add(0, self.dof_body, x)
         return self.body_dof @ x
+
+    def springs(self, weight: Tensor) -> Springs:
+        """What rows do against motion, of weights (nefc,)."""
+        single, fixed, held, touching = self.split(weight)
+        return Springs(
+            diagonal=(self.single * self.single * single) @ self.plan.column,
+            fixed=fixed,
+            held=held,
+            contacts=tuple(c.springs(touching) for c in self.contacts),
+        )
+
+    def springs_times(self, s: Springs, x: Tensor) -> Tensor:
+        """`J' diag(weight) J x` (nv,), of x (nv,)."""
+        total = s.diagonal * x
+        if self.fixed.shape[0]:
+            total = total + (s.fixed * (self.fixed @ x)) @ self.fixed
+        for e in self.edges:
+            total = e.add_transpose_times(total, s.held * e.times(x))
+        for c, spring in zip(self.contacts, s.contacts, strict=True):
+            relative = c.relative(self.motion(self.axis * x[:, None]))
+            force = (spring * relative[:, None]).sum(-1)
+            total = total + self.pushed(c.spread(force, len(self.body_dof)))
+        return total
 
     def stiffness(self, stiff: Tensor, wrench: Tensor, weight: Tensor) -> Tensor:
         """What contacts of bodies with the world add to the second derivative (npair,), at pairs of dofs.
 
-        The rows of a contact, as wrenches P (w, 6), are a stiffness `P' diag(weight) P` of the body; the body of the
-        dof further down carries those of all that it carries, and a dof moves with `cdof`: as in `crb`.
+        The rows of a contact, as wrenches P (w, 3 or 6), are a stiffness `P' diag(weight) P` of the body; the body of
+        the dof further down carries those of all that it carries, and a dof moves with `axis`: as in `crb`.
 
-        stiff: (k, ncon) bool, which bodies, wrench: (k, ncon, w, 6) of these, weight: (nc,) of the rows
+        stiff: (k, ncon) bool, which bodies, wrench: (k, ncon, w, 3 or 6) of these, weight: (nc,) of the rows
         """
         p = self.bodies
-        value = self.cdof.new_zeros(len(p.row))
+        value = self.axis.new_zeros(len(p.row))
         for c in self.contacts:
             w = torch.cat([weight, weight.new_zeros(1)])[c.row][..., None]
             spring = (w * wrench[..., p.upper_row] * wrench[..., p.upper_col]).sum(2)
@@ -167,20 +231,22 @@ class BodyRows(tree.Tree):
             carried = value.new_zeros(len(self.subtree), spring.shape[1]).index_add(0, c.body.flatten(), spring)
             if not p.leaves:
                 carried = self.subtree @ carried
-            matrix = carried[self.dof_body][:, p.symmetric].unflatten(1, (6, 6))
-            push = (matrix * self.cdof[:, None]).sum(-1)
-            value = (push[p.row] * self.cdof[p.col]).sum(-1)
+            matrix = carried[self.dof_body][:, p.symmetric].unflatten(1, (-1, self.axis.shape[1]))
+            push = (matrix * self.axis[:, None]).sum(-1)
+            value = (push[p.row] * self.axis[p.col]).sum(-1)
         return value
 
-    def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Those of x (nefc,) that belong to `single`, to `fixed` and to contacts."""
+    def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Those of x (nefc,) that belong to `single`, to `fixed`, to `edges` and to contacts."""
         ordered = x if self.plan.in_order else x[self.plan.order]
-        start, stop = self.plan.nsingle, self.plan.nsingle + self.fixed.shape[0]
-        return ordered[:start], ordered[start:stop], ordered[stop:]
+        counts = [self.plan.nsingle, self.fixed.shape[0], sum(len(e.entry) for e in self.bodies.edges)]
+        single, fixed, held, touching = ordered.split([*counts, len(x) - sum(counts)])
+        return single, fixed, held, touching
 
     def dense(self) -> Tensor:
         """J (nefc, nv)."""
         parts = [self.fixed]
+        parts += [e.dense(self.fixed.shape[1]) for e in self.edges]
         parts += [self.of(c).flatten(0, 1)[c.place] for c in self.contacts]
         return torch.cat([*parts, self.single[:, None] * self.plan.column])[self.plan.source]
 
@@ -191,29 +257,31 @@ class BodyRows(tree.Tree):
         """
         p, there = self.bodies, c.there[:, None, None]
         body = c.body[..., None]
-        moves = ((body >= p.first) & (body < p.last)).to(self.cdof.dtype)
-        moved = (torch.where(there, c.wrench(), 0.0) @ self.cdof.mT) * moves[:, :, None]
+        moves = ((body >= p.first) & (body < p.last)).to(self.axis.dtype)
+        moved = (torch.where(there, c.wrench(), 0.0) @ self.axis.mT) * moves[:, :, None]
         return torch.where(there, moved.sum(0) if c.share else moved[1] - moved[0], 0.0)
 
 
 def build(m: Model, d: Data) -> BodyRows:
     """The rows at the positions and contacts of `d`, of a model that has a plan for them: `m.plan.solver.bodies`."""
-    active = d.efc_D != 0
+    (plan,), active = m.plan.solver.bodies, d.efc_D != 0
     rows = BodyRows(
         plan=m.plan.solver.rows,
-        bodies=m.plan.solver.bodies[0],
+        bodies=plan,
         single=single_rows(m, d),
         fixed=fixed_rows(m, d),
+        edges=(),
         contacts=(),
-        cdof=d.cdof,
+        axis=d.cdof if plan.turning else d.cdof[:, 3:],
         body_dof=m.plan.kinematics.body_dof,
         dof_body=m.plan.kinematics.dof_body,
         subtree=m.plan.kinematics.subtree,
     )
-    single, fixed, touching = rows.split(active)
+    single, fixed, held, touching = rows.split(active)
     return rows.replace(
         single=torch.where(single, rows.single, 0.0),
         fixed=torch.where(fixed[:, None], rows.fixed, 0.0),
+        edges=tuple(held_edges.build(e, d, held) for e in plan.edges),
         contacts=(contacts(m, d, touching),) if m.plan.constraint.nc else (),
     )
 
@@ -238,6 +306,9 @@ def contacts(m: Model, d: Data, active: Tensor) -> Contacts:
         frame = torch.cat([torch.nn.functional.pad(frame, (3, 0)), torch.nn.functional.pad(frame, (0, 3))], dim=1)
     along = along_rows(m, d, frame.flatten(0, 1))
     direction = torch.cat([along, torch.zeros_like(along[:1])])[p.row]
+    moves = there & (tree >= 0)
+    for part in share:
+        moves = moves & (part != 0)
     return Contacts(
         row=p.row,
         place=p.place,
@@ -245,8 +316,8 @@ def contacts(m: Model, d: Data, active: Tensor) -> Contacts:
         share=share,
         body=body,
         tree=tree,
-        moves=there & (tree >= 0),
-        arm=pos - d.subtree_com[m.plan.kinematics.body_root[body]],
+        moves=moves,
+        arm=(pos - d.subtree_com[m.plan.kinematics.body_root[body]],) if plan.turning else (),
         direction=torch.where(there[:, None, None], direction, 0.0),
     )
 
@@ -261,11 +332,12 @@ def single_rows(m: Model, d: Data) -> Tensor:
 
 
 def fixed_rows(m: Model, d: Data) -> Tensor:
-    """The rows (n, nv) of several dofs that are no contact's: equalities, tendons, limits of balls."""
-    p = m.plan.constraint
+    """The rows (n, nv) of several dofs that are no contact's and no edge's: equalities, tendons, limits of balls."""
+    p, (plan,) = m.plan.constraint, m.plan.solver.bodies
     parts = [d.qvel.new_zeros(0, m.nv)]
-    if p.ne:
-        parts.append(equality(m, d)[1])
+    if p.ne > p.equality.nedge:
+        J = equality(m, d)[1]
+        parts.append(J[plan.edges[0].others] if plan.edges else J)
     if p.tendon.friction.shape[0]:
         parts.append(d.ten_J[p.tendon.friction])
     if p.limit.nball:

@@ -14,6 +14,7 @@ from mjtorch.model.contact import Contact
 from mjtorch.model.data import Data
 from mjtorch.model.make_data import N_WARNING, integer_shapes, make_data, shapes
 from mjtorch.model.model import Model
+from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.contact_source import contact_condim
 from mjtorch.model.put_model import put_model
 
@@ -69,7 +70,10 @@ def put_data(
         return tensor(x, torch.int64)
 
     dim = contact_condim(mj_model, mj_data.contact)
-    slots, lost = contact_slots(m.plan.collision.contact_dim, dim, mj_data.contact.dist)
+    if m.plan.collision.fixed:
+        slots, lost = candidate_slots(m.plan.collision, dim, mj_data.contact), 0
+    else:
+        slots, lost = contact_slots(m.plan.collision.contact_dim, dim, mj_data.contact.dist)
     numbers = _matrices(mj_model, mj_data) | _rows(mj_model, mj_data, m, slots)
     numbers["qpos_asleep"] = np.array(mj_data.qpos if m.plan.sleep else [])
     for name, shape in shapes(m).items():
@@ -134,6 +138,18 @@ def contact_slots(contact_dim: tuple[int, ...], dim: np.ndarray, dist: np.ndarra
             mine = np.sort(mine[np.argsort(dist[mine], kind="stable")[: len(free)]])
         slots[mine] = free[: len(mine)]
     return slots, int((slots < 0).sum())
+
+
+def candidate_slots(p: CollisionPlan, dim: np.ndarray, contact: Any) -> np.ndarray:
+    """The slot of each of MuJoCo's contacts where each slot is that of a candidate; dim: of each contact."""
+    first_vertex, first_element = p.first_vertex.cpu().numpy(), p.first_element.cpu().numpy()
+    flex, of_vertex = contact.flex.clip(min=0), contact.vert >= 0
+    of_flex = np.where(of_vertex, first_vertex[flex] + contact.vert, first_element[flex] + contact.elem)
+    touching = np.where(contact.flex < 0, contact.geom, of_flex)
+    geom, free = p.geom.tolist(), dict[tuple[int, ...], list[int]]()
+    for slot in reversed(range(p.ncon)):
+        free.setdefault((*geom[slot], p.contact_dim[slot]), []).append(slot)
+    return np.array([free[*pair, d].pop() for pair, d in zip(touching.tolist(), dim.tolist(), strict=True)], dtype=int)
 
 
 def _contact(mj_data: mujoco.MjData, m: Model, slots: np.ndarray, tensor: Any, integer: Any) -> Contact:

@@ -8,7 +8,12 @@ from mjtorch.model.model import Model
 
 
 def colliders(m: Model, d: Data) -> Tensor:
-    """(ncon, 2) the numbers of what touches: geoms, then vertices, then elements of flexes; 0 in empty slots."""
+    """(ncon, 2) the numbers of what touches: geoms, then vertices, then elements of flexes.
+
+    Of empty slots what would touch there, if that is known, else 0.
+    """
+    if m.plan.collision.fixed:
+        return m.plan.collision.geom
     c, first = d.contact, m.plan.collision.first_vertex
     geom = c.geom.clamp(min=0)
     if not first.shape[0]:

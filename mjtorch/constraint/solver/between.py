@@ -75,7 +75,7 @@ def couplings(at: Between, rows: BodyRows, weight: Tensor) -> Tensor:
 
 def coupled(at: Between, rows: BodyRows, spring: Tensor, x: Tensor) -> Tensor:
     """What the `couplings` add to `H x` (nv,), of x (nv,)."""
-    motion = rows.motion(rows.cdof * x[:, None])
+    motion = rows.motion(rows.axis * x[:, None])
     force = torch.where(at.there[:, None], along(spring, motion[at.other]), 0.0)
     return -rows.pushed(torch.zeros_like(motion).index_add(0, at.body, force))
 

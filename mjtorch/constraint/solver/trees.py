@@ -8,7 +8,8 @@ preconditioned by that, with blocks that the other rows add their part to. In sc
 more than they, all contacts that join trees are left to conjugate gradients: some ten or twenty steps, each of which
 multiplies by what these contacts couple and no more. Cost and memory follow the sum of the trees, not the square.
 
-Contacts of elements of flexes join the trees of several vertices each: these are left to conjugate gradients.
+Contacts of elements of flexes join the trees of several vertices each, and so do edges that are held at their lengths:
+these are left to conjugate gradients, and blocks have what couples the dofs of each tree.
 
 What contacts of one body with the world add to a block needs no rows: they are a stiffness (6, 6) of the body, and
 those of all bodies that two dofs both move make up, as inertias do, what couples these dofs (`BodyRows.stiffness`).
@@ -137,6 +138,8 @@ def build(m: Model, d: Data, rows: BodyRows) -> Forest:
     nothing = torch.zeros_like(k.dof_body[:0])
     slot, there, stiff, wrench = nothing, nothing > 0, nothing > 0, d.M.new_zeros(0)
     more = (rows.fixed[plan.shared[MOST:]] != 0).any()
+    for e in rows.edges:
+        more = more | e.there
     for c in rows.contacts:
         stiff = c.moves
         if c.share:
@@ -163,7 +166,7 @@ def build(m: Model, d: Data, rows: BodyRows) -> Forest:
             own, own_there, past = compacted(mine, min(MOST_OWN, c.row.shape[0]))
             stiff = stiff & ~(mine & ~past).any(0)
             more = more | past.any()
-            J = own_rows(c, d.cdof[t.dof], g, own, own_there)
+            J = own_rows(c, rows.axis[t.dof], g, own, own_there)
         if rows.contacts and not plan.own:
             J = d.M.new_zeros(len(t.dof), 0, t.dof.shape[1])
         U, number, met = shared_rows(rows, plan, t, g, slot, there)
@@ -264,14 +267,14 @@ def shared_rows(
         one, two = (met & (tree == g.number[:, None]) for tree in c.tree)
         first, second = c.wrench()
         wrench = torch.where(two[..., None, None], second, torch.where(one[..., None, None], -first, 0.0))
-        J = (wrench.flatten(1, 2) @ rows.cdof[t.dof].mT).unflatten(1, wrench.shape[1:3])
+        J = (wrench.flatten(1, 2) @ rows.axis[t.dof].mT).unflatten(1, wrench.shape[1:3])
         parts.append(torch.where(moves(g, torch.where(two, c.body[1], c.body[0])), J, 0.0).flatten(1, 2))
     return torch.cat(parts, dim=1), torch.cat(numbers, dim=1), torch.cat(there_are, dim=1)
 
 
 def terms(f: Forest, rows: BodyRows, weight: Tensor, base: Tensor) -> tuple[Tensor, list[Terms]]:
     """The weight (k,) of U, and what makes up the blocks, given `base` (npair + 1,) and the curvatures (nefc,)."""
-    single, fixed, touching = rows.split(weight)
+    single, fixed, held, touching = rows.split(weight)
     shared = f.plan.shared[:MOST]
     shared_weight, of_slots = fixed[shared], []
     for c in rows.contacts:
@@ -280,6 +283,8 @@ def terms(f: Forest, rows: BodyRows, weight: Tensor, base: Tensor) -> tuple[Tens
         shared_weight = torch.cat([shared_weight, of_pairs.flatten()])
     diagonal = (rows.single * rows.single * single) @ rows.plan.column
     value = rows.stiffness(f.stiff, f.wrench, touching).index_add(0, rows.bodies.diagonal, diagonal)
+    for e in rows.edges:
+        value = e.add_stiffness(value, held)
     value = base + torch.cat([value, value.new_zeros(1)])
     kept = fixed.index_copy(0, shared, torch.zeros_like(fixed[shared])) if len(shared) else fixed
     found = []
@@ -347,15 +352,18 @@ def solve(
     """
     near = precondition(f, b, x)
     tolerance = ROUGH if roughly and x.dtype == torch.float32 else torch.finfo(x.dtype).eps
-    # Without contacts between bodies, or with rows past the first k, what the blocks lack is not known.
-    known = bool(f.between) and len(f.plan.shared) <= MOST
+    # Without contacts between bodies, or with edges or rows past the first k, what the blocks lack is not known.
+    known = bool(f.between) and len(f.plan.shared) <= MOST and not rows.edges
 
     def searched() -> Tensor:
         def nearer(left: Tensor) -> Tensor:
             return precondition(f, b, left)
 
         if not known:
-            return conjugate_gradients(x, near, nearer, lambda y, _: product(y), tolerance)
+            springs = rows.springs(weight)
+            return conjugate_gradients(
+                x, near, nearer, lambda y, _: inertia_times(f, y) + rows.springs_times(springs, y), tolerance
+            )
         (between,) = f.between
         spring = couplings(between, rows, weight)
 

@@ -65,7 +65,7 @@ def _of_contacts(rows: BodyRows, c: Contacts) -> Whole:
 def add_gram(whole: tuple[Whole, ...], rows: BodyRows, M: Tensor, weight: Tensor) -> Tensor:
     """`M + J' diag(weight) J` (nv, nv), of weight (nefc,)."""
     p = rows.bodies
-    single, fixed, touching = rows.split(weight)
+    single, fixed, _, touching = rows.split(weight)
     diagonal = (rows.single * rows.single * single) @ rows.plan.column
     value = torch.zeros_like(M[0, :1]).expand(len(p.row)).index_add(0, p.diagonal, diagonal)
     J, H = rows.fixed, M

@@ -13,25 +13,47 @@ from mjtorch.model.plan.tensors import Tensors
 
 
 @tree.dataclass(kw_only=True)
+class HeldEdgesPlan(tree.Tree):
+    """The rows of n edges of flexes, which have up to w numbers each: no more than two points have dofs.
+
+    others: (ne - n,) the rows of equalities that are not theirs
+    entry: (n, w) where these lie in [flexedge_J, 0], dof: (n, w) their dofs
+    one, two: (nproduct,) the numbers, of the n * w, whose products their blocks of the second derivative get, pair:
+        (nproduct,) at which of the pairs of `BodiesPlan`, edge: (nproduct,) of which edge they are
+    """
+
+    others: Tensor
+    entry: Tensor
+    dof: Tensor
+    one: Tensor
+    two: Tensor
+    pair: Tensor
+    edge: Tensor
+
+
+@tree.dataclass(kw_only=True)
 class BodiesPlan(tree.Tree):
     """How contacts touch bodies, and which dofs move these.
 
     joins, own: static, whether contacts may touch two kinematic trees, and whether a tree may touch itself
     elements: static, whether elements of flexes may touch something
     leaves: static, whether no dof moves more than one body
+    turning: static, whether any joint turns bodies; where all are slides motion has no angular part
     first, last: (nv,) the bodies that each dof moves lie from the first up to the last, which is not one of them
     row, col: (npair,) pairs of dofs of which the second moves what the first moves, or is the first
     diagonal: (nv,) which pair is each dof with itself; source: (nv, nv) where each two lie in [pairs, 0]; (0, 0) if
         trees are solved one by one
     geom_tree: (ncollider,) the tree of each, -1: none
     upper_row, upper_col: (21,) the upper half of a symmetric matrix (6, 6)
-    symmetric: (36,) where the elements of the whole matrix lie in that
+    edges: those that equalities hold, if there are any
+    symmetric: (36,) where the elements of the whole matrix lie in that; if nothing turns, of one of (3, 3) all three
     """
 
     joins: bool = tree.field(static=True)
     own: bool = tree.field(static=True)
     elements: bool = tree.field(static=True)
     leaves: bool = tree.field(static=True)
+    turning: bool = tree.field(static=True)
     first: Tensor
     last: Tensor
     row: Tensor
@@ -39,26 +61,34 @@ class BodiesPlan(tree.Tree):
     diagonal: Tensor
     source: Tensor
     geom_tree: Tensor
+    edges: tuple[HeldEdgesPlan, ...]
     upper_row: Tensor
     upper_col: Tensor
     symmetric: Tensor
 
 
-def build(m: mujoco.MjModel, make: Tensors) -> BodiesPlan:
-    """The plan for `m`."""
+def build(m: mujoco.MjModel, make: Tensors, edge: np.ndarray, others: np.ndarray) -> BodiesPlan:
+    """The plan for `m`.
+
+    edge: (n,) those of flexes that equalities hold at their lengths, in the order of their rows
+    others: (ne - n,) the rows of equalities that are not theirs
+    """
     tree_of = m.body_treeid[collider_body(m)]
     first, second = tree_of[tested_pairs(m).geom].T
     both = (first >= 0) & (second >= 0)
     moved = moved_bodies(m)
     row, col = dof_pairs(m)
-    upper = np.array(list(itertools.combinations_with_replacement(range(6), 2)))
-    full = np.zeros((6, 6), dtype=int)
+    turning = bool((m.jnt_type != mujoco.mjtJoint.mjJNT_SLIDE).any())
+    width = 6 if turning else 3
+    upper = np.array(list(itertools.combinations_with_replacement(range(width), 2)))
+    full = np.zeros((width, width), dtype=int)
     full[tuple(upper.T)] = full[tuple(upper.T[::-1])] = np.arange(len(upper))
     return BodiesPlan(
         joins=bool((both & (first != second)).any()),
         own=bool((both & (first == second)).any()),
         elements=len(element_flex(m)) > 0,
         leaves=bool((moved[:, 1] - moved[:, 0] == 1).all()),
+        turning=turning,
         first=make.ints(moved[:, 0]),
         last=make.ints(moved[:, 1]),
         row=make.ints(row),
@@ -66,9 +96,46 @@ def build(m: mujoco.MjModel, make: Tensors) -> BodiesPlan:
         diagonal=make.ints(np.flatnonzero(row == col)),
         source=make.ints([], 0, 0),
         geom_tree=make.ints(tree_of),
+        edges=held_edges(m, make, edge, others, row, col),
         upper_row=make.ints(upper[:, 0]),
         upper_col=make.ints(upper[:, 1]),
         symmetric=make.ints(full.ravel()),
+    )
+
+
+def held_edges(
+    m: mujoco.MjModel, make: Tensors, edge: np.ndarray, others: np.ndarray, row: np.ndarray, col: np.ndarray
+) -> tuple[HeldEdgesPlan, ...]:
+    """The plan of the rows of the edges (n,), if there are any.
+
+    others: (ne - n,) as in `HeldEdgesPlan`; row, col: (npair,) as in `BodiesPlan`
+    """
+    if not len(edge):
+        return ()
+    start, count = m.flexedge_J_rowadr[edge], m.flexedge_J_rownnz[edge]
+    number = np.arange(count.max())
+    there = number < count[:, None]
+    entry = np.where(there, start[:, None] + number, m.nJfe)
+    dof = np.where(there, m.flexedge_J_colind[np.where(there, entry, 0)], 0)
+    places = {pair: k for k, pair in enumerate(zip(row.tolist(), col.tolist(), strict=True))}
+    products = [
+        (k, i, j, places[dof[k, i], dof[k, j]])
+        for k in range(len(edge))
+        for i in range(count[k])
+        for j in range(count[k])
+        if (dof[k, i], dof[k, j]) in places
+    ]
+    of, one, two, pair = np.array(products).T
+    return (
+        HeldEdgesPlan(
+            others=make.ints(others),
+            entry=make.ints(entry),
+            dof=make.ints(dof),
+            one=make.ints(of * len(number) + one),
+            two=make.ints(of * len(number) + two),
+            pair=make.ints(pair),
+            edge=make.ints(of),
+        ),
     )
 
 

@@ -209,6 +209,15 @@ class CollisionPlan(tree.Tree):
         return bool(self.crowd) or any(family.selects for family in self.families)
 
     @property
+    def fixed(self) -> bool:
+        """Whether each slot is that of one candidate, so that it is known what may touch there; asked of flexes alone.
+
+        Not of those that touch each other or themselves: in which order pairs of elements come is up to the state.
+        """
+        apart = self.touching and not (self.pairs_elements or self.selects or self.speculative)
+        return apart and self.ncon == self.ncandidate
+
+    @property
     def ncon(self) -> int:
         """Number of contact slots."""
         return len(self.contact_dim)

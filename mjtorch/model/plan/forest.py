@@ -38,7 +38,8 @@ class ForestPlan(tree.Tree):
         elements of flexes touch something neither is asked
     groups: the trees, by size
     M: (npair,) where each pair of dofs that move the same (`BodiesPlan.row` and `col`) lies in [M, 0]
-    shared: (nshared,) the rows that touch several trees, of those that have several dofs and are no contact's
+    shared: (nshared,) the rows that touch several trees, of those that have several dofs and are no contact's and no
+        edge's
     """
 
     joins: bool = tree.field(static=True)
@@ -53,21 +54,21 @@ def build(
     make: Tensors,
     constraint: ConstraintPlan,
     trees: tuple[TreesPlan, ...],
-    single: np.ndarray,
+    apart: np.ndarray,
     bodies: BodiesPlan,
 ) -> tuple[ForestPlan, ...]:
     """The plan for `m`, if it has `trees`, and many dofs or no contacts among them.
 
-    single: (nefc,) bool, the rows of one dof
+    apart: (nefc,) bool, the rows of one dof, and of edges of flexes
     """
-    if not trees or (m.nv < LEAST_DOFS and (bodies.joins or bodies.own or bodies.elements)):
+    if not trees or (m.nv < LEAST_DOFS and (bodies.joins or bodies.own or bodies.elements or bodies.edges)):
         return ()
     row, col = dof_pairs(m)
     moved, place = moved_bodies(m), pair_places(m)
     stored = np.full((m.nv, m.nv), m.nC)
     stored[np.repeat(np.arange(m.nv), m.M_rownnz), m.M_colind[: m.nC]] = np.arange(m.nC)
     groups = [t.dof.cpu().numpy() for t in trees]
-    touched = [t for t, alone in zip(trees_of_rows(m, constraint), single, strict=False) if not alone]
+    touched = [t for t, alone in zip(trees_of_rows(m, constraint), apart, strict=False) if not alone]
     return (
         ForestPlan(
             joins=bodies.joins and not bodies.elements,

@@ -27,7 +27,8 @@ class RowsPlan(tree.Tree):
 
     nsingle: static, how many
     in_order: static, whether they are the first
-    order: (nefc,) these rows, then the others; source: (nefc,) where each row lies in the others, then these
+    order: (nefc,) these rows, then the others: edges of flexes last but contacts
+    source: (nefc,) where each row lies in the others, then these
     dof: (nsingle,) their dofs, column: (nsingle, nv) one-hot
     """
 
@@ -104,18 +105,23 @@ def build(
     discrete = mj_model.opt.integrator == mujoco.mjtIntegrator.mjINT_DISCRETE
     pgs = mj_model.opt.solver == mujoco.mjtSolver.mjSOL_PGS
     by_dof = from_types(mj_model, constraint.efc_type, constraint.efc_id, make)
-    single = np.isin(np.arange(constraint.nefc), by_dof.order[: by_dof.nsingle].cpu().numpy())
+    # Rows of one dof come first, contacts last, and edges before these.
+    row, order, after = np.arange(constraint.nefc), by_dof.order.cpu().numpy(), constraint.nefc - constraint.nc
+    single = np.isin(row, order[: by_dof.nsingle])
+    held = np.isin(row, order[after - constraint.equality.nedge : after])
     by_body: tuple[BodiesPlan, ...] = ()
     by_tree: tuple[ForestPlan, ...] = ()
     by_part: tuple[PartsPlan, ...] = ()
     needs_rows = pgs or mj_model.opt.noslip_iterations or discrete
     long = not needs_rows and bodies.mean_chain(mj_model) >= LONG
     if (trees or long) and moved_by_bodies(constraint) and not single.all():
-        plan = bodies.build(mj_model, make)
-        by_tree = forest.build(mj_model, make, constraint, trees, single, plan)
+        plan = bodies.build(
+            mj_model, make, constraint.equality.edge.cpu().numpy(), np.flatnonzero(~held[: constraint.ne])
+        )
+        by_tree = forest.build(mj_model, make, constraint, trees, single | held, plan)
         if by_tree:
             by_body = (plan,)
-        elif long and not plan.elements:
+        elif long and not (plan.elements or plan.edges):
             by_body = (plan.replace(source=make.ints(bodies.pair_places(mj_model))),)
         elif not needs_rows and plan.joins and not plan.elements:
             by_part = parts.build(mj_model, make)
@@ -136,11 +142,10 @@ def build(
 def moved_by_bodies(constraint: ConstraintPlan) -> bool:
     """Whether rows of contacts are what bodies do where they touch.
 
-    Not those of elliptic contacts, nor where vertices lie between nodes; nor where there are equalities of flexes.
+    Not those of elliptic contacts, nor where vertices lie between nodes; nor where there are equalities of cells.
     """
     elliptic = int(CONSTRAINT.mjCNSTR_CONTACT_ELLIPTIC) in constraint.efc_type
-    of_edges = constraint.equality.nedge or constraint.equality.nmode
-    return not (elliptic or of_edges or constraint.contact.node_body.shape[1])
+    return not (elliptic or constraint.equality.nmode or constraint.contact.node_body.shape[1])
 
 
 def from_rows(
@@ -195,14 +200,18 @@ def from_rows(
 
 def from_types(m: mujoco.MjModel, efc_type: tuple[int, ...], efc_id: tuple[int, ...], make: Tensors) -> RowsPlan:
     """Which of the rows of the given types have one dof."""
-    dof = np.full(len(efc_type), -1)
+    dof, last = np.full(len(efc_type), -1), np.zeros(len(efc_type), dtype=int)
     for row, (kind, number) in enumerate(zip(efc_type, efc_id, strict=True)):
         if kind == CONSTRAINT.mjCNSTR_FRICTION_DOF:
             dof[row] = number
         elif kind == CONSTRAINT.mjCNSTR_LIMIT_JOINT and m.jnt_type[number] != mujoco.mjtJoint.mjJNT_BALL:
             dof[row] = m.jnt_dofadr[number]
+        elif kind == CONSTRAINT.mjCNSTR_EQUALITY and m.eq_type[number] == mujoco.mjtEq.mjEQ_FLEX:
+            last[row] = 1
+        elif kind >= int(CONSTRAINT.mjCNSTR_CONTACT_FRICTIONLESS):
+            last[row] = 2
     single = dof[dof >= 0]
-    order = np.argsort(dof < 0, kind="stable")
+    order = np.lexsort([last, dof < 0])
     return RowsPlan(
         nsingle=len(single),
         in_order=bool((order == np.arange(len(order))).all()),
