@@ -34,6 +34,7 @@ APART, JOINED = 1.0, 0.68
 @pytest.fixture(autouse=True)
 def small_scenes_are_solved_by_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mjtorch.model.plan.forest.LEAST_DOFS", 0)
+    monkeypatch.setattr("mjtorch.model.plan.forest.LEAST_DOFS_OF_FLEXES", 0)
 
 
 def scene(distance: float, *, robots: int = 3, integrator: str = "Euler", cone: str = "pyramidal") -> mujoco.MjModel:

@@ -33,6 +33,7 @@ def whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of models of any size no rows are stored, and no trees are solved one by one."""
     monkeypatch.setattr("mjtorch.model.plan.solver.LONG", 0)
     monkeypatch.setattr("mjtorch.model.plan.forest.LEAST_DOFS", 10**9)
+    monkeypatch.setattr("mjtorch.model.plan.forest.LEAST_DOFS_OF_FLEXES", 10**9)
 
 
 @pytest.mark.parametrize("places", [16, 1])

@@ -13,6 +13,8 @@ from mjtorch.model.plan.tensors import Tensors
 
 # With fewer dofs the second derivative is factored whole: to find out which contacts join which trees costs more.
 LEAST_DOFS = 200
+# Of flexes that touch nothing that moves, where nothing turns: rows of contacts and edges couple their vertices alone.
+LEAST_DOFS_OF_FLEXES = 60
 
 
 @tree.dataclass(kw_only=True)
@@ -61,7 +63,9 @@ def build(
 
     apart: (nefc,) bool, the rows of one dof, and of edges of flexes
     """
-    if not trees or (m.nv < LEAST_DOFS and (bodies.joins or bodies.own or bodies.elements or bodies.edges)):
+    joined = bodies.joins or bodies.own
+    least = LEAST_DOFS if joined or bodies.turning else LEAST_DOFS_OF_FLEXES
+    if not trees or (m.nv < least and (joined or bodies.elements or bodies.edges)):
         return ()
     row, col = dof_pairs(m)
     moved, place = moved_bodies(m), pair_places(m)
