@@ -212,7 +212,7 @@ def _put_all(
     adds: View | None,
     put_row: Callable[[list[Index]], None] | None = None,
 ) -> None:
-    """`put` all elements of `shape`; those alone that some world adds, where `adds` says which, and row by row if so."""
+    """`put` all elements of `shape`, or rows of it; those alone that some world adds, where `adds` says which."""
     chosen = _chosen(shape, adds)
 
     def put_if_any(index: list[Index]) -> None:
