@@ -61,12 +61,12 @@ class Held(tree.Tree):
 
 def build(plan: PartsPlan, rows: BodyRows) -> tuple[Parts, ...]:
     """The rows of contacts, if there are some."""
-    return tuple(of_contacts(plan, c, rows.cdof) for c in rows.contacts)
+    return tuple(of_contacts(plan, c, rows.axis) for c in rows.contacts)
 
 
 def of_contacts(plan: PartsPlan, c: Contacts, cdof: Tensor) -> Parts:
     """The rows of contacts of two bodies each, where dofs move as `cdof (nv, 6)`; without derivatives."""
-    cdof, xs = tree.map(torch.Tensor.detach, (cdof, (c.tree.mT, c.body.mT, c.arm.movedim(0, 1), c.direction)))
+    cdof, xs = tree.map(torch.Tensor.detach, (cdof, (c.tree.mT, c.body.mT, c.arm[0].movedim(0, 1), c.direction)))
     motion = torch.cat([cdof, torch.zeros_like(cdof[:1])])[plan.dof].flatten(1)
     side = torch.arange(2, device=cdof.device)[:, None]
 
@@ -114,7 +114,7 @@ def changed(parts: Parts, rows: BodyRows, held: Held, weight: Tensor) -> Held:
 
 def add_held(parts: tuple[Parts, ...], rows: BodyRows, M: Tensor, held: tuple[Held, ...], weight: Tensor) -> Tensor:
     """`M + J' diag(weight) J` (nv, nv), of weight (nefc,), where contacts add what is held."""
-    single, fixed, _ = rows.split(weight)
+    single, fixed, *_ = rows.split(weight)
     H = M + torch.diag_embed((rows.single * rows.single * single) @ rows.plan.column)
     for one, found in zip(parts, held, strict=True):
         H = H + found.blocks.flatten()[one.plan.source]

@@ -123,7 +123,7 @@ def build(
             by_body = (plan,)
         elif long and not (plan.elements or plan.edges):
             by_body = (plan.replace(source=make.ints(bodies.pair_places(mj_model))),)
-        elif not needs_rows and plan.joins and not plan.elements:
+        elif not needs_rows and plan.joins and plan.turning and not (plan.elements or plan.edges):
             by_part = parts.build(mj_model, make)
             by_body = (plan,) if by_part else ()
     return from_rows(
