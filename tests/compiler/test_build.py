@@ -15,6 +15,8 @@ from mjtorch.cli import main
 from mjtorch.compiler.cache import store as cache
 from mjtorch.compiler.targets.cpu import build
 from mjtorch.compiler.targets.cpu.build import BuildError
+from mjtorch.compiler.targets.cpu.printer import print_program
+from mjtorch.compiler.targets.cpu.target import CpuTarget
 
 ADD = 'extern "C" int add(int a, int b) { return a + b; }'
 
@@ -263,3 +265,19 @@ def test_an_unsafe_cache_is_an_error(real: str, tmp_path: pathlib.Path) -> None:
     (tmp_path / "cache").chmod(0o777)
     with pytest.raises(PermissionError, match="chmod 700"):
         mjtorch.jit(lambda x: x * 2)(torch.ones(3))
+
+
+def test_parts_are_of_equal_code_whatever_tables_there_are():
+    """Tables are long strings, which compilers read in no time: the part that has them has as much code as others."""
+    table = torch.arange(100_000.0)
+
+    def f(x):
+        for _ in range(200):
+            x = torch.sort(torch.sin(x) + table[x.long()]).values
+        return x
+
+    scheduled = CpuTarget().schedule(mjtorch.jit(f).lower(torch.ones(4, 8)))
+    parts = print_program(scheduled, parts=2).parts
+    code = [len(re.sub('"[^"]*"', "", part)) for part in parts]
+    assert len(parts[0]) > 400_000
+    assert max(code) < 1.5 * min(code)

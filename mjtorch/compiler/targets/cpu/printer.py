@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -68,6 +69,8 @@ K = Index(0, ((Variable("k"), 1),))
 # Constants of at most so many numbers are part of the code. Those of more than so many are strings, which compilers
 # read fifteen times as fast as numbers.
 SMALL, LARGE = 16, 256
+# Compilers take longer for a function of length n as this power of n.
+SLOWER = 1.25
 ESCAPES = [f"\\{b:03o}" for b in range(256)]
 LITTLE = 'static_assert(__BYTE_ORDER__==__ORDER_LITTLE_ENDIAN__,"tables are of machines with the lowest byte first");\n'
 NUMPY = {FLOAT32: "<f4", FLOAT64: "<f8", INT: "<i8", INT32: "<i4", BOOL: "u1"}
@@ -301,11 +304,25 @@ def print_program(program: Program, parts: int = 1) -> Source:
         'extern "C" void run_tile(Array const*in,Array const*out,int64_t first,int64_t count,char*scratch,'
         "Watch*watch){" + _carve(p) + "Worlds w{first,count};tile(PASS);}\n"
     )
-    texts = [tile] + ["" for _ in range(parts - 1)]
-    for head, body, space in p.functions:
-        smallest = min(range(parts), key=lambda k: len(texts[k]))
-        texts[smallest] += _within(space, head + body)
-    return Source(vector + constants + declarations + "void tile(ARGS);\n", texts)
+    texts = [_within(space, head + body) for head, body, space in p.functions]
+    divided = _divided([len(text) for text in texts], parts, len(main))
+    bodies = ["".join([texts[k] for k in part]) for part in divided]
+    bodies[0] = tile + bodies[0]
+    return Source(vector + constants + declarations + "void tile(ARGS);\n", bodies)
+
+
+def _divided(lengths: Sequence[int], parts: int, first: int) -> list[list[int]]:
+    """Which functions each part has, so that all parts take equally long to compile; `first`: what part 0 has already.
+
+    Only code counts: compilers read tables, which are strings, in next to no time.
+    """
+    divided: list[list[int]] = [[] for _ in range(parts)]
+    taken = [first**SLOWER, *[0.0] * (parts - 1)]
+    for k in sorted(range(len(lengths)), key=lambda k: -lengths[k]):
+        least = taken.index(min(taken))
+        divided[least].append(k)
+        taken[least] += lengths[k] ** SLOWER
+    return [sorted(part) for part in divided]
 
 
 def _tables(p: CpuPrinter) -> tuple[str, str]:
