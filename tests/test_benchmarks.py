@@ -98,17 +98,18 @@ def test_builds_for_a_gpu_are_prepared_without_one(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
     with np.load(tmp_path / "cartpole.npz") as given:
         arrays = dict(given)
-    for build, lanes, most in (("default", 8, 1), (other, 32, 4)):
+    for build, lanes, most in (("default", 8, 4), (other, 32, 4)):
         loaded = sweep.Loaded(tmp_path / f"cartpole@{build}.cubin", arrays, 100, "cpu")
-        near, each = loaded.launched["near"], 32 // lanes
+        each = 32 // lanes
+        near, rows = each * loaded.launched["near"], loaded.launched["rows"]
         for processors in (1, 50):
             lib.launched.clear()
             loaded.step(processors)
             warps = min(most, -(-100 // (each * processors)))
             blocks = -(-100 // (each * warps))
             blocks = min(blocks, 2 * processors) if loaded.launched["far"] else blocks
-            run = (b"run", blocks, 32 * warps, warps * each * near)
-            assert lib.launched == [(b"uniform", 1, lanes, near), run]
+            run = (b"run", blocks, 32 * warps, warps * near + rows)
+            assert rows and lib.launched == [(b"uniform", 1, lanes, near + rows), run]
         for made, _ in loaded.results.values():
             made.view(torch.uint8).fill_(255)
         assert any(x.startswith("qpos (64)") for x in loaded.differs())
