@@ -128,20 +128,17 @@ def assemble(m: Model, d: Data) -> tuple[Elements, list[Tensor], Tensor]:
 def pushes(m: Model, d: Data, jacobians: list[Tensor], active: Tensor) -> Tensor:
     """The inverse inertia (nefc,) that rows push against, at least: `max_k J_k^2 / M_kk`.
 
-    It is not asked for of contacts of geoms that are not `rigid`: next to nothing, but more.
+    Where rows of contacts are not stored, it is asked for of those of geoms that are `rigid` alone: of others next to
+    nothing, but more.
     """
     p = m.plan.constraint
     diagonal = d.M[m.plan.kinematics.M_dense.diagonal()]
-    others, touching = (jacobians[:-1], jacobians[-1:]) if p.nc else (jacobians, [])
-    found = [(J.square() / diagonal).amax(1) for J in others]
-    for J in touching:
-        asked = p.rigid[colliders(m, d)[: len(p.contact.row)]].any(1)[p.contact.slot]
-        if m.plan.solver.parts:
-            push = touching_pushes(m, d, active[-p.nc :] & asked, diagonal)
-        else:
-            push = (torch.where(asked[:, None], J, 0.0).square() / diagonal).amax(1)
-        found.append(torch.where(asked, push, MIN_VALUE))
-    return torch.cat(found)
+    if not (m.plan.solver.parts and p.nc):
+        return torch.cat([(J.square() / diagonal).amax(1) for J in jacobians])
+    found = [(J.square() / diagonal).amax(1) for J in jacobians[:-1]]
+    asked = p.rigid[colliders(m, d)[: len(p.contact.row)]].any(1)[p.contact.slot]
+    push = touching_pushes(m, d, active[-p.nc :] & asked, diagonal)
+    return torch.cat([*found, torch.where(asked, push, MIN_VALUE)])
 
 
 def touching_pushes(m: Model, d: Data, there: Tensor, diagonal: Tensor) -> Tensor:
