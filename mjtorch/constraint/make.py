@@ -42,8 +42,8 @@ def make_constraint(m: Model, d: Data) -> Data:
     if p.nc and m.plan.collision.adhesion_source:
         active = torch.cat([active[: -p.nc], active[-p.nc :] & used_rows(m, d)])
     by_family = active.split([len(x) for x in jacobians])
-    jacobians = [torch.where(on[:, None], x, 0.0) for on, x in zip(by_family, jacobians, strict=True)]
-    J = torch.cat(jacobians)
+    families = [torch.where(on[:, None], x, 0.0) for on, x in zip(by_family, jacobians, strict=True)]
+    J = torch.cat(families)
 
     imp, slope, width_imp = impedance(elements.solimp, elements.pos - elements.margin)
     refsafe = not m.opt.disabled(DisableBit.REFSAFE)
@@ -64,7 +64,9 @@ def make_constraint(m: Model, d: Data) -> Data:
         diag = exact_diagonal(m, d, J, diag)
     R = torch.where(active, ((1 - imp) / imp * diag).clamp(min=MIN_VALUE), 1.0)
     if p.has_rigid_row and R.dtype == torch.float32:
-        R = resolved(m, d, pushes(m, d, jacobians, active), R, active)
+        R = resolved(
+            m, d, pushes(m, d, torch.cat(families[:-1]) if p.nc and m.plan.solver.parts else J, active), R, active
+        )
     if p.nc and p.contact.max_dim > 1:
         R = torch.cat([R[: -p.nc], R[-p.nc :] * regularizer_scale(m, d)])
     row_pos = torch.cat([equality_pos, rows[p.ne :, 4]]) if p.ne else rows[:, 4]
@@ -125,20 +127,19 @@ def assemble(m: Model, d: Data) -> tuple[Elements, list[Tensor], Tensor]:
     return element.cat(parts), jacobians, equality_pos
 
 
-def pushes(m: Model, d: Data, jacobians: list[Tensor], active: Tensor) -> Tensor:
+def pushes(m: Model, d: Data, J: Tensor, active: Tensor) -> Tensor:
     """The inverse inertia (nefc,) that rows push against, at least: `max_k J_k^2 / M_kk`.
 
-    Where rows of contacts are not stored, it is asked for of those of geoms that are `rigid` alone: of others next to
-    nothing, but more.
+    Where rows of contacts are not stored, and J (n, nv) has others only, it is asked for of those of geoms that are
+    `rigid` alone: of others next to nothing, but more.
     """
     p = m.plan.constraint
     diagonal = d.M[m.plan.kinematics.M_dense.diagonal()]
     if not (m.plan.solver.parts and p.nc):
-        return torch.cat([(J.square() / diagonal).amax(1) for J in jacobians])
-    found = [(J.square() / diagonal).amax(1) for J in jacobians[:-1]]
+        return (J.square() / diagonal).amax(1)
     asked = p.rigid[colliders(m, d)[: len(p.contact.row)]].any(1)[p.contact.slot]
     push = touching_pushes(m, d, active[-p.nc :] & asked, diagonal)
-    return torch.cat([*found, torch.where(asked, push, MIN_VALUE)])
+    return torch.cat([(J.square() / diagonal).amax(1), torch.where(asked, push, MIN_VALUE)])
 
 
 def touching_pushes(m: Model, d: Data, there: Tensor, diagonal: Tensor) -> Tensor:
