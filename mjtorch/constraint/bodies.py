@@ -189,11 +189,15 @@ class BodyRows(tree.Tree):
             return x.new_zeros(len(self.body_dof), x.shape[1]).index_add(0, self.dof_body, x)
         return self.body_dof @ x
 
+    def diagonal(self, weight: Tensor) -> Tensor:
+        """What rows of one dof, of weights (nsingle,), add to the diagonal (nv,) of the second derivative."""
+        return (self.single * self.single * weight) @ self.plan.column
+
     def springs(self, weight: Tensor) -> Springs:
         """What rows do against motion, of weights (nefc,)."""
         single, fixed, held, touching = self.split(weight)
         return Springs(
-            diagonal=(self.single * self.single * single) @ self.plan.column,
+            diagonal=self.diagonal(single),
             fixed=fixed,
             held=held,
             contacts=tuple(c.springs(touching) for c in self.contacts),

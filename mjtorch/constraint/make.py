@@ -64,9 +64,8 @@ def make_constraint(m: Model, d: Data) -> Data:
         diag = exact_diagonal(m, d, J, diag)
     R = torch.where(active, ((1 - imp) / imp * diag).clamp(min=MIN_VALUE), 1.0)
     if p.has_rigid_row and R.dtype == torch.float32:
-        R = resolved(
-            m, d, pushes(m, d, torch.cat(families[:-1]) if p.nc and m.plan.solver.parts else J, active), R, active
-        )
+        stored = torch.cat(families[:-1]) if p.nc and m.plan.solver.parts else J
+        R = resolved(m, d, pushes(m, d, stored, active), R, active)
     if p.nc and p.contact.max_dim > 1:
         R = torch.cat([R[: -p.nc], R[-p.nc :] * regularizer_scale(m, d)])
     row_pos = torch.cat([equality_pos, rows[p.ne :, 4]]) if p.ne else rows[:, 4]

@@ -115,7 +115,7 @@ def changed(parts: Parts, rows: BodyRows, held: Held, weight: Tensor) -> Held:
 def add_held(parts: tuple[Parts, ...], rows: BodyRows, M: Tensor, held: tuple[Held, ...], weight: Tensor) -> Tensor:
     """`M + J' diag(weight) J` (nv, nv), of weight (nefc,), where contacts add what is held."""
     single, fixed, *_ = rows.split(weight)
-    H = M + torch.diag_embed((rows.single * rows.single * single) @ rows.plan.column)
+    H = M + torch.diag_embed(rows.diagonal(single))
     for one, found in zip(parts, held, strict=True):
         H = H + found.blocks.flatten()[one.plan.source]
     return torch.addmm(H, rows.fixed.mT, fixed[:, None] * rows.fixed) if len(fixed) else H

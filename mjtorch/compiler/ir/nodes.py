@@ -261,6 +261,11 @@ class For(_Statement):
     parallel: bool = False
     unroll: bool = False
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether it is known how often it runs, equally often in all worlds."""
+        return not (self.start.terms or self.stop.terms) and self.guard is None
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class While(_Statement):

@@ -80,9 +80,9 @@ def _verify_rendezvous(statements: Sequence[Statement], *, meet: bool) -> None:
     for s in statements:
         if isinstance(s, Rendezvous) and not meet:
             raise VerifyError(f"worlds may come to a rendezvous a different number of times, of {s.origin}")
-        counted = isinstance(s, For) and not (s.start.terms or s.stop.terms) and s.guard is None
+        alike = s.is_counted if isinstance(s, For) else isinstance(s, (Function, Group))
         for body in bodies(s):
-            _verify_rendezvous(body, meet=meet and (counted or isinstance(s, (Function, Group))))
+            _verify_rendezvous(body, meet=meet and alike)
 
 
 class _Scope:

@@ -51,9 +51,7 @@ class _Meetings:
 
     def is_long(self, s: Statement) -> bool:
         """Whether it is a loop of many instructions that all worlds run through equally often, such as RK4's stages."""
-        if not isinstance(s, For) or s.start.terms or s.stop.terms or s.guard is not None:
-            return False
-        return length(s.body) >= self.size
+        return isinstance(s, For) and s.is_counted and length(s.body) >= self.size
 
 
 def length(statements: Sequence[Statement]) -> int:

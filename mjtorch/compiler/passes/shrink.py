@@ -134,7 +134,7 @@ class _Writes:
                 if not self.come_first(s.body, loops, written, same):
                     return False
                 same += [x.index for x in s.body if isinstance(x, Store) and x.buffer is self.part.buffer]
-            elif isinstance(s, For) and not s.start.terms and not s.stop.terms and s.guard is None:
+            elif isinstance(s, For) and s.is_counted:
                 inner = {**loops, s.variable: range(s.start.base, s.stop.base)}
                 if not self.come_first(s.body, inner, set(written), same):
                     return False
@@ -160,7 +160,7 @@ class _Writes:
                 found |= self.places(s.index, loops) or set()
             elif isinstance(s, Group):
                 found |= self.certain(s.body, loops)
-            elif isinstance(s, For) and not s.start.terms and not s.stop.terms and s.guard is None:
+            elif isinstance(s, For) and s.is_counted:
                 found |= self.certain(s.body, {**loops, s.variable: range(s.start.base, s.stop.base)})
         return found
 

@@ -57,7 +57,7 @@ def _guarded(s: Statement, uses: Uses) -> Statement:
 
 def _common_factor(s: For, uses: Uses) -> Load | None:
     """A load that is a factor of all that `s` adds, if it only sums; uses: of the whole program."""
-    if s.start.terms or s.stop.terms or s.stop.base - s.start.base < MIN_ITERATIONS or s.guard is not None:
+    if not s.is_counted or s.stop.base - s.start.base < MIN_ITERATIONS:
         return None
     declared = {x.local for x in s.body if isinstance(x, Declare)}
     terms, others = [], []

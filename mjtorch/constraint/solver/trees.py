@@ -281,8 +281,7 @@ def terms(f: Forest, rows: BodyRows, weight: Tensor, base: Tensor) -> tuple[Tens
         of_slots.append(torch.cat([touching, touching.new_zeros(1)])[c.row])
         of_pairs = torch.where(f.there[:, None], of_slots[0][f.slot], 0.0)
         shared_weight = torch.cat([shared_weight, of_pairs.flatten()])
-    diagonal = (rows.single * rows.single * single) @ rows.plan.column
-    value = rows.stiffness(f.stiff, f.wrench, touching).index_add(0, rows.bodies.diagonal, diagonal)
+    value = rows.stiffness(f.stiff, f.wrench, touching).index_add(0, rows.bodies.diagonal, rows.diagonal(single))
     for e in rows.edges:
         value = e.add_stiffness(value, held)
     value = base + torch.cat([value, value.new_zeros(1)])

@@ -66,8 +66,7 @@ def add_gram(whole: tuple[Whole, ...], rows: BodyRows, M: Tensor, weight: Tensor
     """`M + J' diag(weight) J` (nv, nv), of weight (nefc,)."""
     p = rows.bodies
     single, fixed, _, touching = rows.split(weight)
-    diagonal = (rows.single * rows.single * single) @ rows.plan.column
-    value = torch.zeros_like(M[0, :1]).expand(len(p.row)).index_add(0, p.diagonal, diagonal)
+    value = torch.zeros_like(M[0, :1]).expand(len(p.row)).index_add(0, p.diagonal, rows.diagonal(single))
     J, H = rows.fixed, M
     for h, c in zip(whole, rows.contacts, strict=True):
         value = value + rows.stiffness(h.stiff, h.wrench, touching)
