@@ -406,8 +406,7 @@ def same_for_all(x: Any) -> bool:
 
 
 # Ops that read each element once, or decide for themselves; and ops that read elements more than once, or anywhere.
-READS_ONCE = {"cat", "stack", "mm", "addmm", "mv", "bmm", "dot", "index_add"}
-READS_ONCE |= {"linalg_cholesky_ex", "linalg_solve_triangular"}
+READS_ONCE = {*"cat stack mm addmm mv bmm dot index_add linalg_cholesky_ex linalg_solve_triangular".split()}
 REREADS = {"gather", "linalg_cross", "sort", "topk"}
 
 
