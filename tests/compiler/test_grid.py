@@ -130,10 +130,12 @@ def test_sanitized(program: tuple[Path, torch.dtype], plain: np.ndarray) -> None
 CALLERS = r"""
 #include <stdio.h>
 static bool work(Watch* w) { return w && w->stopped(w); }
-static void tile(Array const* in, Array const* out, int64_t first, int64_t count, char* scratch, Watch* watch) {
+static void common(Array const*, char* two, Watch*) { *(double*)two = 2; }
+static void tile(Array const* in, Array const* out, int64_t first, int64_t count, char* scratch, char const* two,
+                 Watch* watch) {
   for (int64_t k = first; k < first + count && !work(watch); ++k) {
     scratch[k % 64] = 1;
-    ((double*)out->data)[k] = 2 * ((double const*)in->data)[k];
+    ((double*)out->data)[k] = *(double const*)two * ((double const*)in->data)[k];
   }
 }
 static void* release() { return nullptr; }
@@ -146,7 +148,7 @@ static void* call(void*) {
   for (int k = 0; k < MANY; ++k) in[k] = k;
   Array a{in, 1, 1}, b{out, 1, 1};
   for (int r = 0; r < 200; ++r) {
-    run_batch(&python, r % 2, tile, &a, &b, MANY, 8, 64, 3);
+    run_batch(&python, r % 2, common, tile, &a, &b, MANY, 8, 64, 64, 3);
     for (int k = 0; k < MANY; ++k)
       if (out[k] != 2 * k) return (void*)1;
   }

@@ -33,7 +33,7 @@ def _driver() -> Callable[..., int]:
     """The library that spreads tiles over threads."""
     folder = pathlib.Path(__file__).parent
     code = library([(folder / "threads.cpp").read_text()], (folder / "tile.h").read_text(), ("-O2",))[1]
-    pointers = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 4
+    pointers = [ctypes.c_void_p] * 4 + [ctypes.c_int64] * 5
     kind = ctypes.PYFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, *pointers)
     run = kind(ctypes.cast(code.run_batch, ctypes.c_void_p).value or 0)
     python = (ctypes.c_void_p * 3)(*(ctypes.cast(getattr(ctypes.pythonapi, x), ctypes.c_void_p) for x in INTERPRETER))
@@ -81,9 +81,9 @@ class Native(Runnable):
 
     def __init__(self, build: Build, code: ctypes.CDLL) -> None:
         self.build, self.code = build, code
-        code.scratch_bytes.restype = ctypes.c_int64
-        self.tile = ctypes.cast(code.run_tile, ctypes.c_void_p)
-        self.scratch = int(code.scratch_bytes())
+        code.scratch_bytes.restype = code.common_bytes.restype = ctypes.c_int64
+        self.functions = tuple(ctypes.cast(f, ctypes.c_void_p) for f in (code.run_common, code.run_tile))
+        self.scratch, self.common = int(code.scratch_bytes()), int(code.common_bytes())
         self.outputs, self.reads, self.lanes = build.outputs, build.reads, build.lanes
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype, worlds: int) -> Tensor:
@@ -93,12 +93,13 @@ class Native(Runnable):
     def check_room(self, worlds: int, results: int, threads: int | None) -> None:
         """Refuse, with a MemoryError, what would not fit into memory: results of so many bytes, and scratch memory."""
         used = self._threads(worlds, threads)
-        room.check(worlds, results, self.scratch * used, used)
+        room.check(worlds, results, self.scratch * used + self.common, used)
 
     def run(self, ready: Ready) -> None:
         """Compute from and to what stands in the tables."""
         threads = self._threads(ready.count, ready.threads)
-        if not _driver()(self.tile, *ready.tables, ready.count, self.lanes, self.scratch, threads):
+        sizes = ready.count, self.lanes, self.scratch, self.common, threads
+        if not _driver()(*self.functions, *ready.tables, *sizes):
             raise MemoryError(
                 f"{self.scratch:,} bytes of scratch memory, which each of {threads} threads needs for {self.lanes} "
                 "worlds side by side, were refused; a smaller contact_capacity takes less"

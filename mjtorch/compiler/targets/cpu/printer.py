@@ -39,7 +39,8 @@ from mjtorch.compiler.ir.nodes import (
 )
 from mjtorch.compiler.targets.c.printer import LETTER, SCALARS, TYPES, Printer, array, vector_header
 
-ONE = {**SCALARS, BOOL: "MASK"}  # of a vector
+# Of what a tile has, and of what all worlds have in common.
+ELEMENTS = {SCRATCH: TYPES, UNIFORM: {**SCALARS, BOOL: "MASK"}}
 # The same for one lane of the vectors, and how to call what runs on one.
 LANE = """enum {{ STRIDES = N }};
 #pragma push_macro("N")
@@ -289,7 +290,7 @@ def print_program(program: Program, parts: int = 1) -> Source:
     )
     p.space = "uniform"
     name, _ = p.function((), p.body(program.uniform), "uniform") if program.uniform else ("", "")
-    first = f"uniform::{name}(PASS_UNIFORM);" if program.uniform else ""
+    first = f"Array const*out=nullptr;{_carve(p, UNIFORM)}uniform::{name}(PASS_UNIFORM);" if program.uniform else ""
     p.space = ""
     main = p.body(program.body)
     constants, data = _tables(p)
@@ -298,11 +299,14 @@ def print_program(program: Program, parts: int = 1) -> Source:
     spaces = {space for *_, space in p.functions}
     vector = text + "".join(x.format(text) for space, x in (("lane", LANE), ("uniform", ONCE)) if space in spaces)
     tile = (
-        f"{data}void tile(ARGS){{{first}{loads}{main}}}\n"
-        f'extern "C" int64_t scratch_bytes(){{return {_scratch_bytes(p)};}}\n'
+        f"{data}void tile(ARGS){{{loads}{main}}}\n"
+        f'extern "C" int64_t scratch_bytes(){{return {_scratch_bytes(p, SCRATCH)};}}\n'
+        f'extern "C" int64_t common_bytes(){{return {_scratch_bytes(p, UNIFORM)};}}\n'
         'extern "C" int lanes(){return N;}\n'
+        f'extern "C" void run_common(Array const*in,char*common,Watch*watch){{{first}}}\n'
         'extern "C" void run_tile(Array const*in,Array const*out,int64_t first,int64_t count,char*scratch,'
-        "Watch*watch){" + _carve(p) + "Worlds w{first,count};tile(PASS);}\n"
+        f"char const*common,Watch*watch){{{_carve(p, UNIFORM)}{_carve(p, SCRATCH)}"
+        "Worlds w{first,count};tile(PASS);}\n"
     )
     texts = [_within(space, head + body) for head, body, space in p.functions]
     divided = _divided([len(text) for text in texts], parts, len(main))
@@ -351,17 +355,17 @@ def _within(space: str, text: str) -> str:
     return f"namespace {space} {{\n{text}}}\n" if space else text
 
 
-def _scratch_bytes(p: CpuPrinter) -> str:
-    """How much memory a tile takes."""
-    types = {SCRATCH: TYPES, UNIFORM: ONE}
-    return " + ".join(f"ROUND({n}*sizeof({types[space][d]}))" for (space, d), n in p.layout.sizes.items()) or "0"
+def _scratch_bytes(p: CpuPrinter, kind: str) -> str:
+    """How much memory a tile takes, or what all worlds have in common."""
+    sizes = [f"ROUND({n}*sizeof({ELEMENTS[kind][d]}))" for (space, d), n in p.layout.sizes.items() if space == kind]
+    return " + ".join(sizes) or "0"
 
 
-def _carve(p: CpuPrinter) -> str:
-    """Split the scratch memory into one array per dtype, and one per dtype for what all worlds have in common."""
-    text = "Uniform u;u.watch=watch;"
-    for space, types, into in ((SCRATCH, TYPES, "{t}*{name}"), (UNIFORM, ONE, "u.{name}")):
-        for dtype, name in LETTER.items():
-            t, size = types[dtype], p.layout.sizes.get((space, dtype), 0)
-            text += f"{into.format(t=t, name=name)}=({t}*)scratch;scratch+=ROUND({size}*sizeof({t}));"
+def _carve(p: CpuPrinter, kind: str) -> str:
+    """Split the memory of a tile, or of what all worlds have in common, into one array per dtype."""
+    text, block = ("Uniform u;u.watch=watch;", "common") if kind == UNIFORM else ("", "scratch")
+    for dtype, name in LETTER.items():
+        t, size = ELEMENTS[kind][dtype], p.layout.sizes.get((kind, dtype), 0)
+        into = f"u.{name}" if kind == UNIFORM else f"{t}*{name}"
+        text += f"{into}=({t}*){block};{block}+=ROUND({size}*sizeof({t}));"
     return text

@@ -72,9 +72,11 @@ int64_t now() {
 
 // What the threads of a call share.
 struct Job {
+  Common common;
   Tile tile;
   Array const *in, *out;
-  int64_t worlds, lanes, scratch, tiles;
+  int64_t worlds, lanes, scratch, common_bytes, tiles;
+  char const* known;  // what all worlds have in common
   std::atomic<int64_t> next;
   std::atomic<bool> stop;
   int64_t helpers;  // that are at work
@@ -129,14 +131,22 @@ struct Caller : Watch {
   }
 };
 
+// What all worlds have in common, in memory behind that of a tile.
+void prepare(Job& job, Block b, Watch* watch) {
+  unsigned before = mode();
+  set_mode(before | QUICK);
+  job.common(job.in, b.data + job.scratch, watch);
+  job.known = b.data + job.scratch;
+  set_mode(before);
+}
+
 void work(Job& job, Block b, Watch* watch) {
   unsigned before = mode();
   set_mode(before | QUICK);
   for (int64_t k; !watch->stopped(watch) && (k = job.next.fetch_add(1)) < job.tiles;) {
     int64_t first = k * job.lanes, left = job.worlds - first;
-    job.tile(job.in, job.out, first, left < job.lanes ? left : job.lanes, b.data, watch);
+    job.tile(job.in, job.out, first, left < job.lanes ? left : job.lanes, b.data, job.known, watch);
   }
-  give_back(b);
   set_mode(before);
 }
 
@@ -151,7 +161,10 @@ void* help(void* given) {
   Job& job = *(Job*)given;
   Block b = borrow(job.scratch);
   Helper helper(job);
-  if (b.data) work(job, b, &helper);
+  if (b.data) {
+    work(job, b, &helper);
+    give_back(b);
+  }
   count(job, -1);
   return nullptr;
 }
@@ -175,8 +188,9 @@ void wait(Job& job, Caller& caller) {
 
 // Whether there was memory for it. Threads that do not start, or get no memory, are done without.
 bool compute(Job& job, Caller& caller, int64_t threads) {
-  Block own = borrow(job.scratch);
+  Block own = borrow(job.scratch + job.common_bytes);
   if (!own.data) return false;
+  prepare(job, own, &caller);
   int64_t wanted = (threads < job.tiles ? threads : job.tiles) - 1, started = 0;
   pthread_t* others = wanted > 0 ? (pthread_t*)malloc(wanted * sizeof(pthread_t)) : nullptr;
   for (; others && started < wanted; ++started) {
@@ -189,15 +203,18 @@ bool compute(Job& job, Caller& caller, int64_t threads) {
   if (started && caller.listens) wait(job, caller);
   for (int64_t t = 0; t < started; ++t) pthread_join(others[t], nullptr);
   free(others);
+  give_back(own);
   return true;
 }
 }  // namespace
 
 // Called with Python's lock, which is released meanwhile. Where it listens to signals there may be an exception
-// afterwards, and results that are not whole. Whether there was memory for it.
-extern "C" int32_t run_batch(Python const* python, int32_t listens, Tile tile, Array const* in, Array const* out,
-                             int64_t worlds, int64_t lanes, int64_t scratch, int64_t threads) {
-  Job job{tile, in, out, worlds, lanes, scratch, (worlds + lanes - 1) / lanes, {0}, {false}, 0};
+// afterwards, and results that are not whole. Whether there was memory for it. scratch, common_bytes: multiples of 64
+extern "C" int32_t run_batch(Python const* python, int32_t listens, Common common, Tile tile, Array const* in,
+                             Array const* out, int64_t worlds, int64_t lanes, int64_t scratch, int64_t common_bytes,
+                             int64_t threads) {
+  int64_t tiles = (worlds + lanes - 1) / lanes;
+  Job job{common, tile, in, out, worlds, lanes, scratch, common_bytes, tiles, nullptr, {0}, {false}, 0};
   pthread_mutex_init(&job.door, nullptr);
   pthread_cond_init(&job.done, nullptr);
   Caller caller(job, python, listens);

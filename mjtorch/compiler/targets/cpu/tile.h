@@ -10,5 +10,8 @@ struct Array {
 struct Watch {
   bool (*stopped)(Watch*);
 };
-// Computes `count` worlds from `first` on. watch: may be null
-typedef void (*Tile)(Array const* in, Array const* out, int64_t first, int64_t count, char* scratch, Watch* watch);
+// Computes what all worlds have in common, into memory of its own. watch: may be null
+typedef void (*Common)(Array const* in, char* common, Watch* watch);
+// Computes `count` worlds from `first` on, given that.
+typedef void (*Tile)(Array const* in, Array const* out, int64_t first, int64_t count, char* scratch, char const* common,
+                     Watch* watch);

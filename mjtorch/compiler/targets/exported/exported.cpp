@@ -25,6 +25,8 @@
 // The program.
 #define run_tile NAME_run_tile
 #define scratch_bytes NAME_scratch_bytes
+#define run_common NAME_run_common
+#define common_bytes NAME_common_bytes
 #define lanes NAME_program_lanes
 namespace NAME_program __attribute__((visibility("hidden"))) {
 /*PROGRAM*/
@@ -79,12 +81,13 @@ void copy(int field, Array const& to, Array const& from, int64_t count) {
 bool step_tile(void* const* given, int64_t first, int64_t count) {
   using namespace NAME_program;
   static thread_local Scratch scratch;
-  int64_t need = ROUND(scratch_bytes());
+  int64_t need = scratch_bytes() + common_bytes();
   for (int k = 0; k < FIELDS; ++k)
     if (SLOT[k].output >= 0) need += ROUND((int64_t)FIELD[k].size * SLOT[k].bytes * N);
   char* next = scratch.get((size_t)need);
   if (!next) return false;
-  next += ROUND(scratch_bytes());
+  char* common = next + scratch_bytes();
+  next = common + common_bytes();
 
   Array user[FIELDS], in[INPUTS], out[OUTPUTS];
   for (int k = 0; k < FIELDS; ++k) {
@@ -95,7 +98,8 @@ bool step_tile(void* const* given, int64_t first, int64_t count) {
     out[SLOT[k].output] = Array{next, N, 1};
     next += ROUND(size * SLOT[k].bytes * N);
   }
-  run_tile(in, out, 0, count, scratch.data, nullptr);
+  run_common(in, common, nullptr);
+  run_tile(in, out, 0, count, scratch.data, common, nullptr);
   for (int k = 0; k < FIELDS; ++k)
     if (SLOT[k].output >= 0 && user[k].data) copy(k, user[k], out[SLOT[k].output], count);
   return true;
