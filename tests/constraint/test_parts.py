@@ -77,13 +77,13 @@ def test_as_stored(model, dtype: torch.dtype, tolerance: float) -> None:
     assert ((hessian(p, at) - wanted) / size[:, None] / size).abs().max() < tolerance
     # What is held may be of another point: only what has changed since then is added.
     held = parts.nothing_held(h, p.aref)
-    _, held = next_solve(p, residuals(p, d.efc_J @ d.qacc - d.efc_aref), x, (held,))
+    _, held = next_solve(p, residuals(p, d.efc_J @ d.qacc - d.efc_aref), x, (held,), torch.zeros_like(p.scale))
     assert (held[0].blocks != 0).any()
     found = torch.linalg.solve(wanted.double(), x.double())
     scale = found @ wanted.double() @ found
     for solved in (
         hessian_solve(p, at, x),
-        next_solve(p, at, x, held)[0],
+        next_solve(p, at, x, held, torch.zeros_like(p.scale))[0],
         double_solve(p, bends(p, at), x),
         whitened_solve(p, bends(p, at), x),
     ):

@@ -101,6 +101,30 @@ def test_joined_as_dense(
         assert error @ H @ error < tolerance**2 * (x.double() @ wanted)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_negligible(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In single precision conjugate gradients leave what is not worth a step; in double nothing."""
+    monkeypatch.setattr("mjtorch.constraint.solver.trees.most_contacts", lambda *_: 1)
+    mj_model = scene(JOINED)
+    m = mjtorch.put_model(mj_model, dtype=dtype)
+    d = mjtorch.forward(m, mjtorch.put_data(mj_model, state(mj_model), model=m))
+    p = build(m, d)
+    at = residuals(p, d.efc_J @ d.qacc_smooth - d.efc_aref)
+    x = torch.linspace(-1, 1, m.nv, dtype=dtype)
+    H = hessian(p, at).double()
+    wanted = torch.linalg.solve(H, x.double())
+    decrease = (0.5 * x.double() @ wanted).to(dtype)
+    missed = []
+    for part in (1e-6, 1.0, 1e6):
+        error = hessian_solve(p, at, x, part * decrease).double() - wanted
+        missed.append((0.5 * error @ H @ error / decrease).item())
+    assert missed[0] < 1e-3
+    if dtype == torch.float64:
+        assert max(missed) < 1e-12
+    else:
+        assert missed[0] <= missed[1] < 0.1 < missed[2]
+
+
 def test_compacted() -> None:
     flag = torch.tensor([[False, True, False, True], [False] * 4])
     row, there, past = compacted(flag, 3)

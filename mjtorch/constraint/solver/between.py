@@ -88,13 +88,12 @@ def along(spring: Tensor, motion: Tensor) -> Tensor:
 
 
 def conjugate_gradients(
-    x: Tensor, near: Tensor, precondition: Product, product: Callable[[Tensor, Tensor], Tensor], tolerance: float
+    x: Tensor, near: Tensor, precondition: Product, product: Callable[[Tensor, Tensor], Tensor], least: Tensor
 ) -> Tensor:
-    """`H^-1 x` (nv,), up to the root of `tolerance`, from `near`, which `precondition` gives for x.
+    """`H^-1 x` (nv,), from `near`, which `precondition` gives for x, until the square of what is left is `least`.
 
     product: `H y`, of y (nv,) and of what `precondition` would make y of
     """
-    least = tolerance * (x @ near)
 
     def go_on(s: Conjugate) -> Tensor:
         return (s.size > least) & (s.step < len(x))

@@ -92,33 +92,36 @@ def hessian_times(p: Problem, b: Bends, x: Tensor) -> Tensor:
     return inertia_times(p, x) + p.rows.transpose_times(product)
 
 
-def hessian_solve(p: Problem, at: Residuals, x: Tensor, *, roughly: bool = False) -> Tensor:
+def hessian_solve(p: Problem, at: Residuals, x: Tensor, negligible: Tensor | None = None) -> Tensor:
     """`H^-1 x (nv,)`, `H` the second derivative at `at`; never without a solution, where M has a factor.
 
-    roughly: what is found may be a hundredth off
+    negligible: () a decrease `x' H^-1 x / 2` of the cost that is not worth a step; then in single precision what is
+        found may be a hundredth off, or by less than this matters
     """
     if p.forest and isinstance(p.rows, BodyRows):
-        return trees_solve(p, at, x, p.forest[0], p.rows, roughly=roughly)
+        return trees_solve(p, at, x, p.forest[0], p.rows, negligible)
     return dense_solve(p, at, x)
 
 
 def trees_solve(
-    p: Problem, at: Residuals, x: Tensor, forest: Forest, rows: BodyRows, *, roughly: bool = False
+    p: Problem, at: Residuals, x: Tensor, forest: Forest, rows: BodyRows, negligible: Tensor | None
 ) -> Tensor:
     """`hessian_solve`, tree by tree."""
     b = bends(p, at)
     blocks = trees.blocks(forest, rows, b.rows)
-    found = trees.solve(forest, rows, blocks, b.rows, x, lambda y: hessian_times(p, b, y), roughly=roughly)
+    found = trees.solve(forest, rows, blocks, b.rows, x, lambda y: hessian_times(p, b, y), negligible)
     return if_any(blocks.lost, lambda: trees.whitened_solve(forest, rows, b.rows, x), found)
 
 
-def next_solve(p: Problem, at: Residuals, x: Tensor, held: tuple[Held, ...]) -> tuple[Tensor, tuple[Held, ...]]:
-    """`hessian_solve`, roughly, given what is held of the second derivative at another point; and what is held then.
+def next_solve(
+    p: Problem, at: Residuals, x: Tensor, held: tuple[Held, ...], negligible: Tensor
+) -> tuple[Tensor, tuple[Held, ...]]:
+    """`hessian_solve`, given what is held of the second derivative at another point; and what is held then.
 
     held: what contacts add, if their rows are stored by parts of trees, else nothing
     """
     if not p.parts or not isinstance(p.rows, BodyRows):
-        return hessian_solve(p, at, x, roughly=True), held
+        return hessian_solve(p, at, x, negligible), held
     weight = curvature(p, at)[: p.nefc]
     held = tuple(parts.changed(one, p.rows, before, weight) for one, before in zip(p.parts, held, strict=True))
     return dense_solve(p, at, x, parts.add_held(p.parts, p.rows, inertia(p), held, weight)), held

@@ -64,11 +64,13 @@ def newton_direction(p: Problem, s: Iterate, at: Residuals) -> Direction:
 
     `memory` is that decrease.
     """
-    Hgrad, held = next_solve(p, at, s.grad, s.held)
-    decrease = 0.5 * (s.grad @ Hgrad)
-    converged = small(p, decrease) | (decrease < unresolved(p, at))
     # Before the first step the gradient must be small as well: stiff rows hide force errors from the decrement.
-    stop = converged & ((s.niter > 0) | small(p, length(s.grad)))
+    first, rounding = s.niter == 0, unresolved(p, at)
+    enough = torch.where(first, 0.0, torch.maximum(p.tolerance / p.scale, rounding))
+    Hgrad, held = next_solve(p, at, s.grad, s.held, enough)
+    decrease = 0.5 * (s.grad @ Hgrad)
+    converged = small(p, decrease) | (decrease < rounding)
+    stop = converged & (~first | small(p, length(s.grad)))
     stalled = s.same & (decrease > STALLED * s.memory[0])
     return Direction(search=-Hgrad, stop=stop | stalled, memory=(decrease,), held=held)
 

@@ -41,6 +41,8 @@ MOST_SHARED = 8
 # The part of the decrease that Newton's method promises that a step may miss in single precision: the next step gains
 # it. Half as many conjugate gradients as up to the rounding find that, and no more steps are taken.
 ROUGH = 1e-4
+# It may miss this part, too, of a decrease for which no step is taken: else a third of all are for being told to stop.
+MISSED = 0.01
 
 
 @tree.dataclass(kw_only=True)
@@ -343,14 +345,23 @@ def whitened_solve(f: Forest, rows: BodyRows, weight: Tensor, x: Tensor) -> Tens
 
 
 def solve(
-    f: Forest, rows: BodyRows, b: Blocks, weight: Tensor, x: Tensor, product: Product, *, roughly: bool = False
+    f: Forest,
+    rows: BodyRows,
+    b: Blocks,
+    weight: Tensor,
+    x: Tensor,
+    product: Product,
+    negligible: Tensor | None = None,
 ) -> Tensor:
-    """`H^-1 x` (nv,), unless the blocks are lost; roughly: in single precision, up to a hundredth.
+    """`H^-1 x` (nv,), unless the blocks are lost.
 
-    weight: (nefc,) the curvatures, product: `H y` of y (nv,)
+    weight: (nefc,) the curvatures, product: `H y` of y (nv,); negligible: as for `curvature.hessian_solve`
     """
     near = precondition(f, b, x)
-    tolerance = ROUGH if roughly and x.dtype == torch.float32 else torch.finfo(x.dtype).eps
+    if negligible is not None and x.dtype == torch.float32:
+        least = torch.maximum(ROUGH * (x @ near), 2 * MISSED * negligible)
+    else:
+        least = torch.finfo(x.dtype).eps * (x @ near)
     # Without contacts between bodies, or with edges or rows past the first k, what the blocks lack is not known.
     known = bool(f.between) and len(f.plan.shared) <= MOST and not rows.edges
 
@@ -361,7 +372,7 @@ def solve(
         if not known:
             springs = rows.springs(weight)
             return conjugate_gradients(
-                x, near, nearer, lambda y, _: inertia_times(f, y) + rows.springs_times(springs, y), tolerance
+                x, near, nearer, lambda y, _: inertia_times(f, y) + rows.springs_times(springs, y), least
             )
         (between,) = f.between
         spring = couplings(between, rows, weight)
@@ -369,7 +380,7 @@ def solve(
         def times(y: Tensor, held: Tensor) -> Tensor:
             return if_any(b.weak, lambda: product(y), held + coupled(between, rows, spring, y))
 
-        return conjugate_gradients(x, near, nearer, times, tolerance)
+        return conjugate_gradients(x, near, nearer, times, least)
 
     return if_any(f.more | b.weak, searched, near)
 

@@ -61,7 +61,7 @@ class Emulated(Native):
     """A printed program as a callable, as `Native` is."""
 
     def __init__(self, lowered: Lowered, source: Source, code: ctypes.CDLL, seed: int) -> None:
-        self.code, self.seed, self.scratch = code, seed, 0
+        self.code, self.seed, self.scratch, self.common = code, seed, 0, 0
         self.outputs, self.lanes = lowered.outputs, source.lanes
         self.reads = tuple(b.position for b in lowered.program.inputs)
         self.writes = tuple(b.position for b in lowered.program.outputs)
