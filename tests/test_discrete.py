@@ -23,7 +23,19 @@ from mjtorch import DisableBit, EnableBit, Integrator
 
 pytestmark = SINCE_4
 
-STIFF = "feature/stiff"
+STIFF, SOFT = "feature/stiff", "feature/quilt"
+SLAB = """
+<mujoco>
+  <option timestep=".02" integrator="discrete"/>
+  <worldbody>
+    <geom size=".1" pos=".05 .02 -.12"/>
+    <flexcomp name="slab" type="grid" count="3 3 1" spacing=".1 .1 .1" mass=".5" radius=".01" dim="2">
+      <contact selfcollide="none"/>
+      <elasticity young="1e7" poisson=".2" thickness="1e-2" damping=".01" elastic2d="both"/>
+    </flexcomp>
+  </worldbody>
+</mujoco>
+"""
 # What has terms in the effective inertia, and constraints of all kinds.
 OTHERS = (
     *("motors", "servos", "muscles", "actuators", "transmissions", "tendon_spatial", "tendon_forces", "ellipsoids"),
@@ -52,11 +64,12 @@ def test_models_match_c(model: str) -> None:
 
 
 @pytest.mark.parametrize("flags", FLAGS)
-def test_flags_match_c(flags: str) -> None:
-    ours = load(STIFF).opt.disableflags
+@pytest.mark.parametrize("model", [STIFF, SOFT])
+def test_flags_match_c(model: str, flags: str) -> None:
+    ours = load(model).opt.disableflags
     for flag in flags.split():
         ours |= int(DisableBit[flag])
-    check(discrete(STIFF, disableflags=ours))
+    check(discrete(model, disableflags=ours))
 
 
 @pytest.mark.parametrize("exact", [False, True], ids=["", "diagexact"])
@@ -69,7 +82,7 @@ def test_solvers_match_c(solver: int, cone: int, exact: bool) -> None:
 
 
 @pytest.mark.parametrize("flag", [0, int(EnableBit.INVDISCRETE)], ids=["", "invdiscrete"])
-@pytest.mark.parametrize("model", [STIFF, "feature/motors", "feature/boxes"])
+@pytest.mark.parametrize("model", [STIFF, SOFT, "feature/motors", "feature/boxes"])
 def test_inverse_matches_c(model: str, flag: int) -> None:
     this = discrete(model, enableflags=flag)
     for mj_data, d in zip(this.mj_datas, this.datas, strict=True):
@@ -78,6 +91,32 @@ def test_inverse_matches_c(model: str, flag: int) -> None:
         mujoco.mj_inverse(this.mj_model, mj_data)
         found = mjtorch.inverse(this.m, poison(d, ["qfrc_inverse", "efc_force", "qfrc_constraint"]))
         assert_fields_close(found, mj_data, ("qfrc_inverse", "qfrc_constraint", "efc_force"), 1e-7, m=this.m)
+
+
+def test_flexes_that_are_far_too_stiff_for_other_integrators() -> None:
+    """A slab that lies on a ball, of 10 MPa, in steps of 20 ms."""
+    this = discrete(SLAB)
+    m, d, mj_data = this.m, mjtorch.make_data(this.m), mujoco.MjData(this.mj_model)
+    for _ in range(20):
+        d = mjtorch.step(m, d)
+        mujoco.mj_step(this.mj_model, mj_data)
+    assert mj_data.ncon
+    assert_fields_close(d, mj_data, STATE[:3], 1e-6, m=m)
+
+
+def test_derivatives_by_stiffness_of_flexes() -> None:
+    """Those of a step by all numbers of the material, against differences."""
+    this = discrete(SOFT)
+    d, names = this.datas[0], ("flex_stiffness", "flex_bending", "flex_damping")
+    at = tuple(getattr(this.m, name) for name in names)
+    ways = tuple(x * torch.linspace(-1, 1, x.numel(), dtype=x.dtype).view_as(x) for x in at)
+
+    def speed(*x: torch.Tensor) -> torch.Tensor:
+        return mjtorch.step(this.m.replace(**dict(zip(names, x, strict=True))), d).qvel
+
+    slope = torch.func.jvp(speed, at, ways)[1]
+    ends = [speed(*(x + 1e-5 * sign * v for x, v in zip(at, ways, strict=True))) for sign in (1, -1)]
+    torch.testing.assert_close(slope, (ends[0] - ends[1]) / 2e-5, rtol=1e-5, atol=1e-6 * float(slope.abs().max()))
 
 
 def test_derivatives_are_those_of_small_nudges() -> None:

@@ -52,17 +52,21 @@ def cell_force(m: Model, p: ElasticCellPlan, pos: Tensor, velocity: Tensor | Non
 
     pos: (npoint, 3) [m]; velocity: (npoint, 3) [m/s], if any of them has damping
     """
-    n = p.cells.point.shape[1]
-    size = 9 * n * n
-    stiffness = torch.cat([m.flex_stiffness[start : start + count * size] for start, count in p.start])
     frame, displacement = corotated(m, p.cells, pos)
     displaced = displacement[None]
     if velocity is not None and p.damped:
         moved = m.flex_damping[p.flex][..., None] * (velocity[p.cells.point] @ frame)
         displaced = torch.cat([displaced, moved[None]])
-    force = stiffness.reshape(-1, 3 * n, 3 * n) @ displaced.flatten(2)[..., None]
+    force = cell_matrices(m, p) @ displaced.flatten(2)[..., None]
     force = force.reshape(displaced.shape) @ frame.mT
     return force if force.shape[0] == 2 else torch.cat([force, torch.zeros_like(force)])
+
+
+def cell_matrices(m: Model, p: ElasticCellPlan) -> Tensor:
+    """Forces of cells (ncell, 3 n, 3 n) [N/m] on their n nodes, per displacement in a frame that turns with them."""
+    size = 3 * p.cells.point.shape[1]
+    found = [m.flex_stiffness[start : start + count * size * size] for start, count in p.start]
+    return torch.cat(found).reshape(-1, size, size)
 
 
 def crease_force(m: Model, p: CreasePlan, pos: Tensor) -> Tensor:

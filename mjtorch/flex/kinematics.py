@@ -56,6 +56,11 @@ def of_model(p: FlexPlan, x: Tensor) -> Tensor:
     return x if p.every_edge else torch.cat([x, x.new_zeros(1)])[p.edge]
 
 
+def of_edges(p: FlexPlan, x: Tensor) -> Tensor:
+    """Numbers of all edges of the model (nflexedge,) as those of edges (nedge,)."""
+    return x if p.every_edge else x[p.edge_id]
+
+
 def pair_motion(d: Data, p: FlexPlan, pos: Tensor) -> Tensor:
     """Velocity (npair, 3) of each point per velocity of a dof that moves it."""
     arm = (pos - d.subtree_com[p.root])[p.pair_point]

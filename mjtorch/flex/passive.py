@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from mjtorch.flex.elasticity import cell_force, crease_force, element_tension, hinge_force
-from mjtorch.flex.kinematics import edges, pair_motion, point_velocity, points
+from mjtorch.flex.kinematics import edges, of_edges, pair_motion, point_velocity, points
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.flex import FlexPlan
 
@@ -44,7 +44,7 @@ def point_force(m: Model, d: Data, p: FlexPlan, pos: Tensor, velocity: Tensor | 
 
 def edge_tension(m: Model, d: Data, p: FlexPlan, length: Tensor) -> Tensor:
     """What edges pull their ends together with (2, nedge) [N]: springs and dampers, and those of elements."""
-    rest, velocity = (x if p.every_edge else x[p.edge_id] for x in (m.flexedge_length0, d.flexedge_velocity))
+    rest, velocity = (of_edges(p, x) for x in (m.flexedge_length0, d.flexedge_velocity))
     tension = length.new_zeros(2, length.shape[0])
     if p.springs or p.dampers:
         stiffness, damping = (x[p.edge_flex] * p.yielding for x in (m.flex_edgestiffness, m.flex_edgedamping))
@@ -57,6 +57,6 @@ def edge_tension(m: Model, d: Data, p: FlexPlan, length: Tensor) -> Tensor:
 
 def edge_energy(m: Model, d: Data, p: FlexPlan) -> Tensor:
     """Energy () [J] in the springs of edges (mj_energyPos)."""
-    length, rest = (x if p.every_edge else x[p.edge_id] for x in (d.flexedge_length, m.flexedge_length0))
+    length, rest = (of_edges(p, x) for x in (d.flexedge_length, m.flexedge_length0))
     stretch = (length - rest) * p.yielding
     return 0.5 * (m.flex_edgestiffness[p.edge_flex] * stretch * stretch).sum()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import mujoco
 import numpy as np
 
-from mjtorch.model.option import DisableBit, EnableBit, Integrator
+from mjtorch.model.option import DisableBit, EnableBit, Integrator, Solver
 from mjtorch.model.plan.colliders import (
     SOLIDS,
     collider_flex,
@@ -107,6 +107,18 @@ def implicit(m: mujoco.MjModel) -> np.ndarray:
     return elastic(m) & (int(m.opt.integrator) in (Integrator.IMPLICIT, Integrator.IMPLICITFAST))
 
 
+def sprung(m: mujoco.MjModel) -> np.ndarray:
+    """(nflex,) bool: flexes whose edges are springs or dampers, with an integrator that takes no such edges."""
+    yields = ((m.flex_edgestiffness != 0) | (m.flex_edgedamping != 0)) & ~m.flex_rigid.astype(bool)
+    return yields & (int(m.opt.integrator) == Integrator.DISCRETE)
+
+
+def dual(m: mujoco.MjModel) -> np.ndarray:
+    """(nflex,) bool: elastic flexes under `discrete` with solvers that MuJoCo refuses for them, too."""
+    by_force = int(m.opt.solver) == Solver.PGS or m.opt.noslip_iterations > 0
+    return elastic(m) & (by_force and int(m.opt.integrator) == Integrator.DISCRETE)
+
+
 def sleeping(m: mujoco.MjModel) -> np.ndarray:
     """(nflex,) bool: flexes beside trees that may sleep."""
     return np.full(m.nflex, bool(m.opt.enableflags & EnableBit.SLEEP))
@@ -141,6 +153,12 @@ REFUSED: tuple[tuple[str, Test, str], ...] = (
     ("plastic flexes", plastic, "remove yield"),
     ("Neo-Hookean solids", neo_hookean, "set elastic3d to 0"),
     ("elastic flexes with implicit or implicitfast", implicit, 'use integrator="Euler" or "RK4"'),
+    ("springs and dampers of edges with discrete", sprung, "use elasticity, or edge equality"),
+    (
+        "elastic flexes with discrete, and PGS or noslip iterations",
+        dual,
+        "use solver Newton or CG, no noslip_iterations",
+    ),
     ("flexes with sleep", sleeping, "disable the flag"),
     ("flexes before MuJoCo 4.0", early, "update mujoco"),
 )

@@ -407,7 +407,6 @@ TABLE: tuple[Feature, ...] = (
     Feature("integrator", "implicitfast", YES, choice("integrator", Integrator.IMPLICITFAST)),
     Feature("integrator", "discrete", YES, choice("integrator", Integrator.DISCRETE)),
     Feature("integrator", "discrete before MuJoCo 4.0", NO, _discrete(flexes.is_early), "update mujoco"),
-    Feature("integrator", "discrete with flexes", NO, _discrete(lambda m: m.nflex > 0), 'use integrator="Euler"'),
     Feature("integrator", "discrete with sleep", NO, _discrete(_sleeps), "disable the flag sleep"),
     Feature("integrator", "discrete with noslip iterations", NO, _discrete(_has_noslip), "set noslip_iterations to 0"),
     *_rows("sensors", "", "sensor_type", _members(mjtSensor), SENSOR_NAMES, "remove it or compute it from Data"),

@@ -1,13 +1,14 @@
 """The inertia in which the integrator `discrete` takes a step (computation/index.rst, "Integrators").
 
 Over a time step h springs and dampers resist acceleration as masses would: `M + h D + h^2 K`, with D and K the damping
-and stiffness of joints, tendons, actuators and drag, as far as they are not negative.
+and stiffness of joints, tendons, actuators, flexes and drag, as far as they are not negative.
 """
 
 import torch
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.flex import flex_metric
 from mjtorch.math import linalg
 from mjtorch.math.vector import norm
 from mjtorch.model import Data, DisableBit, Model, Solver
@@ -33,10 +34,10 @@ class Metric(tree.Tree):
     """The effective inertia.
 
     M: (nv, nv) all of it; qLD: (nv, nv) lower, `M = qLD^T qLD`
-    backbone: (nv, nv) without what tendons and actuators add between dofs
+    backbone: (nv, nv) without what tendons and actuators add between dofs, and without flexes
     added: (nv,) what the diagonal has more than that of the inertia
     shift: (nv,) what forces of springs change by over the step, at the present velocity
-    coupled: (nv,) bool, dofs that tendons or actuators add something to
+    coupled: (nv,) bool, dofs that tendons, actuators or flexes add something to
     """
 
     M: Tensor
@@ -70,6 +71,9 @@ def effective_inertia(m: Model, d: Data) -> Metric:
         total, coupled = total + J.mT @ weighted, coupled | (weighted != 0).any(0)
         backbone = backbone + torch.diag(weight @ (J * J))
         shift = shift - (pull * velocity) @ J
+    for flexes in m.plan.flex if springs or dampers else ():
+        stiff, change = flex_metric(m, d, flexes, springs, dampers)
+        total, coupled, shift = total + stiff, coupled | (stiff != 0).any(0), shift + change
     added = backbone.diagonal() - inertia.diagonal()
     return Metric(M=total, qLD=linalg.ltl(total), backbone=backbone, added=added, shift=shift, coupled=coupled)
 

@@ -120,6 +120,19 @@ def test_elastic_flexes_are_refused_with_integrators_that_c_refuses(model: str) 
         put_model(mj_model)
 
 
+@pytest.mark.parametrize(
+    ("model", "options", "feature"),
+    [
+        ("feature/rope", {}, "springs and dampers of edges with discrete"),
+        ("feature/cloth", {"solver": 0}, "elastic flexes with discrete, and PGS or noslip iterations"),
+        ("feature/cloth", {"noslip_iterations": 3}, "elastic flexes with discrete, and PGS or noslip iterations"),
+    ],
+)
+def test_what_c_refuses_with_discrete(model: str, options: dict[str, int], feature: str) -> None:
+    with pytest.raises(NotImplementedError, match=feature):
+        put_model(load(model, integrator=4, **options))
+
+
 # Vertices alone with a floor: no contact joins two of them.
 FALLING = """
 <mujoco>

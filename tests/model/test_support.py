@@ -99,11 +99,6 @@ REFUSED = (
         *("integrator: discrete with sleep", 'option integrator="discrete"'),
         marks=SINCE_4,
     ),
-    pytest.param(
-        {"option": 'integrator="discrete"', "world": sheet(QUIET)},
-        *("integrator: discrete with flexes", 'option integrator="discrete"'),
-        marks=SINCE_4,
-    ),
     (
         {
             "sections": '<sensor><distance geom1="ball" body2="world" cutoff="1"/></sensor>',

@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.model.plan.flex_blocks import BlockPlan, block_plan, is_metric
 from mjtorch.model.plan.flex_grid import (
     CreasePlan,
     ElasticCellPlan,
@@ -32,12 +33,14 @@ class ElementPlan(tree.Tree):
     """The elements of n dimensions, which resist stretching.
 
     edge: (nelement, k) their edges, among those of `FlexPlan`
+    ends: (k, n + 1) 1 for the vertex of an element that an edge leads to, -1 for that which it comes from
     stiffness: (nelement, k, k) where the stiffness between two of these lies in `flex_stiffness`
     flex: (nelement, 1) their flexes; damped: static, whether any of these has damping
     """
 
     damped: bool = tree.field(static=True)
     edge: Tensor
+    ends: Tensor
     stiffness: Tensor
     flex: Tensor
 
@@ -89,6 +92,7 @@ class FlexPlan(tree.Tree):
         edge_body: (2, nflexedge) the bodies of both ends; simple: (nflexedge,) bool, whether both can do nothing but
             slide
         elements: by their dimension; hinges: one or none; cells, creases: by the number of nodes of a cell or face
+        blocks: of elements, hinges and cells, where the integrator takes their stiffness for inertia
         strains: by the number of nodes of their cells; rows of equalities, not forces
         moving: static, whether hinges or cells need the velocities of points
         passive: static, whether there are any passive forces
@@ -133,6 +137,7 @@ class FlexPlan(tree.Tree):
     cells: tuple[ElasticCellPlan, ...]
     creases: tuple[CreasePlan, ...]
     strains: tuple[StrainPlan, ...]
+    blocks: tuple[BlockPlan, ...]
 
 
 def build(mj_model: mujoco.MjModel, make: Tensors) -> tuple[FlexPlan, ...]:
@@ -199,6 +204,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> tuple[FlexPlan, ...]:
             cells=cells,
             creases=bent,
             strains=constrained_cells(b),
+            blocks=_blocks(b, hinges, cells) if is_metric(m) else (),
         ),
     )
 
@@ -258,6 +264,24 @@ def _entries(b: Builder) -> list[tuple[int, int, int, int]]:
     return found
 
 
+def _blocks(b: Builder, hinges: tuple[HingePlan, ...], cells: tuple[ElasticCellPlan, ...]) -> tuple[BlockPlan, ...]:
+    """Of elements, hinges and cells, in this order."""
+    m, points = b.m, []
+    for dim in ELEMENT_EDGES:
+        found = []
+        for f in _stretching(b, dim):
+            start, count = m.flex_elemdataadr[f], m.flex_elemnum[f] * (dim + 1)
+            found.append(m.flex_vertadr[f] + m.flex_elem[start : start + count].reshape(-1, dim + 1))
+        points += [b.point_of_vertex[np.concatenate(found)]] if found else []
+    points += [x.point.cpu().numpy() for x in hinges] + [x.cells.point.cpu().numpy() for x in cells]
+    return tuple(block_plan(b, x) for x in points)
+
+
+def _stretching(b: Builder, dim: int) -> list[int]:
+    """The flexes of elements of `dim` dimensions that resist stretching."""
+    return [f for f in b.edged if b.m.flex_dim[f] == dim and is_stiff(b.m, f)]
+
+
 def _elements(b: Builder) -> tuple[ElementPlan, ...]:
     """The elements of triangles, then those of tetrahedra."""
     m, found = b.m, []
@@ -265,7 +289,8 @@ def _elements(b: Builder) -> tuple[ElementPlan, ...]:
         k, upper = len(edges), np.triu_indices(len(edges))
         place = np.zeros((k, k), dtype=int)
         place[upper] = place[upper[::-1]] = np.arange(len(upper[0]))
-        flexes = [f for f in b.edged if m.flex_dim[f] == dim and is_stiff(m, f)]
+        flexes, ends = _stretching(b, dim), np.zeros((k, dim + 1))
+        ends[np.arange(k)[:, None], edges] = [-1, 1]
         edge, stiffness = [], []
         for f in flexes:
             n, start, adr = m.flex_elemnum[f], m.flex_stiffnessadr[f], m.flex_elemedgeadr[f]
@@ -278,6 +303,7 @@ def _elements(b: Builder) -> tuple[ElementPlan, ...]:
                 ElementPlan(
                     damped=bool(m.flex_damping[flexes].any()),
                     edge=b.make.ints(np.concatenate(edge)),
+                    ends=b.make.floats(ends),
                     stiffness=b.make.ints(np.concatenate(stiffness)),
                     flex=b.make.ints(flex[:, None]),
                 )
