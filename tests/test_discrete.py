@@ -36,6 +36,24 @@ SLAB = """
   </worldbody>
 </mujoco>
 """
+# What slips, and what tendons couple.
+TIED = """
+<mujoco>
+  <option timestep=".01" integrator="discrete" noslip_iterations="5"/>
+  <worldbody>
+    <geom type="plane" size="3 3 .1" euler="8 5 0"/>
+    <body pos="0 0 .1"><freejoint/><geom type="box" size=".1 .1 .1" mass="1"/><site name="one" pos="0 .05 .1"/></body>
+    <body pos=".5 0 .1"><freejoint/><geom type="box" size=".1 .1 .1" mass="2"/><site name="two" pos="0 0 .1"/></body>
+    <body pos="0 1 1"><joint name="swing" axis="0 1 0" frictionloss=".5"/><geom size=".1" pos=".2 0 0"/></body>
+    <body pos="0 2 1"><joint name="turn" axis="0 1 0" frictionloss=".2"/><geom size=".1" pos=".2 0 0"/></body>
+  </worldbody>
+  <tendon>
+    <spatial name="cord" stiffness="2000" damping="40"><site site="one"/><site site="two"/></spatial>
+    <fixed name="belt" stiffness="100" damping="5">
+      <joint joint="swing" coef="1"/><joint joint="turn" coef="-.7"/>
+    </fixed>
+  </tendon>
+</mujoco>"""
 # What has terms in the effective inertia, and constraints of all kinds.
 OTHERS = (
     *("motors", "servos", "muscles", "actuators", "transmissions", "tendon_spatial", "tendon_forces", "ellipsoids"),
@@ -47,6 +65,7 @@ FLAGS = ("", "SPRING", "DAMPER", "SPRING DAMPER", "REFSAFE", "ACTUATION", "CONTA
 
 def discrete(name: str, **options: int) -> Case:
     mj_model = converged(load(name, integrator=int(Integrator.DISCRETE), **{"solver": 2} | options))
+    mj_model.opt.iterations = options.get("iterations", mj_model.opt.iterations)
     return case_of(mj_model, seeds=2)
 
 
@@ -79,6 +98,14 @@ def test_solvers_match_c(solver: int, cone: int, exact: bool) -> None:
     flags = int(EnableBit.DIAGEXACT) if exact else 0
     this = discrete(STIFF, solver=solver, cone=cone, enableflags=flags, iterations=400)
     check(this, 1e-4 if solver == 0 else 1e-5)
+
+
+@pytest.mark.parametrize("cone", [0, 1], ids=["pyramidal", "elliptic"])
+@pytest.mark.parametrize("solver", [0, 2], ids=["PGS", "Newton"])
+@pytest.mark.parametrize("model", [TIED, "feature/boxes"], ids=["tied", "boxes"])
+def test_noslip_matches_c(model: str, solver: int, cone: int) -> None:
+    this = discrete(model, solver=solver, cone=cone, iterations=400, noslip_iterations=5)
+    check(this, 1e-4 if solver == 0 else 1e-6)
 
 
 @pytest.mark.parametrize("flag", [0, int(EnableBit.INVDISCRETE)], ids=["", "invdiscrete"])

@@ -216,11 +216,6 @@ def _sleeps(m: mujoco.MjModel) -> bool:
     return bool(m.opt.enableflags & EnableBit.SLEEP)
 
 
-def _has_noslip(m: mujoco.MjModel) -> bool:
-    """Whether friction is solved once more."""
-    return m.opt.noslip_iterations > 0
-
-
 def _multiple(m: mujoco.MjModel) -> np.ndarray:
     """(nactuator,) actuators with more than one control, output or activation."""
     return (m.actuator_ctrlnum != 1) | (m.actuator_outnum != 1) | (m.actuator_actnum > 1)
@@ -408,7 +403,6 @@ TABLE: tuple[Feature, ...] = (
     Feature("integrator", "discrete", YES, choice("integrator", Integrator.DISCRETE)),
     Feature("integrator", "discrete before MuJoCo 4.0", NO, _discrete(flexes.is_early), "update mujoco"),
     Feature("integrator", "discrete with sleep", NO, _discrete(_sleeps), "disable the flag sleep"),
-    Feature("integrator", "discrete with noslip iterations", NO, _discrete(_has_noslip), "set noslip_iterations to 0"),
     *_rows("sensors", "", "sensor_type", _members(mjtSensor), SENSOR_NAMES, "remove it or compute it from Data"),
     Feature("sensors", "touch in sites of meshes", NO, _mesh_touch, "give the site a primitive type: C stops here"),
     Feature(

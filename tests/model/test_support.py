@@ -90,11 +90,6 @@ REFUSED = (
         'geom "rock"',
     ),
     pytest.param(
-        {"option": 'integrator="discrete" noslip_iterations="3"'},
-        *("integrator: discrete with noslip", 'option integrator="discrete"'),
-        marks=SINCE_4,
-    ),
-    pytest.param(
         {"option": 'integrator="discrete"', "flag": 'sleep="enable"'},
         *("integrator: discrete with sleep", 'option integrator="discrete"'),
         marks=SINCE_4,

@@ -1,5 +1,7 @@
 """The stage that finds constraint forces and the constrained acceleration (mj_fwdConstraint)."""
 
+import dataclasses
+
 import torch
 from torch import Tensor
 
@@ -46,7 +48,12 @@ def minimised(m: Model, d: Data, metric: tuple[Metric, ...]) -> Data:
     previous = d.qacc_warmstart.detach()
     finish = _dual if m.opt.solver == Solver.PGS else _primal
     d = finish(m, d.replace(efc_b=efc_b), problem, fixed, fixed_b, previous)
-    return _noslip(m, d, problem, fixed, fixed_b) if m.opt.noslip_iterations > 0 else d
+    if m.opt.noslip_iterations == 0:
+        return d
+    # What slips is found in an inertia that has no couplings of tendons and actuators.
+    for x in metric if m.opt.solver != Solver.PGS else ():
+        fixed = dataclasses.replace(fixed, qLD=linalg.ltl(x.backbone.detach()))
+    return _noslip(m, d, problem, fixed, fixed_b)
 
 
 def inv_constraint(m: Model, d: Data) -> Data:
