@@ -17,7 +17,7 @@ from mjtorch.sensor import remembered
 from mjtorch.smooth.actuation import disabled_actuators, next_activation
 from mjtorch.smooth.derivative import damping_derivative, deriv_smooth_vel, free_mhat, smooth_vel_terms
 from mjtorch.smooth.inertia import factored_solve, factorised, full_m, solve_m, stored_blocks, tree_blocks
-from mjtorch.smooth.plastic import yielded
+from mjtorch.smooth.plastic import remembered_shapes
 from mjtorch.smooth.servo import anchored, wrapped
 
 # Runge-Kutta tableau: how far each stage goes, and how much the four evaluations count
@@ -63,6 +63,7 @@ def advance(
     qvel: Tensor | None = None,
     act_dot: Tensor | None = None,
     sensed: Data | None = None,
+    begun: Data | None = None,
 ) -> Data:
     """The state one time step later (mj_advance).
 
@@ -76,6 +77,7 @@ def advance(
         qvel: (nv,) velocity that positions change with; not given: the new one (semi-implicit).
         act_dot: (na,) rate that activations change with; not given: `d.act_dot`.
         sensed: what sensors with a delay measure; not given: `d`.
+        begun: what was known at the beginning of the step, if `d` has come to know other things since.
     """
     h = m.opt.timestep
     act = advance_act(m, d, d.act_dot if act_dot is None else act_dot)
@@ -87,8 +89,8 @@ def advance(
         new_qvel = torch.where(awake(m, d, p.dof), new_qvel, 0.0)
         new_qpos = torch.where(awake(m, d, p.qpos), new_qpos, d.qpos)
         d = d.replace(qpos_asleep=new_qpos)
-    if m.nplastic and not m.opt.disabled(DisableBit.SPRING):
-        d = d.replace(plastic=yielded(m, d, new_qpos, mean_qvel))
+    if m.nplastic:
+        d = d.replace(plastic=remembered_shapes(m, d, new_qpos, mean_qvel, d if begun is None else begun))
     if m.nhistory:
         d = d.replace(history=remembered(m, d, d if sensed is None else sensed))
     return d.replace(
@@ -262,7 +264,7 @@ def rungekutta4(m: Model, d: Data, forward: Callable[[Model, Data], Data]) -> Da
         d, sensed = d.replace(actuator_velocity=start.actuator_velocity), start
     if m.nplastic:
         d = d.replace(ten_length=start.ten_length, ten_J=start.ten_J)
-    return advance(m, d, last.mean.qvel, qvel=last.mean.qpos, act_dot=last.mean.act, sensed=sensed)
+    return advance(m, d, last.mean.qvel, qvel=last.mean.qpos, act_dot=last.mean.act, sensed=sensed, begun=start)
 
 
 @tree.dataclass

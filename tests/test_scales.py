@@ -16,6 +16,7 @@ from mjtorch.model import put_data, put_model
 from mjtorch.model.plan.flex import HINGE_SIZE
 from mjtorch.model.plan.flex_grid import CREASE_SIZE
 from mjtorch.model.plan.flex_points import STRAIN, stiffness_size
+from mjtorch.model.plan.flex_rod import MORE, ROD_SIZE, STIFFNESS, TORSION
 
 LENGTHS = (
     *("body_pos", "body_ipos", "jnt_pos", "jnt_margin", "geom_pos", "geom_size", "geom_rbound", "geom_aabb"),
@@ -78,6 +79,9 @@ def scale_flexes(m: mujoco.MjModel, length: float, mass: float) -> None:
             count = int(m.flex_bending[start])
             creases = m.flex_bending[start + 1 : start + 1 + CREASE_SIZE * count].reshape(-1, CREASE_SIZE)
             creases[:, 6] *= mass * length**2
+        elif start >= 0 and m.flex_dim[f] == 1:
+            pairs = m.flex_bending[start + 1 : start + 1 + ROD_SIZE * int(m.flex_bending[start])].reshape(-1, ROD_SIZE)
+            pairs[:, [STIFFNESS, MORE, TORSION]] *= mass * length**2
         elif start >= 0:
             hinges = m.flex_bending[start : start + HINGE_SIZE * m.flex_edgenum[f]].reshape(-1, HINGE_SIZE)
             hinges *= mass

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from mjtorch.flex.elasticity import cell_force, crease_force, element_tension, hinge_force
 from mjtorch.flex.kinematics import edges, of_edges, pair_motion, point_velocity, points
+from mjtorch.flex.rod import rod_force
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.flex import FlexPlan
 
@@ -15,12 +16,20 @@ def flex_force(m: Model, d: Data, p: FlexPlan) -> Tensor:
         return d.qvel.new_zeros(2, m.nv)
     pos = points(m, d, p)
     motion = pair_motion(d, p, pos)
-    force = point_force(m, d, p, pos, point_velocity(d, p, motion) if p.moving else None)
-    return d.qvel.new_zeros(2, m.nv).index_add(1, p.pair_dof, (force[:, p.pair_point] * motion).sum(-1))
+    velocity = point_velocity(d, p, motion) if p.moving else None
+    rods = [rod_force(m, d, x, pos, velocity) for x in p.rods]
+    force = point_force(m, d, p, pos, velocity, [on_edge for on_edge, _ in rods])
+    found = d.qvel.new_zeros(2, m.nv).index_add(1, p.pair_dof, (force[:, p.pair_point] * motion).sum(-1))
+    for plan, (_, on_dof) in zip(p.rods, rods, strict=True):
+        found = found.index_add(1, plan.entry_dof, on_dof)
+    return found
 
 
-def point_force(m: Model, d: Data, p: FlexPlan, pos: Tensor, velocity: Tensor | None) -> Tensor:
-    """Forces (2, npoint, 3) [N] on points at `pos` (npoint, 3) [m]: of springs and of dampers."""
+def point_force(m: Model, d: Data, p: FlexPlan, pos: Tensor, velocity: Tensor | None, on_edges: list[Tensor]) -> Tensor:
+    """Forces (2, npoint, 3) [N] on points at `pos` (npoint, 3) [m]: of springs and of dampers.
+
+    on_edges: those on edges of rods (2, n, 3)
+    """
     at: list[Tensor] = []
     force: list[Tensor] = []
 
@@ -39,6 +48,9 @@ def point_force(m: Model, d: Data, p: FlexPlan, pos: Tensor, velocity: Tensor | 
         add(cells.cells.point, cell_force(m, cells, pos, velocity))
     for creases in p.creases:
         add(creases.cells.point[creases.face], crease_force(m, creases, pos))
+    for rods, on_edge in zip(p.rods, on_edges, strict=True):
+        add(rods.first, -on_edge)
+        add(rods.second, on_edge)
     return pos.new_zeros(2, *pos.shape).index_add(1, torch.cat(at), torch.cat(force, dim=1))
 
 

@@ -4,35 +4,55 @@ As the integrator `discrete` takes it, of which it is no more than what is never
 edges that are pushed together are not slack, and curved references have no part in it.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from mjtorch.flex.elasticity import cell_matrices, corotated
 from mjtorch.flex.kinematics import of_edges, pair_motion, point_velocity, points
+from mjtorch.flex.rod_stiffness import Weights, rod_stiffness
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.flex import ElementPlan, FlexPlan
 from mjtorch.model.plan.flex_blocks import BlockPlan
 from mjtorch.model.plan.flex_grid import ElasticCellPlan
 
 
-def flex_metric(m: Model, d: Data, p: FlexPlan, spring: float, damper: float) -> tuple[Tensor, Tensor]:
+class Block(NamedTuple):
+    """Where blocks lie; by how much forces of springs change (n, 3 k, 3 k) [N/m]; what is inertia of it [kg]."""
+
+    plan: BlockPlan
+    stiffness: Tensor
+    inertia: Tensor
+
+
+def flex_metric(m: Model, d: Data, p: FlexPlan, spring: bool, damper: bool) -> tuple[Tensor, Tensor]:
     """`h^2 K + h D` (nv, nv) of flexes, and how their springs change in a step, `-h K v` (nv,).
 
-    spring, damper: 1, or 0 where the flags SPRING or DAMPER disable them.
+    spring, damper: whether there are any, by the flags SPRING and DAMPER.
     """
     h = m.opt.timestep
+    weights = Weights(spring=h * h * spring, damper=h * damper)
     pos = points(m, d, p)
     motion = pair_motion(d, p, pos)
     velocity = point_velocity(d, p, motion)
     reach = torch.cat([motion, torch.zeros_like(motion[:1])])
     total, change = d.qvel.new_zeros(m.nv * m.nv), torch.zeros_like(velocity)
-    for plan, stiffness, damping in blocks(m, p, pos):
-        weight = h * h * spring + h * damper * damping
-        total = total.index_add(0, plan.place, of_dofs(plan, reach, weight[..., None] * stiffness))
-        moved = (stiffness @ velocity[plan.point].flatten(1)[..., None]).reshape(-1, 3)
-        change = change.index_add(0, plan.point.flatten(), moved)
-    shift = -h * spring * (change[p.pair_point] * motion).sum(-1)
-    return total.reshape(m.nv, m.nv), torch.zeros_like(d.qvel).index_add(0, p.pair_dof, shift)
+    found = blocks(m, p, pos, weights)
+    turned = d.qvel.new_zeros(m.nv + 1)
+    for rods in p.rods:
+        on_points, on_frames = rod_stiffness(m, d, rods, pos, weights)
+        found.append(Block(p.blocks[-1], *on_points))
+        total = total.index_add(0, rods.turn_place, (on_frames.inertia * rods.turn_there).flatten())
+        rate = torch.cat([d.qvel, d.qvel.new_zeros(1)])[rods.turn_dof]
+        change_of_turn = on_frames.stiffness @ rate[..., None]
+        turned = turned.index_add(0, rods.turn_dof.flatten(), change_of_turn.flatten())
+    for block in found:
+        total = total.index_add(0, block.plan.place, of_dofs(block.plan, reach, block.inertia))
+        moved = (block.stiffness @ velocity[block.plan.point].flatten(1)[..., None]).reshape(-1, 3)
+        change = change.index_add(0, block.plan.point.flatten(), moved)
+    turned = turned[: m.nv].index_add(0, p.pair_dof, (change[p.pair_point] * motion).sum(-1))
+    return total.reshape(m.nv, m.nv), -h * spring * turned
 
 
 def of_dofs(p: BlockPlan, reach: Tensor, stiffness: Tensor) -> Tensor:
@@ -46,14 +66,15 @@ def of_dofs(p: BlockPlan, reach: Tensor, stiffness: Tensor) -> Tensor:
     return (half @ along[:, None].mT).flatten()
 
 
-def blocks(m: Model, p: FlexPlan, pos: Tensor) -> list[tuple[BlockPlan, Tensor, Tensor]]:
-    """Of elements, hinges and cells, by kind: their plan, stiffness (n, 3 k, 3 k) [N/m], and damping (n, 1) [s]."""
+def blocks(m: Model, p: FlexPlan, pos: Tensor, weights: Weights) -> list[Block]:
+    """Of elements, hinges and cells, by kind."""
     rest = of_edges(p, m.flexedge_length0)
     found = [element_stiffness(m, x, pos[plan.point], rest) for x, plan in zip(p.elements, p.blocks, strict=False)]
     found += [in_space(m.flex_bending[x.stiffness]) for x in p.hinges]
     found += [cell_stiffness(m, x, pos) for x in p.cells]
     flex = [*(x.flex for x in p.elements), *(x.flex for x in p.hinges), *(x.flex for x in p.cells)]
-    return [(plan, x, m.flex_damping[of]) for plan, x, of in zip(p.blocks, found, flex, strict=True)]
+    weight = [(weights.spring + weights.damper * m.flex_damping[of])[..., None] for of in flex]
+    return [Block(plan, x, w * x) for plan, x, w in zip(p.blocks, found, weight, strict=False)]
 
 
 def element_stiffness(m: Model, p: ElementPlan, x: Tensor, rest: Tensor) -> Tensor:

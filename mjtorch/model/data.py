@@ -26,7 +26,7 @@ class Data(Objects, tree.Tree):
     `torch.save(tree.state_dict(d), path)`, and `tree.load_state_dict(make_data(m), torch.load(path))`.
 
     State and inputs
-        time () [s], qpos (nq,), qvel (nv,), act (na,), plastic (nplastic,) where plastic springs rest,
+        time () [s], qpos (nq,), qvel (nv,), act (na,), plastic (nplastic,) where plastic springs rest and rods lie,
         history (nhistory,) past controls,
         qacc_warmstart (nv,), ctrl (nu,), qfrc_applied (nv,), xfrc_applied (nbody, 6) force then torque,
         eq_active (neq,) bool, mocap_pos (nmocap, 3), mocap_quat (nmocap, 4),

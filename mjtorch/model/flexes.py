@@ -16,6 +16,7 @@ from mjtorch.model.plan.colliders import (
     no_contacts,
 )
 from mjtorch.model.plan.flex_points import elastic
+from mjtorch.model.plan.flex_rod import twisting
 from mjtorch.model.plan.geom_pairs import CONVEX_ELEMENT, CONVEX_ELEMENTS, ELEMENTS, pairs_of
 from mjtorch.model.plan.version import is_since
 
@@ -83,9 +84,14 @@ def on_solids(m: mujoco.MjModel) -> np.ndarray:
     return np.isin(np.arange(m.nflex), met_solids(m)[:, 1])
 
 
-def rods(m: mujoco.MjModel) -> np.ndarray:
-    """(nflex,) bool: lines that resist bending."""
-    return (m.flex_dim == 1) & (m.flex_bendingadr >= 0)
+def untwisted(m: mujoco.MjModel) -> np.ndarray:
+    """(nflex,) bool: lines that resist bending, of edges that no joints turn."""
+    return (m.flex_dim == 1) & (m.flex_bendingadr >= 0) & ~twisting(m)
+
+
+def turned(m: mujoco.MjModel) -> np.ndarray:
+    """(nflex,) bool: lines that touch something, of edges that joints turn."""
+    return twisting(m) & touching(m)
 
 
 def plastic(m: mujoco.MjModel) -> np.ndarray:
@@ -102,9 +108,14 @@ def neo_hookean(m: mujoco.MjModel) -> np.ndarray:
     return found
 
 
+def resisting(m: mujoco.MjModel) -> np.ndarray:
+    """(nflex,) bool: elastic flexes, and rods."""
+    return elastic(m) | ((m.flex_dim == 1) & (m.flex_bendingadr >= 0))
+
+
 def implicit(m: mujoco.MjModel) -> np.ndarray:
     """(nflex,) bool: elastic flexes with integrators that MuJoCo refuses for them, too."""
-    return elastic(m) & (int(m.opt.integrator) in (Integrator.IMPLICIT, Integrator.IMPLICITFAST))
+    return resisting(m) & (int(m.opt.integrator) in (Integrator.IMPLICIT, Integrator.IMPLICITFAST))
 
 
 def sprung(m: mujoco.MjModel) -> np.ndarray:
@@ -116,7 +127,7 @@ def sprung(m: mujoco.MjModel) -> np.ndarray:
 def dual(m: mujoco.MjModel) -> np.ndarray:
     """(nflex,) bool: elastic flexes under `discrete` with solvers that MuJoCo refuses for them, too."""
     by_force = int(m.opt.solver) == Solver.PGS or m.opt.noslip_iterations > 0
-    return elastic(m) & (by_force and int(m.opt.integrator) == Integrator.DISCRETE)
+    return resisting(m) & (by_force and int(m.opt.integrator) == Integrator.DISCRETE)
 
 
 def sleeping(m: mujoco.MjModel) -> np.ndarray:
@@ -137,6 +148,7 @@ def is_early(_: mujoco.MjModel) -> bool:
 # What it is called, and which flexes make use of it.
 SUPPORTED: tuple[tuple[str, Test], ...] = (
     ("elastic membranes, shells and solids", elastic),
+    ("elastic rods", twisting),
     ("contacts of flexes with planes", on_planes),
     ("contacts of flexes with convex geoms", on_solids),
     ("contacts of flexes with flexes and themselves", on_flexes),
@@ -149,7 +161,8 @@ REFUSED: tuple[tuple[str, Test, str], ...] = (
     ("contacts of flexes as libccd finds them (nativeccd disabled)", by_other_means, "enable the flag nativeccd"),
     ("passive contacts of flexes", pushed_softly, 'set passive="false" in its contact'),
     ("contacts of flexes where geoms stick", sticking, "set adhesion to zero"),
-    ("elastic rods", rods, 'remove young, or use edge equality="true"'),
+    ("contacts of elastic rods", turned, MEET),
+    ("elastic rods whose edges no joints turn", untwisted, "use a flexcomp, whose ends are not joined"),
     ("plastic flexes", plastic, "remove yield"),
     ("Neo-Hookean solids", neo_hookean, "set elastic3d to 0"),
     ("elastic flexes with implicit or implicitfast", implicit, 'use integrator="Euler" or "RK4"'),

@@ -42,7 +42,9 @@ def make_data(m: Model | mujoco.MjModel) -> Data:
         qpos=m.qpos0.clone(),
         ctrl=no_control(m),
         history=no_history(m),
-        plastic=torch.cat([m.qpos_spring, m.tendon_lengthspring.flatten()])[m.plan.plastic.initial],
+        plastic=torch.cat([m.qpos_spring, m.tendon_lengthspring.flatten(), m.qpos0.new_zeros(1)])[
+            m.plan.plastic.initial
+        ],
         mocap_pos=m.body_pos[mocap],
         mocap_quat=m.body_quat[mocap],
     )

@@ -156,7 +156,7 @@ def _check_substeps(mj_model: mujoco.MjModel, plan: Plan) -> None:
     orientation = bool(plan.servo.turner_act.shape[0]) or p.act_wraps.some
     unsupported = {
         "delays (history)": bool(plan.history.initial.shape[0]),
-        "plastic springs": bool(plan.plastic.initial.shape[0]),
+        "plastic springs and elastic rods": bool(plan.plastic.initial.shape[0]),
         "activations of DC motors and PID servos": p.motor_states or bool(plan.motor.integral_act.shape[0]),
         "activations that are angles or orientations": orientation,
         "sleep": bool(plan.sleep),

@@ -1,11 +1,12 @@
-"""Plastic springs of joints and tendons (XMLreference, "springyield")."""
+"""What `plastic` remembers: where springs of joints and tendons rest (XMLreference, "springyield"), how rods lie."""
 
 import torch
 from torch import Tensor
 
+from mjtorch.flex import rod_memory
 from mjtorch.math import quaternion as quat
 from mjtorch.math.vector import normalize
-from mjtorch.model import Data, Model
+from mjtorch.model import Data, DisableBit, Model
 
 
 def rest_positions(m: Model, d: Data) -> Tensor:
@@ -24,8 +25,21 @@ def rest_lengths(m: Model, d: Data) -> Tensor:
     return torch.cat([m.tendon_lengthspring.flatten(), d.plastic])[p.ten_rest_source]
 
 
-def yielded(m: Model, d: Data, qpos: Tensor, qvel: Tensor) -> Tensor:
-    """`plastic` (nplastic,) at the new position `qpos` (nq,), reached with the velocity `qvel` (nv,).
+def remembered_shapes(m: Model, d: Data, qpos: Tensor, qvel: Tensor, start: Data) -> Tensor:
+    """`plastic` (nplastic,) at the new position `qpos` (nq,), reached with the velocity `qvel` (nv,) from `start`.
+
+    Rods remember how their frames lay at the beginning of the step.
+    """
+    p = m.plan.plastic
+    parts = [d.plastic[x.flatten()] for x in (p.place, p.ball_place, p.tendon_place)]
+    if not m.opt.disabled(DisableBit.SPRING):
+        parts = yielded(m, d, qpos, qvel)
+    parts += [rod_memory(m, start, flexes) for flexes in m.plan.flex if flexes.rods]
+    return torch.cat(parts)[p.source]
+
+
+def yielded(m: Model, d: Data, qpos: Tensor, qvel: Tensor) -> list[Tensor]:
+    """Where springs of slides and hinges, of balls, and of tendons rest, at a new position.
 
     No spring is stretched by more than its yield: what exceeds it moves the place of rest. The new length of a tendon
     is taken as `ten_length + h ten_J qvel`. One that is slack from 0 on keeps its 0 when it is pulled.
@@ -46,7 +60,7 @@ def yielded(m: Model, d: Data, qpos: Tensor, qvel: Tensor) -> Tensor:
         shift = excess(length - length.clamp(low, high), m.tendon_springyield[p.tendon])
         pinned = (low == 0) & (high > 0) & (shift > 0)
         parts.append(torch.stack([torch.where(pinned, low, low + shift), high + shift], dim=-1).flatten())
-    return torch.cat(parts)[p.source]
+    return parts
 
 
 def excess(stretch: Tensor, limit: Tensor) -> Tensor:

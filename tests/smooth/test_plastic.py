@@ -8,7 +8,7 @@ from reference import SINCE_4, assert_fields_close, load, random_state
 
 import mjtorch
 from mjtorch.model import put_data, put_model
-from mjtorch.smooth.plastic import yielded
+from mjtorch.smooth.plastic import remembered_shapes
 
 pytestmark = SINCE_4
 # Slack tendons, pulled and let go, and one without slack.
@@ -64,7 +64,7 @@ def test_vmap_and_gradients() -> None:
     d = put_data(mj_model, random_state(mj_model), model=m)
 
     def new(qpos: torch.Tensor, qvel: torch.Tensor) -> torch.Tensor:
-        return yielded(m, d, qpos, qvel)
+        return remembered_shapes(m, d, qpos, qvel, d)
 
     moved = torch.stack([d.qpos, m.qpos0])
     speeds = torch.stack([d.qvel, torch.zeros_like(d.qvel)])

@@ -20,6 +20,7 @@ from mjtorch.model.plan.flex_grid import (
     elastic_cells,
 )
 from mjtorch.model.plan.flex_points import Builder, elastic, filled, is_stiff, stiffness_size
+from mjtorch.model.plan.flex_rod import RodPlan, rods, turned_bodies, twisting
 from mjtorch.model.plan.tensors import Tensors
 
 # The edges of an element of 2 and of 3 dimensions, by its vertices, in the order of `flex_elemedge`.
@@ -92,9 +93,10 @@ class FlexPlan(tree.Tree):
         edge_body: (2, nflexedge) the bodies of both ends; simple: (nflexedge,) bool, whether both can do nothing but
             slide
         elements: by their dimension; hinges: one or none; cells, creases: by the number of nodes of a cell or face
-        blocks: of elements, hinges and cells, where the integrator takes their stiffness for inertia
+        blocks: of elements, hinges, cells and rods, where the integrator takes their stiffness for inertia
+        rods: those that twist, one or none
         strains: by the number of nodes of their cells; rows of equalities, not forces
-        moving: static, whether hinges or cells need the velocities of points
+        moving: static, whether hinges, cells or rods need the velocities of points
         passive: static, whether there are any passive forces
     """
 
@@ -136,6 +138,7 @@ class FlexPlan(tree.Tree):
     hinges: tuple[HingePlan, ...]
     cells: tuple[ElasticCellPlan, ...]
     creases: tuple[CreasePlan, ...]
+    rods: tuple[RodPlan, ...]
     strains: tuple[StrainPlan, ...]
     blocks: tuple[BlockPlan, ...]
 
@@ -147,7 +150,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> tuple[FlexPlan, ...]:
     b, m = Builder(mj_model, make), mj_model
     entries = _entries(b)
     node, weight = between(b)
-    elements, hinges, cells, bent = _elements(b), _hinges(b), elastic_cells(b), creases(b)
+    elements, hinges, cells, bent, lines = _elements(b), _hinges(b), elastic_cells(b), creases(b), rods(b)
     vertex = np.where(b.point_of_vertex < 0, 0, b.point_of_vertex)
     vertex[b.point_of_vertex < 0] = b.npoint + np.arange(len(node))
     offsets = np.concatenate([m.flex_vert, m.flex_node])[b.local]
@@ -172,8 +175,8 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> tuple[FlexPlan, ...]:
             padding=m.nJfe - nentry,
             springs=springs,
             dampers=dampers,
-            moving=any(h.damped for h in hinges) or any(c.damped for c in cells),
-            passive=springs or dampers or bool(elements or hinges or cells or bent),
+            moving=any([*(x.damped for x in hinges), *(x.damped for x in cells), *(x.damped for x in lines)]),
+            passive=springs or dampers or bool(elements or hinges or cells or bent or lines),
             body=make.ints(b.body),
             root=make.ints(m.body_rootid[b.body]),
             local=make.ints(b.local),
@@ -203,8 +206,9 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> tuple[FlexPlan, ...]:
             hinges=hinges,
             cells=cells,
             creases=bent,
+            rods=lines,
             strains=constrained_cells(b),
-            blocks=_blocks(b, hinges, cells) if is_metric(m) else (),
+            blocks=_blocks(b, hinges, cells, lines) if is_metric(m) else (),
         ),
     )
 
@@ -217,13 +221,14 @@ def equality_edges(m: mujoco.MjModel, number: int) -> np.ndarray:
 
 
 def coupled_trees(m: mujoco.MjModel) -> list[list[int]]:
-    """The kinematic trees of each membrane, shell and solid that resists deformation, if it has several."""
+    """The kinematic trees of each flex that resists deformation other than by springs of edges, if it has several."""
     found = []
-    for f in np.flatnonzero(elastic(m)).tolist():
+    for f in np.flatnonzero(elastic(m) | twisting(m)).tolist():
         first, count, body = m.flex_vertadr[f], m.flex_vertnum[f], m.flex_vertbodyid
         if m.flex_interp[f]:
             first, count, body = m.flex_nodeadr[f], m.flex_nodenum[f], m.flex_nodebodyid
-        trees = sorted({*m.body_treeid[body[first : first + count]].tolist()} - {-1})
+        body = np.append(body[first : first + count], turned_bodies(m, f) if twisting(m)[f] else [])
+        trees = sorted({*m.body_treeid[body.astype(int)].tolist()} - {-1})
         found.append(trees)
     return [trees for trees in found if len(trees) > 1]
 
@@ -264,8 +269,10 @@ def _entries(b: Builder) -> list[tuple[int, int, int, int]]:
     return found
 
 
-def _blocks(b: Builder, hinges: tuple[HingePlan, ...], cells: tuple[ElasticCellPlan, ...]) -> tuple[BlockPlan, ...]:
-    """Of elements, hinges and cells, in this order."""
+def _blocks(
+    b: Builder, hinges: tuple[HingePlan, ...], cells: tuple[ElasticCellPlan, ...], lines: tuple[RodPlan, ...]
+) -> tuple[BlockPlan, ...]:
+    """Of elements, hinges, cells and rods, in this order."""
     m, points = b.m, []
     for dim in ELEMENT_EDGES:
         found = []
@@ -273,8 +280,8 @@ def _blocks(b: Builder, hinges: tuple[HingePlan, ...], cells: tuple[ElasticCellP
             start, count = m.flex_elemdataadr[f], m.flex_elemnum[f] * (dim + 1)
             found.append(m.flex_vertadr[f] + m.flex_elem[start : start + count].reshape(-1, dim + 1))
         points += [b.point_of_vertex[np.concatenate(found)]] if found else []
-    points += [x.point.cpu().numpy() for x in hinges] + [x.cells.point.cpu().numpy() for x in cells]
-    return tuple(block_plan(b, x) for x in points)
+    tensors = [x.point for x in hinges] + [x.cells.point for x in cells] + [x.points for x in lines]
+    return tuple(block_plan(b, x) for x in (*points, *(x.cpu().numpy() for x in tensors)))
 
 
 def _stretching(b: Builder, dim: int) -> list[int]:

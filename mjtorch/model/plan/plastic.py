@@ -7,6 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.model.plan.flex_rod import memory_places
 from mjtorch.model.plan.tensors import Tensors
 
 BALL = 1
@@ -18,11 +19,11 @@ class PlasticPlan(tree.Tree):
 
     rest_source: (nq,) where each rest position lies in [qpos_spring, plastic]
     ten_rest_source: (ntendon, 2) where each rest length lies in [tendon_lengthspring.flatten(), plastic]
-    initial: (nplastic,) where `plastic` starts in [qpos_spring, tendon_lengthspring.flatten()]
+    initial: (nplastic,) where `plastic` starts in [qpos_spring, tendon_lengthspring.flatten(), 0]
     joint, qpos, place: (k,) slides and hinges that yield, their address in qpos, and in `plastic`
     ball, ball_qpos, ball_place: (b,), (b, 4), (b, 4) the same for ball joints
     tendon, tendon_place: (t,), (t, 2) the same for tendons
-    source: (nplastic,) where each new element lies in [slides and hinges, balls, tendons]
+    source: (nplastic,) where each new element lies in [slides and hinges, balls, tendons, rods]
     """
 
     rest_source: Tensor
@@ -59,8 +60,10 @@ def _addresses(m: mujoco.MjModel) -> dict[str, np.ndarray]:
     rest, lengths = np.arange(m.nq), np.arange(2 * m.ntendon).reshape(-1, 2)
     rest[qpos], rest[ball_qpos] = m.nq + place, m.nq + ball_place
     lengths[tendon] = lengths.size + tendon_place
-    places = np.concatenate([place, ball_place.ravel(), tendon_place.ravel()])
-    starts = np.concatenate([qpos, ball_qpos.ravel(), m.nq + (2 * tendon[:, None] + np.arange(2)).ravel()])
+    tendon_start = m.nq + 2 * tendon[:, None] + np.arange(2)
+    places = np.concatenate([place, ball_place.ravel(), tendon_place.ravel(), *memory_places(m)])
+    starts = np.concatenate([qpos, ball_qpos.ravel(), tendon_start.ravel()])
+    starts = np.pad(starts, (0, len(places) - len(starts)), constant_values=m.nq + 2 * m.ntendon)
     order = np.argsort(places)
     return {
         "rest_source": rest,

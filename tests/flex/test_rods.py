@@ -1,0 +1,150 @@
+"""Elastic rods where tables of models do not look: integrators, flags, long motions, ends, rest, what is refused."""
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+from reference import SINCE_4, STATE, assert_fields_close, case, load, mj_stepped, poison, random_state
+
+import mjtorch
+from mjtorch.model import put_data, put_model
+
+pytestmark = SINCE_4
+
+CABLES = "feature/cables"
+QUIET = '<contact contype="0" conaffinity="0" selfcollide="none"/>'
+PASSIVE = ["qfrc_spring", "qfrc_damper", "qfrc_passive"]
+EULER, RK4, DISCRETE = 0, 1, 4
+BOX = 'section="box" sectionsize="{}"'
+
+
+def rod(count: int = 5, section: str = "", inside: str = "", around: str = "{}", integrator: str = "Euler") -> str:
+    line = f"""
+    <flexcomp name="rod" type="grid" dim="1" count="{count} 1 1" spacing=".1 .1 .1" mass=".3" radius=".01" pos="0 0 1">
+      {QUIET}{inside}
+      <elasticity young="1e3" poisson=".2" damping=".01" {section}/>
+    </flexcomp>"""
+    return f"""
+<mujoco>
+  <option timestep="1e-3" integrator="{integrator}"/>
+  <worldbody>{around.format(line)}</worldbody>
+</mujoco>"""
+
+
+@pytest.mark.parametrize("flags", ["", "SPRING", "DAMPER", "SPRING DAMPER"])
+@pytest.mark.parametrize("integrator", [EULER, RK4, DISCRETE], ids=["Euler", "RK4", "discrete"])
+def test_steps_match_c(integrator: int, flags: str) -> None:
+    """Frames are remembered whatever the flags are."""
+    mj_model = load(CABLES, integrator=integrator)
+    if integrator == DISCRETE:
+        mj_model.flex_edgestiffness[:] = mj_model.flex_edgedamping[:] = 0
+    for flag in flags.split():
+        mj_model.opt.disableflags |= getattr(mujoco.mjtDisableBit, f"mjDSBL_{flag}")
+    m = put_model(mj_model, dtype=torch.float64)
+    for seed in range(2):
+        mj_data = random_state(mj_model, seed)
+        d = put_data(mj_model, mj_data, model=m)
+        found = mjtorch.forward(m, poison(d, [*PASSIVE, "qacc"]))
+        assert_fields_close(found, mj_data, [*PASSIVE, "qacc"], 1e-9, m=m, context=f"seed {seed}")
+        assert_fields_close(mjtorch.step(m, d), mj_stepped(mj_model, mj_data), STATE[:5], 1e-9, m=m)
+
+
+@pytest.mark.parametrize("section", ["", BOX.format(".01 .02"), BOX.format(".02 .01")], ids=["circle", "high", "wide"])
+def test_rods_that_writhe_remember_their_twist(section: str) -> None:
+    """Wound up by more than a turn while it flies about; C's state is taken up again and again."""
+    mj_model = load(rod(section=section, inside='<edge equality="true"/>'))
+    m = put_model(mj_model, dtype=torch.float64)
+    mj_data = mujoco.MjData(mj_model)
+    rng = np.random.default_rng(0)
+    mj_data.qvel[:] = 10 * rng.standard_normal(mj_model.nv)
+    most = 0.0
+    for k in range(800):
+        if k % 50 == 0:
+            d = put_data(mj_model, mj_data, model=m)
+            found = mjtorch.forward(m, poison(d, PASSIVE))
+            after = mjtorch.step(m, d)
+            mujoco.mj_forward(mj_model, mj_data)
+            assert_fields_close(found, mj_data, PASSIVE, 1e-9, m=m, context=f"step {k}")
+        mujoco.mj_step(mj_model, mj_data)
+        if k % 50 == 0:
+            assert_fields_close(after, mj_data, STATE[:5], 1e-9, m=m, context=f"step {k}")
+        most = max(most, np.abs(mj_data.plastic[24:]).max())
+    assert most > 2 * np.pi
+
+
+@pytest.mark.parametrize("pinned", ["0 1", "3 4", "0 1 3 4", "0", "2"])
+@pytest.mark.parametrize("integrator", ["Euler", "discrete"])
+def test_ends_that_a_body_holds(pinned: str, integrator: str) -> None:
+    around = """<body name="hand" pos="0 0 1" euler="20 30 0"><freejoint/>
+      <geom size=".05 .1" type="capsule" mass=".3" contype="0" conaffinity="0"/>{}</body>"""
+    inside = f'<pin id="{pinned}"/>'
+    mj_model = load(rod(section=BOX.format(".01 .02"), inside=inside, around=around, integrator=integrator))
+    m = put_model(mj_model, dtype=torch.float64)
+    mj_data = random_state(mj_model)
+    d = put_data(mj_model, mj_data, model=m)
+    found = mjtorch.forward(m, poison(d, [*PASSIVE, "qacc"]))
+    assert_fields_close(found, mj_data, [*PASSIVE, "qacc"], 1e-8, m=m)
+    assert_fields_close(mjtorch.step(m, d), mj_stepped(mj_model, mj_data), STATE[:5], 1e-9, m=m)
+    # Without memory the frame of an end that is held is that of the body at once, all others follow the first.
+    mj_data.plastic[:] = 0
+    mujoco.mj_forward(mj_model, mj_data)
+    after = mjtorch.step(m, d.replace(plastic=torch.zeros_like(d.plastic)))
+    assert_fields_close(after, mj_stepped(mj_model, mj_data), STATE[:5], 1e-9, m=m)
+
+
+def test_a_straight_rod_is_damped_about_all_axes() -> None:
+    mj_model = load(rod(section=BOX.format(".01 .02")))
+    m = put_model(mj_model, dtype=torch.float64)
+    mj_data = mujoco.MjData(mj_model)
+    mj_data.qvel[:] = np.random.default_rng(0).standard_normal(mj_model.nv)
+    mujoco.mj_forward(mj_model, mj_data)
+    d = mjtorch.forward(m, poison(put_data(mj_model, mj_data, model=m), PASSIVE))
+    assert not d.qfrc_spring.any() and d.qfrc_damper.any()
+    assert_fields_close(d, mj_data, PASSIVE, 1e-9, m=m)
+
+
+def test_without_memory_frames_start_without_twist() -> None:
+    """As after a reset, of a rod that is bent by now."""
+    mj_model = load(CABLES)
+    m = put_model(mj_model, dtype=torch.float64)
+    mj_data = random_state(mj_model)
+    mj_data.plastic[:] = 0
+    mujoco.mj_forward(mj_model, mj_data)
+    d = put_data(mj_model, mj_data, model=m)
+    assert_fields_close(mjtorch.forward(m, poison(d, PASSIVE)), mj_data, PASSIVE, 1e-9, m=m)
+    assert_fields_close(mjtorch.step(m, d), mj_stepped(mj_model, mj_data), STATE[:5], 1e-9, m=m)
+    assert not mjtorch.make_data(m).plastic.any()
+
+
+def test_forces_differentiate() -> None:
+    """With respect to positions, velocities, memory and stiffness, against differences."""
+    this = case(CABLES, seeds=1)
+    d, generator = this.datas[0], torch.Generator().manual_seed(0)
+    inputs = (d.qpos, d.qvel, d.plastic, this.m.flex_bending)
+    ways = [0.01 * torch.randn(x.shape, dtype=x.dtype, generator=generator) for x in inputs]
+    ways[3] = ways[3] * this.m.flex_bending * (this.m.flex_bending.abs() < 0.1)
+
+    def force(*x: torch.Tensor) -> torch.Tensor:
+        m = this.m.replace(flex_bending=x[3])
+        return mjtorch.forward(m, d.replace(qpos=x[0], qvel=x[1], plastic=x[2])).qfrc_passive
+
+    step = 1e-5
+    there, back = (force(*(x + s * v for x, v in zip(inputs, ways, strict=True))) for s in (step, -step))
+    found = torch.func.jvp(force, inputs, tuple(ways))[1]
+    torch.testing.assert_close(found, (there - back) / (2 * step), rtol=1e-5, atol=1e-6 * float(found.abs().max()))
+
+
+RING = '<flexcomp name="rod" type="circle" dim="1" count="6 1 1" spacing=".1 .1 .1" mass="1" radius=".01">{}</flexcomp>'
+
+
+@pytest.mark.parametrize(
+    ("xml", "feature"),
+    [
+        (RING.format(f'{QUIET}<elasticity young="1e3"/>'), "elastic rods whose edges no joints turn"),
+        (RING.replace("circle", "grid").format('<elasticity young="1e3"/>'), "contacts of elastic rods"),
+    ],
+)
+def test_what_is_refused(xml: str, feature: str) -> None:
+    world = f'<mujoco><worldbody><geom type="plane" size="1 1 1"/>{xml}</worldbody></mujoco>'
+    with pytest.raises(NotImplementedError, match=feature):
+        put_model(load(world))
