@@ -2,7 +2,7 @@
 
 from mjtorch.flex.kinematics import edge_jacobians, flex, flex_velocity
 from mjtorch.flex.passive import edge_energy, flex_force
-from mjtorch.flex.rod import rod_memory
+from mjtorch.flex.plasticity import flex_memory
 from mjtorch.flex.stiffness import flex_metric
 from mjtorch.flex.strain import strain_rows
 
@@ -11,8 +11,8 @@ __all__ = [
     "edge_jacobians",
     "flex",
     "flex_force",
+    "flex_memory",
     "flex_metric",
     "flex_velocity",
-    "rod_memory",
     "strain_rows",
 ]

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from mjtorch.math.polar import nearest_rotation
 from mjtorch.math.vector import MIN_VALUE, basis, cofactors, cross, dot, normalize
-from mjtorch.model import Model
+from mjtorch.model import Data, Model
 from mjtorch.model.plan.flex import ElementPlan, HingePlan
 from mjtorch.model.plan.flex_grid import CellPlan, CreasePlan, ElasticCellPlan
 
 
-def element_tension(m: Model, p: ElementPlan, length: Tensor, rest: Tensor, velocity: Tensor) -> Tensor:
+def element_tension(m: Model, d: Data, p: ElementPlan, length: Tensor, rest: Tensor, velocity: Tensor) -> Tensor:
     """What elements pull their edges together with, per length of these (2, nelement, k) [N/m].
 
     Saint Venant and Kirchhoff's energy is `e' K e / 4`, e the growth `l^2 - l0^2` of the squared lengths. Its damper
@@ -24,6 +24,8 @@ def element_tension(m: Model, p: ElementPlan, length: Tensor, rest: Tensor, velo
     """
     now, rest = length[p.edge], rest[p.edge]
     growth = (now * now - rest * rest)[None]
+    for grown in offsets(d, p):
+        growth = growth - grown
     if p.damped:
         v = velocity[p.edge]
         growth = torch.cat([growth, (m.flex_damping[p.flex] * v * (2 * now - m.opt.timestep * v))[None]])
@@ -31,17 +33,25 @@ def element_tension(m: Model, p: ElementPlan, length: Tensor, rest: Tensor, velo
     return tension if p.damped else torch.cat([tension, torch.zeros_like(tension)])
 
 
-def hinge_force(m: Model, p: HingePlan, pos: Tensor, velocity: Tensor | None) -> Tensor:
+def offsets(d: Data, p: ElementPlan | HingePlan) -> list[Tensor]:
+    """What elements have grown by (nelement, k) [m^2], or hinges are bent by (nhinge, 1) [N/m^2], for good, if any."""
+    return [torch.cat([d.plastic, d.plastic.new_zeros(1)])[y.offset] for y in p.yielding]
+
+
+def hinge_force(m: Model, d: Data, p: HingePlan, pos: Tensor, velocity: Tensor | None) -> Tensor:
     """What hinges do to their points (2, nhinge, 4, 3) [N]: `-K x`, and what bends a curved sheet back.
 
     pos: (npoint, 3) [m]; velocity: (npoint, 3) [m/s], if any of them has damping
     """
     stiffness, x = m.flex_bending[p.stiffness], pos[p.point]
     spring = -stiffness @ x
-    if p.curved:
+    if p.curved or p.yielding:
         turned = cofactors(x[:, 1:] - x[:, :1])
         turned = torch.cat([-turned.sum(1, keepdim=True), turned], dim=1)
-        spring = spring - m.flex_bending[p.curvature][..., None] * turned
+        curvature = m.flex_bending[p.curvature]
+        for bent in offsets(d, p):
+            curvature = curvature + bent
+        spring = spring - curvature[..., None] * turned
     if velocity is None or not p.damped:
         return torch.stack([spring, torch.zeros_like(spring)])
     return torch.stack([spring, -m.flex_damping[p.flex][..., None] * (stiffness @ velocity[p.point])])

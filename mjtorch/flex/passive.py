@@ -43,7 +43,7 @@ def point_force(m: Model, d: Data, p: FlexPlan, pos: Tensor, velocity: Tensor | 
         add(p.first, pull)
         add(p.second, -pull)
     for hinges in p.hinges:
-        add(hinges.point, hinge_force(m, hinges, pos, velocity))
+        add(hinges.point, hinge_force(m, d, hinges, pos, velocity))
     for cells in p.cells:
         add(cells.cells.point, cell_force(m, cells, pos, velocity))
     for creases in p.creases:
@@ -62,7 +62,7 @@ def edge_tension(m: Model, d: Data, p: FlexPlan, length: Tensor) -> Tensor:
         stiffness, damping = (x[p.edge_flex] * p.yielding for x in (m.flex_edgestiffness, m.flex_edgedamping))
         tension = torch.stack([stiffness * (length - rest), damping * velocity])
     for some in p.elements:
-        per_length = element_tension(m, some, length, rest, velocity).flatten(1)
+        per_length = element_tension(m, d, some, length, rest, velocity).flatten(1)
         tension = tension + torch.zeros_like(tension).index_add(1, some.edge.flatten(), per_length) * length
     return tension
 

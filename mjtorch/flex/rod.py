@@ -14,11 +14,9 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.flex.kinematics import points
 from mjtorch.math import quaternion as quat
 from mjtorch.math.vector import MIN_VALUE, basis, cross, dot, normalize
 from mjtorch.model import Data, Model
-from mjtorch.model.plan.flex import FlexPlan
 from mjtorch.model.plan.flex_rod import RodPlan
 
 
@@ -40,10 +38,9 @@ class Frames(tree.Tree):
     twist: Tensor
 
 
-def rod_memory(m: Model, d: Data, p: FlexPlan) -> Tensor:
-    """What rods that twist remember of the positions in `d`: directions and frames of edges, twists of pairs."""
-    (rods,) = p.rods
-    f = frames(d, rods, points(m, d, p))
+def rod_memory(d: Data, p: RodPlan, pos: Tensor) -> Tensor:
+    """What rods remember: directions and frames of edges, then twists of pairs. pos: (npoint, 3) [m] of points"""
+    f = frames(d, p, pos)
     return torch.cat([torch.cat([f.along, f.across], dim=-1).flatten(), f.twist])
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mjtorch.flex.elasticity import cell_matrices, corotated
+from mjtorch.flex.elasticity import cell_matrices, corotated, offsets
 from mjtorch.flex.kinematics import of_edges, pair_motion, point_velocity, points
 from mjtorch.flex.rod_stiffness import Weights, rod_stiffness
 from mjtorch.model import Data, Model
@@ -38,7 +38,7 @@ def flex_metric(m: Model, d: Data, p: FlexPlan, spring: bool, damper: bool) -> t
     velocity = point_velocity(d, p, motion)
     reach = torch.cat([motion, torch.zeros_like(motion[:1])])
     total, change = d.qvel.new_zeros(m.nv * m.nv), torch.zeros_like(velocity)
-    found = blocks(m, p, pos, weights)
+    found = blocks(m, d, p, pos, weights)
     turned = d.qvel.new_zeros(m.nv + 1)
     for rods in p.rods:
         on_points, on_frames = rod_stiffness(m, d, rods, pos, weights)
@@ -66,10 +66,10 @@ def of_dofs(p: BlockPlan, reach: Tensor, stiffness: Tensor) -> Tensor:
     return (half @ along[:, None].mT).flatten()
 
 
-def blocks(m: Model, p: FlexPlan, pos: Tensor, weights: Weights) -> list[Block]:
+def blocks(m: Model, d: Data, p: FlexPlan, pos: Tensor, weights: Weights) -> list[Block]:
     """Of elements, hinges and cells, by kind."""
     rest = of_edges(p, m.flexedge_length0)
-    found = [element_stiffness(m, x, pos[plan.point], rest) for x, plan in zip(p.elements, p.blocks, strict=False)]
+    found = [element_stiffness(m, d, x, pos[plan.point], rest) for x, plan in zip(p.elements, p.blocks, strict=False)]
     found += [in_space(m.flex_bending[x.stiffness]) for x in p.hinges]
     found += [cell_stiffness(m, x, pos) for x in p.cells]
     flex = [*(x.flex for x in p.elements), *(x.flex for x in p.hinges), *(x.flex for x in p.cells)]
@@ -77,13 +77,15 @@ def blocks(m: Model, p: FlexPlan, pos: Tensor, weights: Weights) -> list[Block]:
     return [Block(plan, x, w * x) for plan, x, w in zip(p.blocks, found, weight, strict=False)]
 
 
-def element_stiffness(m: Model, p: ElementPlan, x: Tensor, rest: Tensor) -> Tensor:
+def element_stiffness(m: Model, d: Data, p: ElementPlan, x: Tensor, rest: Tensor) -> Tensor:
     """Of elements (n, 3 k, 3 k) at `x` (n, k, 3) [m], the second derivative of the energy of `element_tension`.
 
     rest: (nedge,) [m] lengths of edges
     """
     metric, arrow = m.flex_stiffness[p.stiffness], p.ends @ x
     growth = arrow.square().sum(-1) - rest[p.edge].square()
+    for grown in offsets(d, p):
+        growth = growth - grown
     tension = (metric @ growth[..., None]).clamp(min=0)
     grows = (p.ends[..., None] * arrow[:, :, None]).flatten(2)
     return 2 * grows.mT @ metric @ grows + in_space(p.ends.mT @ (tension * p.ends))

@@ -99,6 +99,11 @@ def plastic(m: mujoco.MjModel) -> np.ndarray:
     return np.asarray(getattr(m, "flex_plasticmode", np.zeros(m.nflex))) != 0
 
 
+def plastic_grids(m: mujoco.MjModel) -> np.ndarray:
+    """(nflex,) bool: grids that yield."""
+    return plastic(m) & (m.flex_interp != 0)
+
+
 def neo_hookean(m: mujoco.MjModel) -> np.ndarray:
     """(nflex,) bool: solids of another law than Saint Venant's and Kirchhoff's."""
     found = np.zeros(m.nflex, dtype=bool)
@@ -149,6 +154,7 @@ def is_early(_: mujoco.MjModel) -> bool:
 SUPPORTED: tuple[tuple[str, Test], ...] = (
     ("elastic membranes, shells and solids", elastic),
     ("elastic rods", twisting),
+    ("plastic flexes", plastic),
     ("contacts of flexes with planes", on_planes),
     ("contacts of flexes with convex geoms", on_solids),
     ("contacts of flexes with flexes and themselves", on_flexes),
@@ -163,7 +169,7 @@ REFUSED: tuple[tuple[str, Test, str], ...] = (
     ("contacts of flexes where geoms stick", sticking, "set adhesion to zero"),
     ("contacts of elastic rods", turned, MEET),
     ("elastic rods whose edges no joints turn", untwisted, "use a flexcomp, whose ends are not joined"),
-    ("plastic flexes", plastic, "remove yield"),
+    ("plastic grids", plastic_grids, "remove yield"),
     ("Neo-Hookean solids", neo_hookean, "set elastic3d to 0"),
     ("elastic flexes with implicit or implicitfast", implicit, 'use integrator="Euler" or "RK4"'),
     ("springs and dampers of edges with discrete", sprung, "use elasticity, or edge equality"),

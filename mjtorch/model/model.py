@@ -230,6 +230,7 @@ class Model(Objects, tree.Tree):
     flex_stiffness: Tensor
     flex_bending: Tensor
     flex_damping: Tensor
+    flex_yield: Tensor
     flex_edgestiffness: Tensor
     flex_edgedamping: Tensor
     flexedge_length0: Tensor

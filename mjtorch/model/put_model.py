@@ -138,6 +138,7 @@ def _field(mj_model: mujoco.MjModel, name: str) -> Any:
         "nplastic": 0,
         "jnt_springyield": np.zeros(mj_model.njnt),
         "tendon_springyield": np.zeros(mj_model.ntendon),
+        "flex_yield": np.zeros((mj_model.nflex, 2)),
         "key_plastic": np.zeros((mj_model.nkey, 0)),
     }
     return getattr(mj_model, name, absent[name]) if name in absent else getattr(mj_model, name)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from mjtorch.flex import rod_memory
+from mjtorch.flex import flex_memory
 from mjtorch.math import quaternion as quat
 from mjtorch.math.vector import normalize
 from mjtorch.model import Data, DisableBit, Model
@@ -28,13 +28,13 @@ def rest_lengths(m: Model, d: Data) -> Tensor:
 def remembered_shapes(m: Model, d: Data, qpos: Tensor, qvel: Tensor, start: Data) -> Tensor:
     """`plastic` (nplastic,) at the new position `qpos` (nq,), reached with the velocity `qvel` (nv,) from `start`.
 
-    Rods remember how their frames lay at the beginning of the step.
+    What flexes remember follows from `start`, too.
     """
     p = m.plan.plastic
     parts = [d.plastic[x.flatten()] for x in (p.place, p.ball_place, p.tendon_place)]
     if not m.opt.disabled(DisableBit.SPRING):
         parts = yielded(m, d, qpos, qvel)
-    parts += [rod_memory(m, start, flexes) for flexes in m.plan.flex if flexes.rods]
+    parts += [flex_memory(m, start, flexes, qvel) for flexes in m.plan.flex]
     return torch.cat(parts)[p.source]
 
 

@@ -87,17 +87,17 @@ def build(
     make = Tensors(device, dtype)
     collisions = collision.build(mj_model, make, contact_capacity)
     constraints = constraint.build(mj_model, make, collisions)
-    masks = kinematics.build(mj_model, make)
+    masks, flexes = kinematics.build(mj_model, make), flex.build(mj_model, make)
     servos, motors, options = *servo.build(mj_model, make), option.build(mj_model)
     return Plan(
         servo=servos,
         motor=motors,
         kinematics=masks,
-        flex=flex.build(mj_model, make),
+        flex=flexes,
         tendon=tendon.build(mj_model, make),
         passive=passive.build(mj_model, make),
         transmission=transmission.build(mj_model, make, masks.body_dof, bool(masks.trees)),
-        plastic=plastic.build(mj_model, make),
+        plastic=plastic.build(mj_model, make, flexes),
         history=history.build(mj_model, make),
         actuation=actuation.build(mj_model, make),
         pid=pid.build(mj_model, make),

@@ -19,12 +19,20 @@ from mjtorch.model.plan.flex_grid import (
     creases,
     elastic_cells,
 )
-from mjtorch.model.plan.flex_points import Builder, elastic, filled, is_stiff, stiffness_size
+from mjtorch.model.plan.flex_points import ELEMENT_EDGES, Builder, elastic, filled, is_stiff, stiffness_size
 from mjtorch.model.plan.flex_rod import RodPlan, rods, turned_bodies, twisting
+from mjtorch.model.plan.flex_yield import (
+    BENDING,
+    THICKNESS,
+    BendYieldPlan,
+    StretchYieldPlan,
+    bend_plan,
+    remembered,
+    stretch_plan,
+    yields,
+)
 from mjtorch.model.plan.tensors import Tensors
 
-# The edges of an element of 2 and of 3 dimensions, by its vertices, in the order of `flex_elemedge`.
-ELEMENT_EDGES = {2: ((1, 2), (2, 0), (0, 1)), 3: ((0, 1), (1, 2), (2, 0), (2, 3), (0, 3), (1, 3))}
 # How many numbers of `flex_bending` a hinge between two triangles has: a matrix (4, 4), and that of curved references.
 HINGE_SIZE = 17
 
@@ -37,6 +45,7 @@ class ElementPlan(tree.Tree):
     ends: (k, n + 1) 1 for the vertex of an element that an edge leads to, -1 for that which it comes from
     stiffness: (nelement, k, k) where the stiffness between two of these lies in `flex_stiffness`
     flex: (nelement, 1) their flexes; damped: static, whether any of these has damping
+    yielding: how they yield, if any does
     """
 
     damped: bool = tree.field(static=True)
@@ -44,6 +53,7 @@ class ElementPlan(tree.Tree):
     ends: Tensor
     stiffness: Tensor
     flex: Tensor
+    yielding: tuple[StretchYieldPlan, ...]
 
 
 @tree.dataclass(kw_only=True)
@@ -53,6 +63,7 @@ class HingePlan(tree.Tree):
     point: (nhinge, 4) the ends of the edge, then the opposite corners
     stiffness: (nhinge, 4, 4) where they lie in `flex_bending`; curvature: (nhinge, 1) likewise
     flex: (nhinge, 1) their flexes; damped, curved: static, whether any of them has damping, or a curved reference
+    yielding: how they yield, if any does
     """
 
     damped: bool = tree.field(static=True)
@@ -61,6 +72,7 @@ class HingePlan(tree.Tree):
     stiffness: Tensor
     curvature: Tensor
     flex: Tensor
+    yielding: tuple[BendYieldPlan, ...]
 
 
 @tree.dataclass(kw_only=True)
@@ -95,6 +107,8 @@ class FlexPlan(tree.Tree):
         elements: by their dimension; hinges: one or none; cells, creases: by the number of nodes of a cell or face
         blocks: of elements, hinges, cells and rods, where the integrator takes their stiffness for inertia
         rods: those that twist, one or none
+        memory: (k,) where what elements, hinges and rods remember lies in `plastic`, in the order of `flex_memory`
+        kept: (l,) where what does not change of that lies, between hinges and rods
         strains: by the number of nodes of their cells; rows of equalities, not forces
         moving: static, whether hinges, cells or rods need the velocities of points
         passive: static, whether there are any passive forces
@@ -139,6 +153,8 @@ class FlexPlan(tree.Tree):
     cells: tuple[ElasticCellPlan, ...]
     creases: tuple[CreasePlan, ...]
     rods: tuple[RodPlan, ...]
+    memory: Tensor
+    kept: Tensor
     strains: tuple[StrainPlan, ...]
     blocks: tuple[BlockPlan, ...]
 
@@ -151,6 +167,8 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> tuple[FlexPlan, ...]:
     entries = _entries(b)
     node, weight = between(b)
     elements, hinges, cells, bent, lines = _elements(b), _hinges(b), elastic_cells(b), creases(b), rods(b)
+    yielding = [y for x in elements for y in x.yielding], [y for x in hinges for y in x.yielding]
+    memory, kept = remembered(m, *yielding[0], *yielding[1])
     vertex = np.where(b.point_of_vertex < 0, 0, b.point_of_vertex)
     vertex[b.point_of_vertex < 0] = b.npoint + np.arange(len(node))
     offsets = np.concatenate([m.flex_vert, m.flex_node])[b.local]
@@ -207,6 +225,8 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> tuple[FlexPlan, ...]:
             cells=cells,
             creases=bent,
             rods=lines,
+            memory=make.ints(memory),
+            kept=make.ints(kept),
             strains=constrained_cells(b),
             blocks=_blocks(b, hinges, cells, lines) if is_metric(m) else (),
         ),
@@ -245,6 +265,8 @@ def slack_elements(m: mujoco.MjModel) -> np.ndarray:
     for flex in np.flatnonzero(m.flex_stiffnessadr >= 0).tolist():
         start = m.flex_stiffnessadr[flex]
         found[start : start + stiffness_size(m, flex)] = not is_stiff(m, flex)
+        if yields(m, BENDING)[flex]:
+            found[start + THICKNESS] = False
     return found
 
 
@@ -313,6 +335,7 @@ def _elements(b: Builder) -> tuple[ElementPlan, ...]:
                     ends=b.make.floats(ends),
                     stiffness=b.make.ints(np.concatenate(stiffness)),
                     flex=b.make.ints(flex[:, None]),
+                    yielding=stretch_plan(b, flexes),
                 )
             )
     return tuple(found)
@@ -320,7 +343,7 @@ def _elements(b: Builder) -> tuple[ElementPlan, ...]:
 
 def _hinges(b: Builder) -> tuple[HingePlan, ...]:
     m = b.m
-    point, start, flex = [], [], []
+    point, start, flex, edge = [], [], [], []
     for f in b.edged:
         if m.flex_dim[f] != 2 or m.flex_bendingadr[f] < 0:
             continue
@@ -330,6 +353,7 @@ def _hinges(b: Builder) -> tuple[HingePlan, ...]:
         point.append(b.point_of_vertex[m.flex_vertadr[f] + corners])
         start.append(m.flex_bendingadr[f] + HINGE_SIZE * inner)
         flex += [f] * len(inner)
+        edge.append(edges[inner])
     if not flex:
         return ()
     first = np.concatenate(start)[:, None]
@@ -338,6 +362,7 @@ def _hinges(b: Builder) -> tuple[HingePlan, ...]:
         HingePlan(
             damped=bool(m.flex_damping[flex].any()),
             curved=bool(m.flex_bending[curvature].any()),
+            yielding=bend_plan(b, np.concatenate(edge), np.array(flex), first[:, 0]),
             point=b.make.ints(np.concatenate(point)),
             stiffness=b.make.ints((first + np.arange(16)).reshape(-1, 4, 4)),
             curvature=b.make.ints(curvature),

@@ -9,6 +9,8 @@ from mjtorch.model.plan.tensors import Tensors
 
 # What `flex_edgeequality` is of flexes of which the deformation of cells is constrained, by modes in `flex_stiffness`.
 STRAIN = 3
+# The edges of an element of 2 and of 3 dimensions, by its vertices, in the order of `flex_elemedge`.
+ELEMENT_EDGES = {2: ((1, 2), (2, 0), (0, 1)), 3: ((0, 1), (1, 2), (2, 0), (2, 3), (0, 3), (1, 3))}
 
 
 class Builder:
@@ -63,9 +65,10 @@ def filled(rows: list[range], nothing: int) -> np.ndarray:
 
 
 def is_stiff(m: mujoco.MjModel, flex: int) -> bool:
-    """Whether a flex resists stretching."""
+    """Whether a flex resists stretching: of elements the first number says so."""
     start = m.flex_stiffnessadr[flex]
-    return bool(start >= 0 and m.flex_stiffness[start : start + stiffness_size(m, flex)].any())
+    size = stiffness_size(m, flex) if start >= 0 and m.flex_interp[flex] else 1
+    return bool(start >= 0 and m.flex_stiffness[start : start + size].any())
 
 
 def stiffness_size(m: mujoco.MjModel, flex: int) -> int:

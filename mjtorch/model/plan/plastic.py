@@ -7,7 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.model.plan.flex_rod import memory_places
+from mjtorch.model.plan.flex import FlexPlan
 from mjtorch.model.plan.tensors import Tensors
 
 BALL = 1
@@ -23,7 +23,7 @@ class PlasticPlan(tree.Tree):
     joint, qpos, place: (k,) slides and hinges that yield, their address in qpos, and in `plastic`
     ball, ball_qpos, ball_place: (b,), (b, 4), (b, 4) the same for ball joints
     tendon, tendon_place: (t,), (t, 2) the same for tendons
-    source: (nplastic,) where each new element lies in [slides and hinges, balls, tendons, rods]
+    source: (nplastic,) where each new element lies in [slides and hinges, balls, tendons, flexes]
     """
 
     rest_source: Tensor
@@ -40,13 +40,13 @@ class PlasticPlan(tree.Tree):
     source: Tensor
 
 
-def build(mj_model: mujoco.MjModel, make: Tensors) -> PlasticPlan:
+def build(mj_model: mujoco.MjModel, make: Tensors, flexes: tuple[FlexPlan, ...]) -> PlasticPlan:
     """The plan for `mj_model`."""
-    fields: dict[str, Any] = {name: make.field(x) for name, x in _addresses(mj_model).items()}
+    fields: dict[str, Any] = {name: make.field(x) for name, x in _addresses(mj_model, flexes).items()}
     return PlasticPlan(**fields)
 
 
-def _addresses(m: mujoco.MjModel) -> dict[str, np.ndarray]:
+def _addresses(m: mujoco.MjModel, flexes: tuple[FlexPlan, ...]) -> dict[str, np.ndarray]:
     # MuJoCo before 4.0 has no plastic springs.
     joint_adr = getattr(m, "jnt_plasticadr", np.full(m.njnt, -1))
     tendon_adr = getattr(m, "tendon_plasticadr", np.full(m.ntendon, -1))
@@ -61,7 +61,8 @@ def _addresses(m: mujoco.MjModel) -> dict[str, np.ndarray]:
     rest[qpos], rest[ball_qpos] = m.nq + place, m.nq + ball_place
     lengths[tendon] = lengths.size + tendon_place
     tendon_start = m.nq + 2 * tendon[:, None] + np.arange(2)
-    places = np.concatenate([place, ball_place.ravel(), tendon_place.ravel(), *memory_places(m)])
+    places = np.concatenate([place, ball_place.ravel(), tendon_place.ravel()])
+    places = np.concatenate([places, *(x.memory.cpu().numpy() for x in flexes)])
     starts = np.concatenate([qpos, ball_qpos.ravel(), tendon_start.ravel()])
     starts = np.pad(starts, (0, len(places) - len(starts)), constant_values=m.nq + 2 * m.ntendon)
     order = np.argsort(places)
