@@ -17,6 +17,7 @@ from mjtorch.control_flow import cond, if_any, scan
 from mjtorch.model import Contact, Data, DisableBit, Model
 from mjtorch.model.make_data import empty_contact
 from mjtorch.model.sleeping import awake, with_sleep
+from mjtorch.model.touching import colliders
 
 # -(1 + mjMINAWAKE), and what a tree has that may fall asleep.
 FULLY_AWAKE, READY = -11, -1
@@ -60,6 +61,7 @@ def wake_tendon(m: Model, d: Data) -> Data:
 def wake_equality(m: Model, d: Data) -> Data:
     """Wake what an equality joins to what is awake, or to what sleeps in another island (mj_wakeEquality)."""
     (p,) = m.plan.sleep
+    d = wake_flexes(m, d) if p.flex_equality.shape[0] else d
     if not p.equality.shape[0]:
         return d
     active, ends = d.eq_active[p.equality], p.equality_sleeper
@@ -71,6 +73,18 @@ def wake_equality(m: Model, d: Data) -> Data:
     apart = active & ~(one & two & (cycle[tree[0]] == cycle[tree[1]]))
     there = torch.cat([apart & one, apart & two])
     return with_sleep(m, d, woken(d.tree_asleep, tree.flatten(), torch.full_like(tree.flatten(), FULLY_AWAKE), there))
+
+
+def wake_flexes(m: Model, d: Data) -> Data:
+    """Wake the first tree of a flex that sleeps, if an equality joins it to one that is awake."""
+    (p,) = m.plan.sleep
+    there = p.flex_tree < m.ntree
+    stirs = awake(m, d, p.flex_tree)
+    first, rests = (p.flex_tree.gather(1, x.long().argmax(1, keepdim=True))[:, 0] for x in (stirs, there & ~stirs))
+    active = d.eq_active[p.flex_equality] & stirs.any(1) & (there & ~stirs).any(1)
+    last = m.ntree - 1
+    value = d.tree_asleep[first.clamp(max=last)]
+    return with_sleep(m, d, woken(d.tree_asleep, rests.clamp(max=last), value, active))
 
 
 def collision_and_wake(m: Model, d: Data) -> Data:
@@ -99,8 +113,8 @@ def wake_contact(m: Model, d: Data) -> Tensor:
     They are then as awake as what touched them, in the order of C's list of contacts.
     """
     (p,), order = m.plan.sleep, c_order(m, d)
-    geom, detected = d.contact.geom[order].clamp(min=0), d.contact.detected[order]
-    one, two = p.geom[geom].unbind(1)
+    touching, detected = colliders(m, d)[order].clamp(min=0), d.contact.detected[order]
+    one, two = p.carrier[touching].unbind(1)
     first, second = awake(m, d, one), awake(m, d, two)
     rests = (one < m.ntree) & ~first & second
     tree, other = torch.where(rests, one, two), torch.where(rests, two, one)

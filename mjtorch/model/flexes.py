@@ -5,7 +5,7 @@ from collections.abc import Callable
 import mujoco
 import numpy as np
 
-from mjtorch.model.option import DisableBit, EnableBit, Integrator, Solver
+from mjtorch.model.option import DisableBit, Integrator, Solver
 from mjtorch.model.plan.colliders import (
     SOLIDS,
     collider_flex,
@@ -135,11 +135,6 @@ def dual(m: mujoco.MjModel) -> np.ndarray:
     return resisting(m) & (by_force and int(m.opt.integrator) == Integrator.DISCRETE)
 
 
-def sleeping(m: mujoco.MjModel) -> np.ndarray:
-    """(nflex,) bool: flexes beside trees that may sleep."""
-    return np.full(m.nflex, bool(m.opt.enableflags & EnableBit.SLEEP))
-
-
 def early(m: mujoco.MjModel) -> np.ndarray:
     """(nflex,) bool: all, before MuJoCo 4.0, whose elasticity was another."""
     return np.full(m.nflex, is_early(m))
@@ -178,6 +173,5 @@ REFUSED: tuple[tuple[str, Test, str], ...] = (
         dual,
         "use solver Newton or CG, no noslip_iterations",
     ),
-    ("flexes with sleep", sleeping, "disable the flag"),
     ("flexes before MuJoCo 4.0", early, "update mujoco"),
 )

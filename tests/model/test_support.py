@@ -73,7 +73,6 @@ REFUSED = (
         *("plastic grids", SHEET),
         marks=SINCE_4,
     ),
-    ({"world": sheet(QUIET + ELASTIC), "flag": 'sleep="enable"'}, "flexes with sleep", SHEET),
     refused("sections", GENERAL.format('biastype="dcmotor"'), "beside other types", 'actuator "engine"'),
     (
         {

@@ -242,15 +242,19 @@ def equality_edges(m: mujoco.MjModel, number: int) -> np.ndarray:
 
 def coupled_trees(m: mujoco.MjModel) -> list[list[int]]:
     """The kinematic trees of each flex that resists deformation other than by springs of edges, if it has several."""
-    found = []
-    for f in np.flatnonzero(elastic(m) | twisting(m)).tolist():
+    return [trees for trees in elastic_trees(m).values() if len(trees) > 1]
+
+
+def elastic_trees(m: mujoco.MjModel) -> dict[int, list[int]]:
+    """The kinematic trees of flexes that resist deformation other than by springs of edges."""
+    turns, found = twisting(m), {}
+    for f in np.flatnonzero(elastic(m) | turns).tolist():
         first, count, body = m.flex_vertadr[f], m.flex_vertnum[f], m.flex_vertbodyid
         if m.flex_interp[f]:
             first, count, body = m.flex_nodeadr[f], m.flex_nodenum[f], m.flex_nodebodyid
-        body = np.append(body[first : first + count], turned_bodies(m, f) if twisting(m)[f] else [])
-        trees = sorted({*m.body_treeid[body.astype(int)].tolist()} - {-1})
-        found.append(trees)
-    return [trees for trees in found if len(trees) > 1]
+        bodies = [*body[first : first + count], *(turned_bodies(m, f) if turns[f] else [])]
+        found[f] = sorted({*m.body_treeid[bodies].tolist()} - {-1})
+    return found
 
 
 def edge_trees(m: mujoco.MjModel, edge: int) -> list[int]:

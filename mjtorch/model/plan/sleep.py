@@ -6,14 +6,17 @@ from mujoco import mjtEq, mjtObj, mjtSensor, mjtTrn
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.model.option import EnableBit
+from mjtorch.model.option import EnableBit, Integrator
+from mjtorch.model.plan.colliders import collider_body, collider_flex
 from mjtorch.model.plan.constraint import ConstraintPlan
+from mjtorch.model.plan.flex import elastic_trees
 from mjtorch.model.plan.island import equality_bodies, tendon_trees, trees_of_rows
 from mjtorch.model.plan.tensors import Tensors
 
 NEVER = (int(mujoco.mjtSleepPolicy.mjSLEEP_NEVER), int(mujoco.mjtSleepPolicy.mjSLEEP_AUTO_NEVER))
-# Equalities that wake; flexes are not supported, and tendons no part of C's.
+# Equalities of two things that wake; tendons are no part of C's.
 JOINING = tuple(int(getattr(mjtEq, f"mjEQ_{name}")) for name in ("CONNECT", "WELD", "JOINT"))
+OF_FLEXES = tuple(int(getattr(mjtEq, f"mjEQ_{name}")) for name in ("FLEX", "FLEXSTRAIN"))
 ALWAYS_AWAKE = tuple(int(getattr(mjtSensor, f"mjSENS_{name}")) for name in ("USER", "PLUGIN", "RANGEFINDER"))
 
 
@@ -25,11 +28,14 @@ class SleepPlan(tree.Tree):
         but what is changed from outside, and equalities
     allowed: (ntree,) bool, by the policies of the trees
     tree_asleep0: (ntree,) how trees are at first; sensordata0: (nsensordata,) what sensors of those asleep read
-    body: (nbody,), geom: (ngeom,), dof: (nv,), qpos: (nq,) sleepers; mocap bodies are awake
+    body: (nbody,), dof: (nv,), qpos: (nq,) sleepers; mocap bodies are awake
+    geom: (n,) sleepers of colliders, of flexes that of the first body that moves; carrier: (n,) those of what carries
+        colliders
     act: (k, na), out: (k, nout) sleepers of the actuators that they belong to
     state: (2,) mjtSleepState of what never moves and of what is awake; stirs: (2,) bool, whether that is awake
     row: (k, nefc - nc) sleepers of each row that is no contact's; it is left out when none of them is awake
     tendon: (n,) limit rows, among those of tendons, of tendons that join two trees; tendon_tree: (2, n) these
+    flex_equality: (n,) equalities of flexes; flex_tree: (n, w) the trees of each, one after the other
     equality: (n,) equalities of two trees, or of one and a mocap body; equality_sleeper: (2, n) these, trees first
     sensor: (k, nsensordata) sleepers of each number; it is left as it is when none of them is awake
     """
@@ -40,6 +46,7 @@ class SleepPlan(tree.Tree):
     sensordata0: Tensor
     body: Tensor
     geom: Tensor
+    carrier: Tensor
     dof: Tensor
     qpos: Tensor
     act: Tensor
@@ -49,6 +56,8 @@ class SleepPlan(tree.Tree):
     row: Tensor
     tendon: Tensor
     tendon_tree: Tensor
+    flex_equality: Tensor
+    flex_tree: Tensor
     equality: Tensor
     equality_sleeper: Tensor
     sensor: Tensor
@@ -65,17 +74,21 @@ def build(mj_model: mujoco.MjModel, make: Tensors, constraint: ConstraintPlan) -
     limits = [tendon_trees(m, tendon) for tendon in constraint.tendon.limit.tolist()]
     tendons = [(row, trees) for row, trees in enumerate(limits) if len(trees) == 2]
     equalities = _equalities(m, body)
+    of_flexes = [
+        (k, flex_trees(m, int(m.eq_obj1id[k]))) for k in np.flatnonzero(np.isin(m.eq_type, OF_FLEXES)).tolist()
+    ]
     actuators = [_actuator(m, body, k) for k in range(m.nactuator)]
     sensors = [_sensor(m, body, k) for k in range(m.nsensor)]
     remembers = m.nhistory or getattr(m, "nplastic", 0)
     return (
         SleepPlan(
             idles=not (m.nmocap or remembers or any(n + 1 in sleepers for sleepers in sensors)),
-            allowed=make.bools(~np.isin(m.tree_sleep_policy, NEVER)),
+            allowed=make.bools(~np.isin(m.tree_sleep_policy, NEVER) & ~_restless(m)),
             tree_asleep0=make.ints(data.tree_asleep),
             sensordata0=make.floats(data.sensordata),
             body=make.ints(body),
-            geom=make.ints(body[m.geom_bodyid]),
+            geom=make.ints(np.append(body[m.geom_bodyid], _flexes(m, body)[collider_flex(m)])),
+            carrier=make.ints(body[collider_body(m)]),
             dof=make.ints(m.dof_treeid),
             qpos=make.ints(np.repeat(body[m.jnt_bodyid], width)),
             act=make.ints(_padded([actuators[k] for k in _owners(m.actuator_actadr, m.actuator_actnum)], n)),
@@ -85,6 +98,8 @@ def build(mj_model: mujoco.MjModel, make: Tensors, constraint: ConstraintPlan) -
             row=make.ints(_padded(trees_of_rows(m, constraint), n)),
             tendon=make.ints([row for row, _ in tendons]),
             tendon_tree=make.ints([trees for _, trees in tendons], -1, 2).mT.contiguous(),
+            flex_equality=make.ints([k for k, _ in of_flexes]),
+            flex_tree=make.ints(_padded([trees for _, trees in of_flexes], n).T),
             equality=make.ints([k for k, _ in equalities]),
             equality_sleeper=make.ints([pair for _, pair in equalities], -1, 2).mT.contiguous(),
             sensor=make.ints(_padded([sensors[k] for k in _owners(m.sensor_adr, m.sensor_dim)], n)),
@@ -96,6 +111,28 @@ def _bodies(m: mujoco.MjModel) -> np.ndarray:
     """(nbody,) sleepers."""
     is_mocap = m.body_mocapid[m.body_rootid] >= 0
     return np.where(m.body_treeid >= 0, m.body_treeid, m.ntree + is_mocap)
+
+
+def _restless(m: mujoco.MjModel) -> np.ndarray:
+    """(ntree,) bool: trees that elasticity moves, which the integrator takes for a force, and no equality holds."""
+    found = np.zeros(m.ntree, dtype=bool)
+    for flex, trees in elastic_trees(m).items():
+        found[trees] |= not m.flex_edgeequality[flex] and int(m.opt.integrator) != Integrator.DISCRETE
+    return found
+
+
+def flex_trees(m: mujoco.MjModel, flex: int) -> list[int]:
+    """The trees of the bodies of a flex that move, in their order."""
+    first, count, body = m.flex_vertadr[flex], m.flex_vertnum[flex], m.flex_vertbodyid
+    if m.flex_interp[flex]:
+        first, count, body = m.flex_nodeadr[flex], m.flex_nodenum[flex], m.flex_nodebodyid
+    trees = m.body_treeid[body[first : first + count]]
+    return trees[trees >= 0].tolist()
+
+
+def _flexes(m: mujoco.MjModel, body: np.ndarray) -> np.ndarray:
+    """(nflex,) sleepers."""
+    return np.array([[*flex_trees(m, f), m.ntree][0] for f in range(m.nflex)], dtype=body.dtype)
 
 
 def _equalities(m: mujoco.MjModel, body: np.ndarray) -> list[tuple[int, list[int]]]:
