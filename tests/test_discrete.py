@@ -173,6 +173,46 @@ def test_derivatives_are_those_of_small_nudges() -> None:
         )
 
 
+# Boxes that sleep beside those that a servo and a spring hold awake, a cloth that is pushed while it sleeps.
+DORMITORY = """
+<mujoco>
+  <option timestep="2e-3" integrator="discrete"><flag sleep="enable"/></option>
+  <worldbody>
+    <geom type="plane" size="3 3 .1"/>
+    <body pos="0 0 .1"><freejoint/><geom type="box" size=".1 .1 .1"/><site name="one"/></body>
+    <body pos=".5 0 .1"><freejoint/><geom type="box" size=".1 .1 .1"/><site name="two"/></body>
+    <body pos="0 1 .1"><joint name="e" type="slide" axis="1 0 0"/><geom type="box" size=".1 .1 .1"/></body>
+    <body pos="1 1 .1"><freejoint/><geom type="box" size=".1 .1 .1"/></body>
+    <flexcomp name="cloth" type="grid" count="3 3 1" spacing=".1 .1 .1" mass=".3" radius=".02" dim="2" pos="-1 0 .04">
+      <contact selfcollide="none" solref=".01 1"/>
+      <elasticity young="1e4" thickness=".02" damping=".1" elastic2d="both"/>
+    </flexcomp>
+    <body pos="-1 -.3 .1"><freejoint/><geom size=".1"/></body>
+  </worldbody>
+  <tendon><spatial stiffness="50" damping="1"><site site="one"/><site site="two"/></spatial></tendon>
+  <actuator><position joint="e" kp="10" kv="1"/></actuator>
+</mujoco>
+"""
+
+
+def test_what_sleeps_matches_c() -> None:
+    mj_model = converged(load(DORMITORY))
+    mj_model.opt.disableflags &= ~int(mujoco.mjtDisableBit.mjDSBL_ISLAND)
+    m, mj_data = mjtorch.put_model(mj_model, dtype=torch.float64), mujoco.MjData(mj_model)
+    slept = []
+    for k in range(320):
+        if k == 200:
+            mj_data.qvel[-5] = 1.0  # the ball rolls to the cloth
+        asked = k < 40 or k >= 195
+        if asked:
+            after = mjtorch.step(m, mjtorch.put_data(mj_model, mj_data, model=m))
+        mujoco.mj_step(mj_model, mj_data)
+        if asked:
+            assert_fields_close(after, mj_data, ("tree_asleep", "qpos", "qvel"), 1e-8, m=m, context=f"step {k}")
+        slept.append(int((mj_data.tree_asleep >= 0).sum()))
+    assert max(slept) == 11 and min(slept[200:]) == 1
+
+
 def test_the_integrator_is_chosen_when_the_model_is_put() -> None:
     this = discrete(STIFF)
     m = this.m.replace(opt=this.m.opt.replace(integrator=Integrator.EULER))

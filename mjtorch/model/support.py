@@ -211,9 +211,9 @@ def _speculative_with_others(m: mujoco.MjModel) -> bool:
     return speculates(m) and (has_fields or bool(m.geom_adhesion.any() or m.pair_adhesion.any()))
 
 
-def _sleeps(m: mujoco.MjModel) -> bool:
-    """Whether trees may sleep."""
-    return bool(m.opt.enableflags & EnableBit.SLEEP)
+def _sleeps_whole(m: mujoco.MjModel) -> bool:
+    """Whether trees may sleep, but not by islands."""
+    return bool(m.opt.enableflags & EnableBit.SLEEP and m.opt.disableflags & DisableBit.ISLAND)
 
 
 def _multiple(m: mujoco.MjModel) -> np.ndarray:
@@ -402,7 +402,9 @@ TABLE: tuple[Feature, ...] = (
     Feature("integrator", "implicitfast", YES, choice("integrator", Integrator.IMPLICITFAST)),
     Feature("integrator", "discrete", YES, choice("integrator", Integrator.DISCRETE)),
     Feature("integrator", "discrete before MuJoCo 4.0", NO, _discrete(flexes.is_early), "update mujoco"),
-    Feature("integrator", "discrete with sleep", NO, _discrete(_sleeps), "disable the flag sleep"),
+    Feature(
+        "integrator", "discrete with sleep, islands disabled", NO, _discrete(_sleeps_whole), "enable the flag island"
+    ),
     *_rows("sensors", "", "sensor_type", _members(mjtSensor), SENSOR_NAMES, "remove it or compute it from Data"),
     Feature("sensors", "touch in sites of meshes", NO, _mesh_touch, "give the site a primitive type: C stops here"),
     Feature(
