@@ -89,7 +89,7 @@ def make_constraint(m: Model, d: Data) -> Data:
 def may_act(m: Model, d: Data) -> Tensor:
     """(nefc,) bool: the rows of what is awake; none for contacts with what sleeps on until the next step."""
     (p,), touching = m.plan.sleep, colliders(m, d)[: len(m.plan.constraint.contact.slot_rows)]
-    touches = p.carrier[touching.clamp(min=0)]
+    touches = p.carrier[touching]
     rests = ((touches < m.ntree) & ~awake(m, d, touches)).any(1)
     return torch.cat([any_awake(m, d, p.row), ~rests[m.plan.constraint.contact.slot]])
 

@@ -113,7 +113,7 @@ def wake_contact(m: Model, d: Data) -> Tensor:
     They are then as awake as what touched them, in the order of C's list of contacts.
     """
     (p,), order = m.plan.sleep, c_order(m, d)
-    touching, detected = colliders(m, d)[order].clamp(min=0), d.contact.detected[order]
+    touching, detected = colliders(m, d)[order], d.contact.detected[order]
     one, two = p.carrier[touching].unbind(1)
     first, second = awake(m, d, one), awake(m, d, two)
     rests = (one < m.ntree) & ~first & second

@@ -31,8 +31,9 @@ def remembered_shapes(m: Model, d: Data, qpos: Tensor, qvel: Tensor, start: Data
     What flexes remember follows from `start`, too.
     """
     p = m.plan.plastic
-    parts = [d.plastic[x.flatten()] for x in (p.place, p.ball_place, p.tendon_place)]
-    if not m.opt.disabled(DisableBit.SPRING):
+    if m.opt.disabled(DisableBit.SPRING):
+        parts = [d.plastic[x.flatten()] for x in (p.place, p.ball_place, p.tendon_place)]
+    else:
         parts = yielded(m, d, qpos, qvel)
     parts += [flex_memory(m, start, flexes, qvel) for flexes in m.plan.flex]
     return torch.cat(parts)[p.source]
