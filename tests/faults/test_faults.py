@@ -134,7 +134,6 @@ TABLE: dict[str, Row | str] = {
     "compiler/cache/warm.py:_recall:path.read_text": anew(do.compile_again),
     "compiler/cache/warm.py:_surroundings:folder.rglob": own(do.compile_function),
     "compiler/cache/warm.py:_surroundings:s.read_text": own(do.compile_function),
-    "model/plan/contact_capacity.py:remembered:mujoco.mj_saveModel": Row(do.put_model_again),
     "model/plan/contact_capacity.py:remembered.read:path.read_text": Row(do.put_model_again),
     # --- the compiler, and what it made ---
     "compiler/dump.py:Dump._write:?.write_text": failed(do.dump, OSError, "MJTORCH_DUMP must name a folder", NO_ROOM),

@@ -4,6 +4,7 @@ import functools
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import mujoco
 import pytest
@@ -12,6 +13,7 @@ from reference import load
 from mjtorch.compiler.cache import store
 from mjtorch.model import put_model
 from mjtorch.model.plan import contact_capacity
+from mjtorch.model.plan.contact_capacity import SOLVING
 
 MODEL = "feature/contacts"
 
@@ -35,7 +37,7 @@ def slots(mj_model: mujoco.MjModel) -> tuple[int, ...]:
 def test_the_second_model_is_not_simulated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = slots(load(MODEL))
     assert len(kept(folder)) == 1
-    monkeypatch.setattr(mujoco, "mj_forward", None)
+    monkeypatch.setattr(mujoco, "mj_forwardSkip", None)
     assert slots(load(MODEL)) == first
     with pytest.raises(TypeError):
         slots(load("collection/humanoid"))
@@ -84,18 +86,39 @@ def test_it_goes_without_a_cache(place: str, monkeypatch: pytest.MonkeyPatch) ->
 def test_rollouts_end_when_more_would_change_nothing(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forward, steps = mujoco.mj_forward, itertools.count()
+    forward, steps = mujoco.mj_forwardSkip, itertools.count()
 
-    def counted(mj_model: mujoco.MjModel, mj_data: mujoco.MjData) -> None:
+    def counted(*args: Any) -> None:
         next(steps)
-        forward(mj_model, mj_data)
+        forward(*args)
 
-    monkeypatch.setattr(mujoco, "mj_forward", counted)
+    monkeypatch.setattr(mujoco, "mj_forwardSkip", counted)
     early, few = slots(load(model)), next(steps)
     monkeypatch.setattr(contact_capacity.Observed, "is_enough", lambda seen, most: False)
     monkeypatch.setenv(store.DIRECTORY, str(tmp_path / "another"))
     assert slots(load(model)) == early
     assert next(steps) > 10 * few
+
+
+def test_rollouts_end_when_the_solver_has_worked_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    def steps() -> list[int]:
+        moving = (moment.step for moment in contact_capacity.states(load("collection/humanoid")) if not moment.is_pose)
+        return [step for step, after in itertools.pairwise((*moving, 0)) if not after]
+
+    all_of_them = steps()
+    monkeypatch.setattr(contact_capacity, "SOLVED_BY_OTHERS", 1.0)
+    first, *others = steps()
+    assert first == all_of_them[0]
+    assert max(others) < min(all_of_them)
+
+
+def test_a_model_that_is_solved_as_by_default_is_not_copied() -> None:
+    """A copy of meshes takes much memory."""
+    mj_model = load("collection/humanoid", **{name: getattr(mujoco.MjOption(), name) for name in SOLVING})
+    assert contact_capacity._plain(mj_model) is mj_model
+    mj_model.opt.iterations = 3
+    assert contact_capacity._plain(mj_model) is not mj_model
+    assert mj_model.opt.iterations == 3
 
 
 def test_the_solver_does_not_matter(folder: Path) -> None:

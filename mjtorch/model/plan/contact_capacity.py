@@ -7,7 +7,7 @@ import math
 import pathlib
 import sys
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mujoco
 import numpy as np
@@ -17,7 +17,7 @@ from mjtorch.compiler.cache import fingerprint, store
 from mjtorch.compiler.cache.fingerprint import UnfamiliarError
 from mjtorch.math import shape
 from mjtorch.math.shape import Boxes, apart_along_axes, apart_along_faces, parts, reach, with_elements
-from mjtorch.model.option import DisableBit, EnableBit, Integrator
+from mjtorch.model.option import EnableBit, Integrator
 from mjtorch.model.plan import colliders, crowd, mesh
 from mjtorch.model.plan.colliders import corners, element_flex
 from mjtorch.model.plan.contact_source import contact_condim
@@ -35,6 +35,8 @@ FEW, FEW_PAIRS = 12, 32
 SECONDS = 3.0  # simulated time of an episode, for a model of moderate size; larger models get less
 # Bound on the steps of an episode times dofs and geoms: of the first, in which heaps have time to settle, and others.
 WORK, WORK_OF_OTHERS = 750_000, 150_000
+# Bound on the rows of all steps of an episode, each times the square of its entries: what Newton's method works on.
+SOLVED, SOLVED_BY_OTHERS = 8e8, 3e8
 EPISODES = 6
 MARGIN, PLACED = 2.2, 1.25  # slots for each contact that is seen in motion, and where geoms were put into each other
 SPARE = 1.5  # places of pairs that are quickly collided, for each that others would get
@@ -48,6 +50,8 @@ EVERY = 0.02  # [s] from one look at the pairs to the next
 OFTEN = 50_000  # pairs; more of them are looked at more seldom
 DIVERGED = 1e8  # an acceleration above this ends the episode
 SOLVING = ("solver", "iterations", "tolerance", "ls_iterations", "ls_tolerance", "noslip_iterations", "jacobian")
+# Fields of mjModel, some of them large, that are for looks, or that follow from others.
+UNSEEN = ("bvh_", "mesh_face", "mesh_normal", "mesh_texcoord", "skin_", "tex_", "mat_")
 
 
 class Pairs(NamedTuple):
@@ -163,7 +167,7 @@ def remembered(
     mj_model: mujoco.MjModel, most: Mapping[int | Key, float], pairs: Mapping[Key, Pairs], crowds: tuple[Crowd, ...]
 ) -> Observed:
     """`observed`, of a model that was seen before as the cache has it: it takes most of the time of `put_model`."""
-    arrays = [x.tobytes() for those in (*pairs.values(), *crowds) for x in those]
+    arrays = [x for those in (*pairs.values(), *crowds) for x in those]
 
     def read(path: pathlib.Path) -> Observed:
         settled, placed = json.loads(path.read_text())
@@ -173,10 +177,9 @@ def remembered(
         return found
 
     try:
-        content = np.empty(mujoco.mj_sizeModel(mj_model), np.uint8)
-        mujoco.mj_saveModel(_plain(mj_model), None, content)
         code = fingerprint.of(sys.modules[__name__], colliders, crowd, mesh, shape)
-        name = store.key(mujoco.__version__, code, repr(most), content.tobytes(), *arrays) + ".contacts"
+        content = (np.asarray(x).tobytes() for x in (*_content(mj_model), *arrays))
+        name = store.key(mujoco.__version__, code, repr(most), *content) + ".contacts"
         found = store.load(name, read)
     except (UnfamiliarError, OSError, ValueError):  # a cache that cannot be used is for `jit` to complain of
         return observed(mj_model, most, pairs, crowds)
@@ -240,8 +243,12 @@ def states(mj_model: mujoco.MjModel) -> Iterator[Moment]:
     episodes = max(EPISODES, len(starts))
     for episode in range(episodes):
         steps = _steps(model, WORK_OF_OTHERS if episode else WORK)
+        left = SOLVED_BY_OTHERS if episode else SOLVED
         for step, data in enumerate(_rollout(model, starts[episode % len(starts)], episode, steps)):
             yield Moment(data, step, episode >= EPISODES // 2 and data.time < SETTLE, False)
+            left -= data.nJ**2 / max(data.nefc, 1)
+            if left < 0:
+                break
     rng = np.random.default_rng(episodes)
     data = mujoco.MjData(model)
     for number in range(min(POSES, _steps(model, WORK_OF_OTHERS)) if _bounded(model).any() else 0):
@@ -253,15 +260,33 @@ def states(mj_model: mujoco.MjModel) -> Iterator[Moment]:
 
 
 def _plain(mj_model: mujoco.MjModel) -> mujoco.MjModel:
-    """A copy that is solved as by default: what touches hardly depends on how, and need not be seen again."""
-    model, default = copy.copy(mj_model), mujoco.MjOption()
-    for name in SOLVING:
-        setattr(model.opt, name, getattr(default, name))
-    # What is measured or reported is of no use here.
-    model.opt.disableflags |= DisableBit.SENSOR
-    # What sleeps has no contacts, until it wakes.
-    model.opt.enableflags &= ~(EnableBit.ENERGY | EnableBit.FWDINV | EnableBit.SLEEP)
+    """The model itself if it has `_plain_options`, else a copy, which may take as much memory as all meshes."""
+    plain = _plain_options(mj_model)
+    if all(getattr(mj_model.opt, name) == value for name, value in plain.items()):
+        return mj_model
+    model = copy.copy(mj_model)
+    for name, value in plain.items():
+        setattr(model.opt, name, value)
     return model
+
+
+def _plain_options(mj_model: mujoco.MjModel) -> dict[str, float]:
+    """Those of a solver as it is by default: what touches hardly depends on how, and need not be seen again.
+
+    What sleeps has no contacts, until it wakes; so nothing sleeps.
+    """
+    default = mujoco.MjOption()
+    plain: dict[str, float] = {name: getattr(default, name) for name in SOLVING}
+    return plain | {"enableflags": mj_model.opt.enableflags & ~EnableBit.SLEEP}
+
+
+def _content(mj_model: mujoco.MjModel) -> Iterator[Any]:
+    """All numbers of a model that its rollouts depend on."""
+    plain = _plain_options(mj_model)
+    for part in (mj_model, mj_model.stat, mj_model.opt):
+        names = [name for name in dir(part) if not name.startswith(("_", *UNSEEN))]
+        fields = {name: getattr(part, name) for name in names} | (plain if part is mj_model.opt else {})
+        yield from (x for x in fields.values() if isinstance(x, np.ndarray | int | float))
 
 
 def _steps(model: mujoco.MjModel, work: int) -> int:
@@ -298,7 +323,8 @@ def _rollout(model: mujoco.MjModel, keyframe: int | None, seed: int, steps: int)
     for step in range(steps):
         if step % hold == 0:
             data.ctrl[:] = rng.uniform(low, high)
-        mujoco.mj_forward(model, data)
+        # Of what is measured nothing is of interest.
+        mujoco.mj_forwardSkip(model, data, int(mujoco.mjtStage.mjSTAGE_NONE), 1)
         yield data
         # `mj_step` would warn about a divergence, aloud; here it is of no interest.
         if not np.abs(data.qacc).max(initial=0.0) < DIVERGED or not np.abs(data.qvel).max(initial=0.0) < DIVERGED:
