@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from mjtorch.compiler.garbage import without_collections
 from mjtorch.compiler.ir.nodes import Program
 from mjtorch.compiler.ir.text import as_text
 from mjtorch.compiler.lower import lower
@@ -46,6 +47,7 @@ class Lowered:
         return as_text(self.program, origins=True)
 
 
+@without_collections()
 def lower_graph(
     graph: GraphModule,
     shared: Sequence[bool],

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import os
 import sysconfig
 import traceback
@@ -21,6 +19,7 @@ from torch.fx.node import map_arg
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from mjtorch.compiler.garbage import without_collections
 from mjtorch.compiler.ir.source import Places
 from mjtorch.compiler.layouts import CPU, Layout, result_layout
 from mjtorch.compiler.record import BRANCH, GraphRecorder, RefusedError, Replay, Traced, parts
@@ -253,7 +252,7 @@ def _recorder(examples: Sequence[Tensor], known: Callable[[str], bool]) -> Graph
 
 def _record(flat: Flat, examples: Sequence[Tensor], name: str, recorder: GraphRecorder) -> GraphModule:
     try:
-        with _without_collections():
+        with without_collections():
             indices, own = _TensorIndices(recorder), in_own_precision(flat)
             return recorder.record(lambda *xs: indices.within(own, xs), examples)[0]
     except RefusedError as e:
@@ -262,18 +261,6 @@ def _record(flat: Flat, examples: Sequence[Tensor], name: str, recorder: GraphRe
         if isinstance(e, TraceError) or not any(hint in str(e) for hint in VALUE_ERRORS):
             raise
         raise TraceError(f"jit({name}): {_user_line(e)}: {BRANCH}") from e
-
-
-@contextlib.contextmanager
-def _without_collections() -> Iterator[None]:
-    """A trace makes millions of objects, nearly all of which live until its end: to look for others takes long."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 class _TensorIndices(TorchFunctionMode):

@@ -25,7 +25,7 @@ from mjtorch.compiler.ir.nodes import (
     Store,
     Variable,
 )
-from mjtorch.compiler.ir.walk import bodies, expressions, mentions
+from mjtorch.compiler.ir.walk import bodies, expressions, mentions, walk
 
 Range = tuple[int, int]
 Bounds = dict[Atom, Range]
@@ -46,15 +46,22 @@ class Access:
 
 def accesses(statements: Sequence[Statement], bounds: Bounds) -> Iterator[Access]:
     """All accesses to buffers, in the order of the text; of a store, its loads first."""
+    return iter(_accesses(statements, bounds, []))
+
+
+def _accesses(statements: Sequence[Statement], bounds: Bounds, found: list[Access]) -> list[Access]:
+    """`found`, and the accesses of `statements`."""
     for s in statements:
         for e in expressions(s):
             if isinstance(e, (Load, Gather)):
-                yield Access(e.buffer, e.index, isinstance(e, Gather), False, bounds)
+                found.append(Access(e.buffer, e.index, isinstance(e, Gather), False, bounds))
         if isinstance(s, (Store, Scatter)):
-            yield Access(s.buffer, s.index, isinstance(s, Scatter), True, bounds)
-        inner = within(s, bounds)
-        for body in bodies(s):
-            yield from accesses(body, inner)
+            found.append(Access(s.buffer, s.index, isinstance(s, Scatter), True, bounds))
+        inside = bodies(s)
+        inner = within(s, bounds) if inside else bounds
+        for body in inside:
+            _accesses(body, inner, found)
+    return found
 
 
 def within(s: Statement, bounds: Bounds) -> Bounds:
@@ -94,7 +101,7 @@ def _uses(statements: Sequence[Statement]) -> tuple[set[Buffer | Local], set[Buf
     """What is written, and what is read or written."""
     written: set[Buffer | Local] = set()
     used: set[Buffer | Local] = set()
-    for s in statements:
+    for s in walk(statements):
         for e in expressions(s):
             if isinstance(e, (Load, Gather)):
                 used.add(e.buffer)
@@ -104,10 +111,6 @@ def _uses(statements: Sequence[Statement]) -> tuple[set[Buffer | Local], set[Buf
             written.add(s.buffer)
         elif isinstance(s, (Declare, Assign)):
             written.add(s.local)
-        for inner in bodies(s):
-            w, u = _uses(inner)
-            written |= w
-            used |= u
     return written, used | written
 
 

@@ -86,13 +86,20 @@ Atom = Variable | Entry | Item | Length
 
 def lookup(table: Sequence[int], index: Index) -> Index:
     """`table[index]`, as arithmetic where the table is an arithmetic sequence."""
-    entries = tuple(int(t) for t in table)
+    entries = tuple(map(int, table))
     if not index.terms:
         return Index(entries[index.base])
-    step = entries[1] - entries[0] if len(entries) > 1 else 0
-    if all(e == entries[0] + k * step for k, e in enumerate(entries)):
-        return index * step + entries[0]
-    return Index(0, ((Entry(entries, index), 1),))
+    step = step_of(entries)
+    return Index(0, ((Entry(entries, index), 1),)) if step is None else index * step + entries[0]
+
+
+def step_of(numbers: tuple[int, ...]) -> int | None:
+    """The difference between each of these numbers and the next, if it is the same for all; zero for one or none."""
+    if len(numbers) < 2:
+        return 0
+    step = numbers[1] - numbers[0]
+    alike = range(numbers[0], numbers[0] + len(numbers) * step, step) if step else numbers[:1] * len(numbers)
+    return step if numbers == tuple(alike) else None
 
 
 # --- where nodes come from -------------------------------------------------------------------------------------------

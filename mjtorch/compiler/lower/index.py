@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.fx import Node
 
-from mjtorch.compiler.ir.nodes import BOOL, INT, Call, Expr, Index, Number, lookup
+from mjtorch.compiler.ir.nodes import BOOL, INT, Call, Expr, Index, Number, lookup, step_of
 from mjtorch.compiler.lower.elementwise import as_dtype, op_name, result_dtype
 from mjtorch.compiler.lower.lowering import MAX_INLINE, Lowering, call, rule
 from mjtorch.compiler.lower.reduce import least
@@ -34,12 +34,6 @@ def _key(indices: Sequence[torch.Tensor | None]) -> tuple:
     return tuple(slice(None) if i is None else i.cpu().numpy() for i in indices)
 
 
-def _step(axis: tuple[int, ...]) -> int | None:
-    """The stride of an axis whose addresses are an arithmetic sequence."""
-    step = axis[1] - axis[0] if len(axis) > 1 else 0
-    return step if all(a == axis[0] + k * step for k, a in enumerate(axis)) else None
-
-
 def wrap(e: Expr, n: int, signed: bool) -> Expr:
     """An index into an axis of size `n`. What is out of range, an error in eager mode, is clamped.
 
@@ -60,7 +54,7 @@ def dynamic_offset(
     base, total = Index(), None
     for d, e in zip(axes, entries, strict=True):
         axis = x.axes[d]
-        step = _step(axis)
+        step = step_of(axis)
         if step is None:
             table = low.constant(torch.tensor(axis))
             term: Expr = load(table.buffer, Index(), wrap(e, len(axis), signed))

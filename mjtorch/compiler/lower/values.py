@@ -128,7 +128,7 @@ def dense_axes(shape: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     axes: list[tuple[int, ...]] = []
     stride = 1
     for n in reversed(shape):
-        axes.insert(0, tuple(k * stride for k in range(n)))
+        axes.insert(0, tuple(range(0, n * stride, stride)) if stride else (0,) * n)
         stride *= n
     return tuple(axes)
 

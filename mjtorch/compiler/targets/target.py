@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from mjtorch.compiler.dump import dumping
+from mjtorch.compiler.garbage import without_collections
 from mjtorch.compiler.ir.nodes import Program
 from mjtorch.compiler.lowered import Lowered
 from mjtorch.compiler.passes import Pass, Watch, run_passes
@@ -55,7 +56,7 @@ class Target(ABC):
 
     def compile(self, lowered: Lowered) -> Runnable:
         """All of it: schedule, print, build, load."""
-        with dumping(lowered, self.name) as dump:
+        with without_collections(), dumping(lowered, self.name) as dump:
             source = self.print(self.schedule(lowered, dump.program))
             dump.source(source)
         return self.load(self.build(source), lowered)
