@@ -54,6 +54,7 @@ MJX = Relative(
             *(f"dynamics {kind}" for kind in ("user", "dcmotor", "pid")),
             *(f"gain {kind}" for kind in ("user", "dcmotor", "so3", "pid")),
             *(f"bias {kind}" for kind in ("user", "dcmotor", "so3")),
+            "dcmotor beside other types",
             "several controls, outputs and activations",
             "delay and history",
             "damping and armature",

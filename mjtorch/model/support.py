@@ -9,7 +9,7 @@ import mujoco
 import numpy as np
 from mujoco import mjtBias, mjtDyn, mjtEq, mjtGain, mjtGeom, mjtJoint, mjtSensor, mjtTrn
 
-from mjtorch.model import flexes
+from mjtorch.model import actuators, flexes
 from mjtorch.model.callbacks import NAMES as CALLBACK_NAMES, Callbacks, let_collide
 from mjtorch.model.option import Cone, DisableBit, EnableBit, Integrator, Solver
 from mjtorch.model.plan import plugins
@@ -216,23 +216,6 @@ def _sleeps_whole(m: mujoco.MjModel) -> bool:
     return bool(m.opt.enableflags & EnableBit.SLEEP and m.opt.disableflags & DisableBit.ISLAND)
 
 
-def _multiple(m: mujoco.MjModel) -> np.ndarray:
-    """(nactuator,) actuators with more than one control, output or activation."""
-    return (m.actuator_ctrlnum != 1) | (m.actuator_outnum != 1) | (m.actuator_actnum > 1)
-
-
-def _mixed(m: mujoco.MjModel) -> np.ndarray:
-    """(nactuator,) actuators with some types of a DC motor, PID or orientation servo beside others."""
-    trn, dyn, gain, bias = m.actuator_trntype, m.actuator_dyntype, m.actuator_gaintype, m.actuator_biastype
-    plain = np.isin(dyn, [mjtDyn.mjDYN_NONE, mjtDyn.mjDYN_INTEGRATOR])
-    motor = [dyn == mjtDyn.mjDYN_DCMOTOR, gain == mjtGain.mjGAIN_DCMOTOR, bias == mjtBias.mjBIAS_DCMOTOR]
-    turner = [gain == mjtGain.mjGAIN_SO3, bias == mjtBias.mjBIAS_SO3, trn == mjtTrn.mjTRN_SO3]
-    affine = (bias == mjtBias.mjBIAS_AFFINE) & np.isin(dyn, [mjtDyn.mjDYN_NONE, mjtDyn.mjDYN_PID])
-    pid = gain == mjtGain.mjGAIN_PID
-    partly = [np.any(parts, axis=0) & ~np.all(parts, axis=0) for parts in (motor, turner)]
-    return partly[0] | partly[1] | (turner[0] & ~plain) | (pid & ~affine) | (~pid & (dyn == mjtDyn.mjDYN_PID))
-
-
 def _plugins(which: Callable[[str], bool]) -> Callable[[mujoco.MjModel], Names]:
     """Instances of some plugins, by the names of these."""
     return lambda m: [name for name in plugins.names(m) if which(name)]
@@ -319,8 +302,8 @@ TABLE: tuple[Feature, ...] = (
     *_rows("actuators", "dynamics ", "actuator_dyntype", _members(mjtDyn), DYNAMICS, PLAIN),
     *_rows("actuators", "gain ", "actuator_gaintype", _members(mjtGain), GAINS, PLAIN),
     *_rows("actuators", "bias ", "actuator_biastype", _members(mjtBias), BIASES, PLAIN),
-    Feature("actuators", "several controls, outputs and activations", YES, where("actuator", _multiple)),
-    Feature("actuators", "dcmotor, pid or so3 beside other types", NO, where("actuator", _mixed), "use the shortcuts"),
+    *(Feature("actuators", name, YES, where("actuator", test)) for name, test in actuators.SUPPORTED),
+    *(Feature("actuators", name, NO, where("actuator", test), advice) for name, test, advice in actuators.REFUSED),
     Feature("actuators", "delay and history", YES, given("actuator_delay", "actuator_history")),
     Feature(
         "actuators",

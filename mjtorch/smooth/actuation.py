@@ -52,14 +52,17 @@ def fwd_actuation(m: Model, d: Data) -> Data:
 def actuator_force(m: Model, d: Data, ctrl: Tensor, act_dot: Tensor) -> Tensor:
     """Forces (nout,) before limits; those of disabled actuators are zero, but for plugins."""
     p = m.plan.actuation
-    force = gain(m, d) * force_input(m, d, ctrl, act_dot) + bias(m, d)
-    special, s = [], m.plan.servo
+    gains = gain(m, d)
+    force = gains * force_input(m, d, ctrl, act_dot) + bias(m, d)
+    special, s, motors = [], m.plan.servo, m.plan.motor
     if not p.plain:
         act = current_activation(m, d, act_dot)
         if s.is_pid.some:
             special.append(servo.pid_force(m, d, ctrl, act))
-        if m.plan.motor.out.shape[0]:
+        if motors.out.shape[0] and motors.whole:
             special.append(motor.torque(m, d, ctrl, act))
+        elif motors.out.shape[0]:
+            special.append(motor.mixed_torque(m, d, ctrl, act, gains, force))
         if s.is_turner.some:
             special.append(servo.turning_force(m, d, ctrl, act).flatten())
         force = torch.cat([force, *special])[p.force_source]

@@ -86,7 +86,7 @@ def actuator_len(m: Model, d: Data) -> Tensor:
     if motors.shape[0]:
         ctrl, _ = servo.slewed_controls(m, d, controls(m, d)[0])
         electrical, mechanical = motor.length_slope(m, d, ctrl)
-        total, unlimited = total.index_copy(0, motors, electrical), zero.index_copy(0, motors, mechanical)
+        total, unlimited = total.index_add(0, motors, electrical), zero.index_copy(0, motors, mechanical)
         force = force - zero.index_copy(0, motors, motor.friction(m, d, d.act_dot))
     total = unsaturated(m, d, total, force) + unlimited
     return torch.where(disabled_actuators(m), zero, total) if m.opt.disableactuator else total
@@ -102,7 +102,7 @@ def actuator_vel(m: Model, d: Data) -> Tensor:
     if motors.shape[0]:
         ctrl, _ = servo.slewed_controls(m, d, controls(m, d)[0])
         electrical, mechanical = motor.velocity_slope(m, d, ctrl)
-        total, unlimited = total.index_copy(0, motors, electrical), zero.index_copy(0, motors, mechanical)
+        total, unlimited = total.index_add(0, motors, electrical), zero.index_copy(0, motors, mechanical)
         if m.plan.integration.drops_saturated:
             # Limits are for what is electrical.
             force = force - zero.index_copy(0, motors, motor.friction(m, d, d.act_dot))

@@ -125,6 +125,21 @@ def torque(m: Model, d: Data, ctrl: Tensor, act: Tensor) -> Tensor:
     return K * torch.where(p.inductive.mask, current, settled)
 
 
+def mixed_torque(m: Model, d: Data, ctrl: Tensor, act: Tensor, gain: Tensor, force: Tensor) -> Tensor:
+    """Torques (n,) of actuators that are DC motors in part, before what knows no limits.
+
+    gain, force: (nout,) gains of the other kinds, and what is due to these and to biases of other kinds. The back-EMF
+    is `gain K v` whatever the gain, in motors without the state of a current.
+    """
+    p = m.plan.motor
+    K, inductive = m.actuator_gainprm[p.actuator, 1], p.inductive.mask
+    conducts = K / _positive(warm_resistance(m, d))
+    _, _, _, _, current = states(m, act)
+    driven = torch.where(p.drives.mask, torch.where(inductive, K * current, conducts * voltage(m, d, ctrl)), 0.0)
+    back = torch.where(p.drives.mask, conducts, gain[p.out]) * K * d.actuator_velocity[p.out]
+    return force[p.out] + driven - torch.where(p.resists.mask & ~inductive, back, 0.0)
+
+
 def friction(m: Model, d: Data, act_dot: Tensor) -> Tensor:
     """Mechanical torques (n,) [N m], not subject to limits: cogging, and `-(sigma0 z + sigma1 dz/dt)` of bristles."""
     p = m.plan.motor
@@ -133,7 +148,8 @@ def friction(m: Model, d: Data, act_dot: Tensor) -> Tensor:
     _, _, _, bending, _ = states(m, act_dot)
     cogging = bias[:, 0] * torch.sin(bias[:, 1] * d.actuator_length[p.out] + bias[:, 2])
     held = dyn[:, 5] * bristle + dyn[:, 6] * bending
-    return cogging - torch.where(p.bristled.mask, held, 0.0)
+    total = cogging - torch.where(p.bristled.mask, held, 0.0)
+    return total if p.whole else torch.where(p.resists.mask, total, 0.0)
 
 
 def length_slope(m: Model, d: Data, ctrl: Tensor) -> tuple[Tensor, Tensor]:
@@ -146,6 +162,8 @@ def length_slope(m: Model, d: Data, ctrl: Tensor) -> tuple[Tensor, Tensor]:
     _, _, _, _, change = states(m, d.act_dot)
     held = (most > 0) & p.inductive.mask & (change.abs() >= most)
     cogging = bias[:, 0] * bias[:, 1] * torch.cos(bias[:, 1] * d.actuator_length[p.out] + bias[:, 2])
+    if not p.whole:
+        drive, cogging = torch.where(p.follows.mask, drive, 0.0), torch.where(p.resists.mask, cogging, 0.0)
     return torch.where(held, 0.0, K * drive * share / _positive(warm_resistance(m, d))), cogging
 
 
@@ -162,8 +180,12 @@ def velocity_slope(m: Model, d: Data, ctrl: Tensor) -> tuple[Tensor, Tensor]:
     free = controls_freely(m, d, ctrl) if refined else p.controlled.mask
     drive = torch.where(free, K - gain[:, 6] * R / _positive(K), 0.0)
     share = torch.where(time > 0, -torch.expm1(-m.opt.timestep / _positive(time)), 1.0)
-    slope = K * (drive - K) * share / _positive(warm_resistance(m, d))
-    mechanical = torch.where(p.bristled.mask, -dyn[:, 6], 0.0)
+    back = K
+    if not p.whole:
+        drive = torch.where(p.follows.mask, drive, 0.0)
+        back = torch.where(torch.where(p.inductive.mask, p.follows.mask, p.resists.mask), K, 0.0)
+    slope = K * (drive - back) * share / _positive(warm_resistance(m, d))
+    mechanical = torch.where(p.drives.mask, -dyn[:, 6].clamp(min=0), 0.0)
     if not refined:
         return slope, mechanical
     _, _, _, _, change = states(m, d.act_dot)

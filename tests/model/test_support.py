@@ -48,6 +48,7 @@ FLOOR = '<geom name="floor" type="plane" size="1 1 1"/>'
 ELASTIC = '<elasticity young="1e3" thickness=".01" elastic2d="both"/>'
 YIELDING = '<elasticity young="1e3" yield=".01"/>'
 SHEET = 'flex "sheet"'
+BRAKE, ENGINE = 'biastype="dcmotor"', 'actuator "engine"'
 
 REFUSED = (
     (
@@ -73,7 +74,8 @@ REFUSED = (
         *("plastic grids", SHEET),
         marks=SINCE_4,
     ),
-    refused("sections", GENERAL.format('biastype="dcmotor"'), "beside other types", 'actuator "engine"'),
+    refused("sections", GENERAL.format(f'{BRAKE} dynprm="0 0 0 0 0 1"'), "without the activations", ENGINE),
+    refused("sections", GENERAL.format(f'{BRAKE} forcerange="-1 1"'), "with a force limit", ENGINE),
     (
         {
             "asset": HILLS,
@@ -151,7 +153,7 @@ def test_refusal_names_feature_element_and_way_out(parts: dict[str, str], featur
 
 def test_all_refusals_come_in_one_error() -> None:
     hills = '<geom name="hills" type="hfield" hfield="hills"/>'
-    motor = GENERAL.format('biastype="dcmotor"')
+    motor = GENERAL.format(f'{BRAKE} forcerange="-1 1"')
     mj_model = build(asset=HILLS, world=hills, geom='type="sdf" mesh="lump"', sections=motor)
     with pytest.raises(NotImplementedError) as error:
         put_model(mj_model)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.plan import pid
-from mjtorch.model.plan.servo import slots, turners as servo_fields
+from mjtorch.model.plan.servo import motors, slots, turners as servo_fields
 from mjtorch.model.plan.tensors import Subset, Tensors
 from mjtorch.model.plan.transmission import out_actuator, servos, tendon as tendon_of, wrapped_filters
 
@@ -35,7 +35,7 @@ class Actuators(tree.Tree):
 class ActuationPlan(tree.Tree):
     """How actuators, activations and joints refer to each other.
 
-    plain: no output is that of a servo or DC motor of its own kind; single: and actuators have an output each
+    plain: no output is that of a servo or DC motor; single: and actuators have an output each
     out_actuator: (nout,) the actuator of each output
     force_source: (nout,) where each force lies in [the others' (nout), PID servos, DC motors, orientation servos (3 s)]
     Activations
@@ -109,7 +109,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> ActuationPlan:
         for name, ids in _users(mj_model).items()
     }
     return ActuationPlan(
-        plain=not _special(mj_model).any(),
+        plain=not (_special(mj_model) | motors(mj_model)).any(),
         single=bool((mj_model.actuator_outnum == 1).all()),
         motor_states=bool((slots(mj_model)[:, 2:] < mj_model.na).any()),
         **fields,
@@ -159,8 +159,7 @@ def _activation(m: mujoco.MjModel) -> dict[str, np.ndarray]:
     nth[(dyn == kind.mjDYN_USER) | np.isin(actuator, pid.controllers(m))] = 0
     control = m.actuator_ctrladr[actuator] + nth
     output = m.actuator_outadr[actuator]
-    motor = m.actuator_gaintype == mujoco.mjtGain.mjGAIN_DCMOTOR
-    state = slots(m)
+    motor, state = motors(m), slots(m)
     users = _at(m, _users(m)["user_dyn"])["act"]
     replaced = [muscle, *(state[state[:, k] < m.na, k] for k in (0, 1)), users]
     source = _merge(m.na, np.concatenate(replaced))
@@ -185,7 +184,7 @@ def _force(m: mujoco.MjModel) -> dict[str, np.ndarray]:
     gain, bias, special = m.actuator_gaintype[actuator], m.actuator_biastype[actuator], _special(m)[actuator]
     last = m.actuator_actadr + m.actuator_actnum - 1
     source = np.where(m.actuator_actnum > 0, m.nu + last, m.actuator_ctrladr)[actuator]
-    special_out = [np.flatnonzero(gain == kind) for kind in (gains.mjGAIN_PID, gains.mjGAIN_DCMOTOR)]
+    special_out = [np.flatnonzero(gain == gains.mjGAIN_PID), np.flatnonzero(motors(m)[actuator])]
     # The plan of servos has the orientation servos in an order of its own.
     turner_out = servo_fields(m)["turner_out"].ravel()
     muscle_gain, muscle_bias = np.flatnonzero(gain == gains.mjGAIN_MUSCLE), np.flatnonzero(bias == biases.mjBIAS_MUSCLE)
