@@ -8,13 +8,16 @@ from torch import Tensor
 from mjtorch.collision.frame import make_frame
 from mjtorch.control_flow import fori_loop
 from mjtorch.math.shape import parts
-from mjtorch.math.vector import norm
+from mjtorch.math.vector import MIN_VALUE, dot, norm
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.enclosed import EnclosedPlan, Objects
+from mjtorch.sensor.volume import hull_corners, normals
 from mjtorch.smooth.object import to_local
 
 # How far a shape reaches along directions (n, k, 3): (n, k) [m].
 Reach = Callable[[Tensor], Tensor]
+# Directions where sites have edges, near (n, k, 3) and as near as (n, k, t, 3): (n, k, j, 3).
+Ridges = Callable[[Tensor, Tensor], Tensor]
 
 # Directions all over the sphere in which a search begins, the best one of each octant of which goes on, and steps.
 DIRECTIONS, STEPS = 200, 60
@@ -30,26 +33,34 @@ def enclosed(m: Model, d: Data, plan: EnclosedPlan) -> Tensor:
     everywhere. C's may end at one that is not the best, up to 2.5 cm below. Derivatives are those along the direction
     that is found.
     """
-    found = [_jutting(m, d, x, kind) for x, kind in zip(plan.objects, plan.site_type, strict=True)]
+    found = [_jutting(m, d, x) for x in plan.objects]
     nothing = d.site_xpos.new_full((1,), -torch.inf)
     return torch.cat([*found, nothing])[plan.place].amax(-1)
 
 
-def _jutting(m: Model, d: Data, x: Objects, site_type: Tensor) -> Tensor:
+def _jutting(m: Model, d: Data, x: Objects) -> Tensor:
     """How far (n,) [m] objects jut out of their sites."""
     pos, mat = (d.site_xpos, d.site_xmat) if x.is_site else (d.geom_xpos, d.geom_xmat)
     size = (m.site_size if x.is_site else m.geom_size)[x.number]
     frame = d.site_xmat[x.site]
     offset = to_local(frame, pos[x.number] - d.site_xpos[x.site])
     turned = frame.mT @ mat[x.number]
-    site = reach_of(site_type, m.site_size[x.site])
+    triangle = [hull_corners(m, volume) for volume in x.hull]
+    site = reach_of_points(triangle[0].flatten(0, 1)) if triangle else reach_of(x.site_type, m.site_size[x.site])
     shape = reach_of_points(m.mesh_vert[x.vert]) if x.vert.shape[0] else reach_of(x.type, size)
 
     def excess(direction: Tensor) -> Tensor:
         """By how much (n, k) [m] objects reach further along unit vectors (n, k, 3) in the frames of sites."""
         return shape(direction @ turned) + (direction @ offset[..., None])[..., 0] - site(direction)
 
-    return excess(furthest(excess, torch.cat([turned.mT, -turned.mT], 1).detach()).detach()[:, None])[:, 0]
+    start = [turned.mT, -turned.mT, *(_unit(normals(corner)).expand(len(turned), -1, -1) for corner in triangle)]
+    ridges = between(triangle[0].flatten(0, 1).detach()) if triangle else planes
+    return excess(furthest(excess, torch.cat(start, 1).detach(), ridges).detach()[:, None])[:, 0]
+
+
+def _unit(x: Tensor) -> Tensor:
+    """Vectors (n, 3) without their lengths."""
+    return x / norm(x, keepdim=True).clamp(min=MIN_VALUE)
 
 
 def reach_of(type: Tensor, size: Tensor) -> Reach:
@@ -68,10 +79,30 @@ def reach_of_points(point: Tensor) -> Reach:
     return lambda direction: (direction @ point.mT).amax(-1)
 
 
-def furthest(excess: Callable[[Tensor], Tensor], more: Tensor) -> Tensor:
+def planes(now: Tensor, tried: Tensor) -> Tensor:
+    """Directions (n, k, j, 3) on the ridges of sites that sizes describe: in the planes of the frame, and its axes.
+
+    now: (n, k, 3), tried: (n, k, t, 3) directions nearby
+    """
+    axes = torch.eye(3).to(now)
+    return torch.cat([(tried[:, :, :, None] * (1 - axes)).flatten(2, 3), now[:, :, None] * axes], 2)
+
+
+def between(point: Tensor) -> Ridges:
+    """The same for the hull of points (k, 3): directions are put where the furthest points of both are as far."""
+
+    def of_pairs(now: Tensor, tried: Tensor) -> Tensor:
+        here, there = (point[(x @ point.mT).argmax(-1)] for x in (now[:, :, None], tried))
+        edge = there - here
+        return tried - edge * dot(tried, edge, keepdim=True) / dot(edge, edge, keepdim=True).clamp(min=MIN_VALUE)
+
+    return of_pairs
+
+
+def furthest(excess: Callable[[Tensor], Tensor], more: Tensor, ridges: Ridges) -> Tensor:
     """Unit vectors (n, 3) along which `excess` is largest; more: (n, k, 3) where else to begin.
 
-    It is not smooth across the planes of the frame: directions in these, and along its axes, are tried as such.
+    It is not smooth across some planes: directions in these, by `ridges`, are tried as such.
     """
 
     def value(direction: Tensor) -> Tensor:
@@ -82,7 +113,6 @@ def furthest(excess: Callable[[Tensor], Tensor], more: Tensor) -> Tensor:
     elsewhere = octant[:, None] != torch.arange(8, device=more.device)[:, None]
     best = _chosen(start, value(start)[:, None].masked_fill(elsewhere, -torch.inf).argmax(-1))
     angle = torch.arange(AROUND, device=more.device) * (2 * torch.pi / AROUND)
-    axes = torch.eye(3).to(more)
 
     def step(k: Tensor, carry: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         now, width = carry
@@ -91,8 +121,7 @@ def furthest(excess: Callable[[Tensor], Tensor], more: Tensor) -> Tensor:
         turns = torch.stack([turned.cos(), turned.sin()], -1).to(more)
         nearby = now[:, :, None] + width[..., None, None] * (turns @ across)
         tried = torch.cat([now[:, :, None], nearby], 2)
-        in_planes = (tried[:, :, :, None] * (1 - axes)).flatten(2, 3)
-        tried = torch.cat([tried, in_planes, now[:, :, None] * axes], 2)
+        tried = torch.cat([tried, ridges(now, tried)], 2)
         length = norm(tried, keepdim=True)
         tried = torch.where(length > 0.1, tried / length.clamp(min=0.1), now[:, :, None])
         found = value(tried.flatten(1, 2)).unflatten(1, tried.shape[1:3])

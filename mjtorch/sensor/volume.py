@@ -18,5 +18,15 @@ def inside_volume(m: Model, volume: Volume, site: Tensor, point: Tensor) -> Tens
         return inside(volume.shape, m.site_size[site], point)
     turned = quat.rotate(point - m.mesh_pos[volume.mesh], quat.conjugate(m.mesh_quat[volume.mesh]))
     corner = m.mesh_vert[volume.hull]
-    outward = cross(corner[:, 1] - corner[:, 0], corner[:, 2] - corner[:, 0])
+    outward = normals(corner)
     return (turned @ outward.mT < dot(outward, corner[:, 0])).all(-1)
+
+
+def hull_corners(m: Model, volume: Volume) -> Tensor:
+    """The triangles (f, 3, 3) [m] of a mesh's convex hull, in the frame of the site."""
+    return m.mesh_pos[volume.mesh] + quat.rotate(m.mesh_vert[volume.hull], m.mesh_quat[volume.mesh])
+
+
+def normals(corner: Tensor) -> Tensor:
+    """Of triangles (f, 3, 3), outward, of any length: (f, 3)."""
+    return cross(corner[:, 1] - corner[:, 0], corner[:, 2] - corner[:, 0])

@@ -123,12 +123,6 @@ REFUSED = (
         "sensors: tactile sensors on height fields",
         'geom "hills"',
     ),
-    refused(
-        "sections",
-        '<sensor><insidesite name="in" site="lump" objtype="geom" objname="far" enclosed="true"/></sensor>',
-        "sensors: enclosed objects in sites of meshes",
-        'sensor "in"',
-    ),
 )
 
 

@@ -8,9 +8,10 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.plan.tensors import Tensors
+from mjtorch.model.plan.volume import MESH, Volume, VolumeKey, build as build_volume, volume_key
 
 GEOM, SITE, BODY, XBODY = (int(getattr(mujoco.mjtObj, f"mjOBJ_{x}")) for x in ("GEOM", "SITE", "BODY", "XBODY"))
-MESH = int(mujoco.mjtGeom.mjGEOM_MESH)
+SIZED: VolumeKey = (-1, -1)
 
 
 class Looked(NamedTuple):
@@ -23,18 +24,21 @@ class Looked(NamedTuple):
 
 @tree.dataclass(kw_only=True)
 class Objects(tree.Tree):
-    """n geoms, or sites, of one kind: of some sizes, or of one mesh.
+    """n geoms, or sites, of one kind: of some sizes, or of one mesh; and sites of one kind that they should be in.
 
     is_site: static; type: (n,) mjtGeom; number: (n,) ids
-    site: (n,) the sites that they should be in
     vert: (nvert,) the vertices, as rows of `mesh_vert`; none of what sizes describe
+    site: (n,) ids; site_type: (n,) mjtGeom
+    hull: the volume that the sites have in common, if they are of a mesh
     """
 
     is_site: bool = tree.field(static=True)
     type: Tensor
     number: Tensor
-    site: Tensor
     vert: Tensor
+    site: Tensor
+    site_type: Tensor
+    hull: tuple[Volume, ...]
 
 
 @tree.dataclass(kw_only=True)
@@ -42,13 +46,12 @@ class EnclosedPlan(tree.Tree):
     """The s sensors that look at whole shapes.
 
     sensors: static, their ids
-    objects: what they look at, by kind; site_type: mjtGeom of the sites, one tensor (n,) for each kind
+    objects: what they look at, by kind
     place: (s, k) which of [objects, nothing] each sensor looks at
     """
 
     sensors: tuple[int, ...] = tree.field(static=True)
     objects: tuple[Objects, ...]
-    site_type: tuple[Tensor, ...]
     place: Tensor
 
 
@@ -56,12 +59,10 @@ def build(m: mujoco.MjModel, make: Tensors, sensors: list[int]) -> tuple[Enclose
     """The plan of `sensors`, if there are any."""
     if not sensors:
         return ()
-    kinds: dict[tuple[bool, int], list[Looked]] = {}
+    kinds: dict[tuple[bool, int, VolumeKey], list[Looked]] = {}
     for sensor in sensors:
         for shape in looked_at(m, sensor):
-            is_mesh = not shape.is_site and m.geom_type[shape.number] == MESH
-            mesh = int(m.geom_dataid[shape.number]) if is_mesh else -1
-            kinds.setdefault((shape.is_site, mesh), []).append(shape)
+            kinds.setdefault(_kind(m, shape), []).append(shape)
     every = [shape for shapes in kinds.values() for shape in shapes]
     rows = [[k for k, shape in enumerate(every) if shape.sensor == sensor] for sensor in sensors]
     width = max(map(len, rows))
@@ -69,7 +70,6 @@ def build(m: mujoco.MjModel, make: Tensors, sensors: list[int]) -> tuple[Enclose
         EnclosedPlan(
             sensors=tuple(sensors),
             objects=tuple(_objects(m, make, *kind, shapes) for kind, shapes in kinds.items()),
-            site_type=tuple(make.ints(m.site_type[_sites(m, shapes)]) for shapes in kinds.values()),
             place=make.ints([row + [len(every)] * (width - len(row)) for row in rows]),
         ),
     )
@@ -92,17 +92,24 @@ def looked_at(m: mujoco.MjModel, sensor: int) -> list[Looked]:
     return [Looked(sensor, False, geom) for geom in range(m.ngeom) if int(m.geom_bodyid[geom]) in bodies]
 
 
-def _sites(m: mujoco.MjModel, shapes: list[Looked]) -> np.ndarray:
-    return m.sensor_refid[[shape.sensor for shape in shapes]]
+def _kind(m: mujoco.MjModel, shape: Looked) -> tuple[bool, int, VolumeKey]:
+    """Whether it is a site, its mesh, and the volume that it should be in; -1 and `SIZED` if sizes describe them."""
+    is_mesh = not shape.is_site and m.geom_type[shape.number] == MESH
+    volume = volume_key(m, int(m.sensor_refid[shape.sensor]))
+    return shape.is_site, int(m.geom_dataid[shape.number]) if is_mesh else -1, volume if volume[0] == MESH else SIZED
 
 
-def _objects(m: mujoco.MjModel, make: Tensors, is_site: bool, mesh: int, shapes: list[Looked]) -> Objects:
-    numbers = [shape.number for shape in shapes]
+def _objects(
+    m: mujoco.MjModel, make: Tensors, is_site: bool, mesh: int, volume: VolumeKey, shapes: list[Looked]
+) -> Objects:
+    numbers, sites = [shape.number for shape in shapes], m.sensor_refid[[shape.sensor for shape in shapes]]
     vert = np.arange(m.mesh_vertnum[mesh]) + m.mesh_vertadr[mesh] if mesh >= 0 else np.zeros(0, dtype=int)
     return Objects(
         is_site=is_site,
         type=make.ints((m.site_type if is_site else m.geom_type)[numbers]),
         number=make.ints(numbers),
-        site=make.ints(_sites(m, shapes)),
         vert=make.ints(vert),
+        site=make.ints(sites),
+        site_type=make.ints(m.site_type[sites]),
+        hull=() if volume == SIZED else (build_volume(m, make, volume),),
     )
