@@ -3,10 +3,11 @@
 import torch
 from torch import Tensor
 
+from mjtorch.collision.broad_phase import everything
 from mjtorch.collision.capsule import nearest_of_segments
 from mjtorch.collision.contact_points import ContactPoints, Solid
 from mjtorch.collision.convex import closest
-from mjtorch.collision.families import COLLIDERS
+from mjtorch.collision.families import COLLIDERS, family_contacts
 from mjtorch.collision.plane import touching_plane
 from mjtorch.collision.sphere import core_to_core, surface
 from mjtorch.collision.support import MESH, Convex, hull_support
@@ -15,8 +16,10 @@ from mjtorch.math.shape import Shape
 from mjtorch.math.vector import dot
 from mjtorch.model import Data, Model
 from mjtorch.model.arguments import check_both, checked_ids
-from mjtorch.model.plan.distance import BOX_BOX, PairGroup
-from mjtorch.model.plan.geom_pairs import HFIELD, PLANE, ROUND, SUPPORTED
+from mjtorch.model.plan.collision import Family
+from mjtorch.model.plan.distance import PairGroup
+from mjtorch.model.plan.geom_pairs import HFIELD, PLANE, ROUND, SDF, SUPPORTED
+from mjtorch.model.plan.measured import BOX_BOX
 from mjtorch.model.plan.mesh import Hulls
 
 
@@ -117,8 +120,8 @@ def nearest_points(
     """Where n pairs of geoms are nearest: as their collider finds it if they have one, else as convex shapes."""
     family = SUPPORTED[shape1.type, shape2.type].family
     one, two = (Solid(shape.pos, shape.mat, shape.size) for shape in (shape1, shape2))
-    if shape1.type == PLANE and shape2.type in (Shape.SPHERE, Shape.CAPSULE, MESH):
-        if shape2.type != MESH:
+    if shape1.type == PLANE and shape2.type in (Shape.SPHERE, Shape.CAPSULE, MESH, SDF):
+        if shape2.type not in (MESH, SDF):
             return _least(plane_round(one, two, shape2.type))
         assert hulls is not None, "meshes need hulls"
         return _least(plane_hull(one, shape2, hulls))
@@ -127,6 +130,17 @@ def nearest_points(
     if family in COLLIDERS and family != BOX_BOX:
         return _least(COLLIDERS[family](one, two, torch.full_like(one.size[:, 0], torch.inf)))
     return closest(shape1, shape2, iterations, tolerance, hulls).nearest
+
+
+def least_contact(m: Model, d: Data, family: Family, margin: Tensor) -> Nearest:
+    """Where the deepest contacts of the n pairs of a family are; their distances are infinite if they have none.
+
+    margin: (n,) [m] the distances at which contacts are detected
+    """
+    near = torch.ones_like(margin, dtype=torch.bool)
+    (points,) = family_contacts(m, d, family, everything(family)._replace(near=near), margin)
+    found = _least(points)
+    return found._replace(dist=torch.where(points.exists.any(-1), found.dist, torch.inf))
 
 
 def _least(points: ContactPoints) -> Nearest:

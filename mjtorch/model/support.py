@@ -13,9 +13,9 @@ from mjtorch.model import actuators, flexes
 from mjtorch.model.callbacks import NAMES as CALLBACK_NAMES, Callbacks, let_collide
 from mjtorch.model.option import Cone, DisableBit, EnableBit, Integrator, Solver
 from mjtorch.model.plan import plugins
-from mjtorch.model.plan.distance import unmeasured_geoms
 from mjtorch.model.plan.enclosed import is_enclosed
 from mjtorch.model.plan.geom_pairs import CONVEX, FIELDS, SUPPORTED as COLLIDED, pairs_of, unsupported_pairs
+from mjtorch.model.plan.measured import unmeasured_geoms
 from mjtorch.model.plan.option import late_sensors
 from mjtorch.model.plan.sdf import LEVELS, too_deep, without_field
 from mjtorch.model.plan.sensor import SUPPORTED as SENSORS
@@ -399,10 +399,10 @@ TABLE: tuple[Feature, ...] = (
     ),
     Feature(
         "sensors",
-        "distances of height and signed distance fields, or with nativeccd disabled",
+        "distances between height and signed distance fields",
         NO,
         lambda m: named(m, "geom", unmeasured_geoms(m)),
-        "use meshes, and enable the flag nativeccd",
+        "put them in other bodies than those that are measured: C only warns, and reads nothing",
     ),
     Feature("sensors", "enclosed objects", YES, where("sensor", is_enclosed)),
     Feature("sensors", "enclosed objects in sites of meshes", YES, _enclosed_by_mesh),

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from mjtorch.collision.distance import hulls_of, nearest_points, shapes
+from mjtorch.collision.distance import hulls_of, least_contact, nearest_points, shapes
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.distance import DistancePlan
 
@@ -19,11 +19,14 @@ def distance(m: Model, d: Data, plan: DistancePlan) -> Tensor:
     for group in plan.groups:
         found = nearest_points(*shapes(m, d, group), m.opt.ccd_iterations, m.opt.ccd_tolerance, hulls_of(m))
         columns.append(torch.cat([found.dist[:, None], found.normal, found.point1, found.point2], dim=-1))
+    for pairs in plan.colliding:
+        found = least_contact(m, d, pairs.family, m.sensor_cutoff[pairs.sensor])
+        columns.append(torch.cat([found.dist[:, None], found.normal, found.point1, found.point2], dim=-1))
     nothing = torch.nn.functional.pad(d.geom_xpos.new_full((1, 1), torch.inf), (0, 9))
-    pairs = torch.cat([*columns, nothing])
-    least = pairs[:, 0].detach()[plan.pair].argmin(-1, keepdim=True)
+    every = torch.cat([*columns, nothing])
+    least = every[:, 0].detach()[plan.pair].argmin(-1, keepdim=True)
     flipped = plan.flipped.gather(1, least)
-    dist, normal, point1, point2 = pairs[plan.pair.gather(1, least)[:, 0]].split([1, 3, 3, 3], dim=-1)
+    dist, normal, point1, point2 = every[plan.pair.gather(1, least)[:, 0]].split([1, 3, 3, 3], dim=-1)
 
     cutoff = m.sensor_cutoff[plan.sensor, None]
     near = dist < cutoff

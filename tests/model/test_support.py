@@ -85,15 +85,6 @@ REFUSED = (
         "pairs of other geoms",
         'hfield-sdf (geom "hills", geom "ball")',
     ),
-    (
-        {
-            "flag": 'nativeccd="disable"',
-            "world": '<geom name="rock" type="mesh" mesh="lump"/>',
-            "sections": '<sensor><distance geom1="ball" geom2="rock" cutoff="1"/></sensor>',
-        },
-        "or with nativeccd disabled",
-        'geom "rock"',
-    ),
     pytest.param(
         {"option": 'integrator="discrete"', "flag": 'sleep="enable"'},  # an oracle has no islands
         *("integrator: discrete with sleep, islands disabled", 'option integrator="discrete"'),
@@ -104,8 +95,9 @@ REFUSED = (
             "sections": '<sensor><distance geom1="ball" body2="world" cutoff="1"/></sensor>',
             "asset": HILLS,
             "world": '<geom name="hills" type="hfield" hfield="hills" contype="0" conaffinity="0"/>',
+            "geom": 'type="sdf" mesh="lump"',
         },
-        "sensors: distances of height",
+        "sensors: distances between height",
         'geom "hills"',
     ),
     refused(

@@ -56,7 +56,8 @@ def windows(mj_model: mujoco.MjModel, pairs: GeomPairs) -> dict[str, Window]:
         name = _family(*kind)
         if name:
             mine = (kinds == kind).all(1)
-            rows, cols = _cells(mj_model, GeomPairs(pairs.geom[mine], pairs.pair[mine])).max(0).tolist()
+            some = GeomPairs(pairs.geom[mine], pairs.pair[mine])
+            rows, cols, _ = covered(mj_model, some.geom, within(mj_model, some))
             other = found.get(name, Window(rows, cols))
             found[name] = Window(max(rows, other.rows), max(cols, other.cols))
     if not found:
@@ -71,15 +72,18 @@ def _family(type1: int, type2: int) -> str | None:
     return together(SUPPORTED[type1, type2].family) if is_field else None
 
 
-def _cells(mj_model: mujoco.MjModel, pairs: GeomPairs) -> np.ndarray:
-    """The rows and columns of cells (n, 2) that the bounding spheres of the second geoms cover at most, anywhere."""
-    m = mj_model
-    one, two = pairs.geom.T
+def covered(m: mujoco.MjModel, geom: np.ndarray, margin: np.ndarray) -> Window:
+    """The cells that the bounding spheres of the second geoms cover at most, anywhere, in contact with all of them.
+
+    geom: (n, 2) ids; margin: (n,) [m] by which they are larger
+    """
+    one, two = geom.T
     field = m.geom_dataid[one]
     cells = np.stack([m.hfield_nrow[field], m.hfield_ncol[field]], axis=-1) - 1
     spacing = 2 * m.hfield_size[field][:, 1::-1] / cells
-    reach = m.geom_rbound[two] + within(m, pairs)
-    return np.minimum(2 + 2 * reach[:, None] // spacing, cells).astype(int)
+    reach = m.geom_rbound[two] + margin
+    rows, cols = np.minimum(2 + 2 * reach[:, None] // spacing, cells).astype(int).max(0).tolist()
+    return Window(rows, cols, 2 * rows * cols * len(geom))
 
 
 def build(mj_model: mujoco.MjModel, geoms: np.ndarray, window: Window, least: int, make: Tensors) -> HeightFields:

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.model.plan.distance import measured_meshes
+from mjtorch.model.plan.measured import measured_meshes
 from mjtorch.model.plan.tensors import Tensors
 
 # Vertices that are looked at together.
