@@ -317,7 +317,7 @@ TABLE: tuple[Feature, ...] = (
         "pairs of other geoms",
         NO,
         _pair_names,
-        "replace one of them by a geom of a supported pair, or set contype and conaffinity so that they do not meet",
+        "replace one of them, or set contype and conaffinity so that they do not meet: of these fields C only warns",
     ),
     Feature(
         "collisions",

@@ -13,8 +13,8 @@ from mjtorch.model.plan.tensors import Tensors
 
 # mjMAXCONPAIR: of a mesh, no more starts of searches are looked at that end inside.
 MOST = int(mujoco.mjMAXCONPAIR)
-# An octree with more levels of cells makes a grid that is too large.
-LEVELS = 7
+# An octree with more levels of cells makes a grid that is too large; with so many it takes as much memory as C's tree.
+LEVELS = 8
 
 
 @tree.dataclass(kw_only=True)
