@@ -5,6 +5,8 @@ import pytest
 from reference import MODELS, SINCE_4, load
 
 from mjtorch.model import put_model, support
+from mjtorch.model.enums import GeomType
+from mjtorch.model.option import DisableBit
 from mjtorch.model.support import TABLE, Verdict
 
 # A body with a joint, and places for what a test adds.
@@ -189,6 +191,38 @@ def test_features_of_a_model() -> None:
     used = {use.feature.name: use.elements for use in support.features(load("gym/hopper"))}
     assert used["slide"] == ['joint "rootx"', 'joint "rootz"']
     assert "free" not in used
+
+
+@pytest.mark.parametrize("field", ["integrator", "solver", "cone"])
+def test_every_choice_that_mujoco_has_is_a_row(field: str) -> None:
+    mj_model = build()
+    for value in getattr(mujoco, f"mjt{field.capitalize()}").__members__.values():
+        setattr(mj_model.opt, field, int(value))
+        rows = [use.feature.name for use in support.features(mj_model) if use.elements == [f"option {field}"]]
+        assert len(rows) == 1, value
+
+
+def test_every_flag_that_mujoco_has_is_a_row() -> None:
+    """Of the flags that enable something; those that disable something are all known."""
+    mj_model = build()
+    before = {use.feature.name for use in support.features(mj_model)}
+    for name, value in mujoco.mjtEnableBit.__members__.items():
+        if name != "mjNENABLE":
+            mj_model.opt.enableflags = int(value)
+            assert {use.feature.name for use in support.features(mj_model)} - before, name
+    known = {f"mjDSBL_{flag.name}" for flag in DisableBit}
+    assert set(mujoco.mjtDisableBit.__members__) - {"mjNDISABLE"} <= known
+
+
+@pytest.mark.parametrize("kind", ["Joint", "Trn", "Dyn", "Gain", "Bias", "Eq", "Sensor"])
+def test_every_type_that_mujoco_has_is_a_row(kind: str) -> None:
+    names = {feature.name.split(" ")[-1] for feature in TABLE}
+    assert {name.split("_", 1)[1].lower() for name in getattr(mujoco, f"mjt{kind}").__members__} <= names
+
+
+def test_every_type_of_geoms_is_known() -> None:
+    """Those that a model may have; others are for drawing."""
+    assert set(range(int(mujoco.mjtGeom.mjNGEOMTYPES))) == set(GeomType)
 
 
 def test_every_refusal_has_advice() -> None:
