@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mjtorch.constraint.element import Elements
+from mjtorch.constraint.grid import nodes_between
 from mjtorch.constraint.wrench import along
 from mjtorch.math.impedance import mixed
 from mjtorch.math.triangle import nearest_on_simplex
@@ -49,26 +50,38 @@ def moved(m: Model, d: Data, there: Tensor) -> Tensor:
 def carried(m: Model, d: Data) -> tuple[Tensor, Tensor]:
     """What is pushed apart in each contact (ncon, w): what touches first, or its corners, then the other, or its.
 
-    They are numbers of geoms and vertices. And how far each moves the contact (ncon, w): 1, 0, 0, or where the point
-    nearest to the contact lies between the corners (mj_elemBodyWeight); less than nothing for what touches first.
+    They are numbers of geoms, vertices and, of elements of grids, nodes. And how far each moves the contact (ncon, w):
+    1, 0, 0, or where the point nearest to the contact lies between the corners (mj_elemBodyWeight); less than nothing
+    for what touches first.
     """
-    number = colliders(m, d)
-    second, share2 = corners_of(m, d, number[:, 1])
-    if m.plan.collision.pairs_elements:
-        first, share1 = corners_of(m, d, number[:, 0])
-    else:
-        first, share1 = number[:, :1], torch.ones_like(share2[:, :1])
+    (first, share1), (second, share2) = carriers(m, d)
     return torch.cat([first, second], dim=1), torch.cat([-share1, share2], dim=1)
 
 
+def carriers(m: Model, d: Data) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Of what touches first, and of the other: what carries it (ncon, k), and their shares in contacts (ncon, k)."""
+    number = colliders(m, d)
+    second, share2 = corners_of(m, d, number[:, 1])
+    if m.plan.collision.pairs_elements:
+        return corners_of(m, d, number[:, 0]), (second, share2)
+    return (number[:, :1], torch.ones_like(share2[:, :1])), (second, share2)
+
+
 def corners_of(m: Model, d: Data, number: Tensor) -> tuple[Tensor, Tensor]:
-    """The geoms and vertices (ncon, k) that colliders (ncon,) are, or are made of, and their shares in contacts."""
+    """The geoms, vertices and nodes (ncon, k) that carry colliders (ncon,), and their shares in contacts."""
     first = m.ngeom + m.nflexvert
     is_element = (number >= first)[:, None]
     corner = m.plan.collision.corner[(number - first).clamp(min=0)]
     between = nearest_on_simplex(d.flexvert_xpos[corner], d.contact.pos)
     share = torch.where(is_element, between, basis(between, 1, *[0] * (corner.shape[1] - 1)))
-    return torch.where(is_element, corner + m.ngeom, number[:, None].clamp(max=first - 1)), share
+    carrier = torch.where(is_element, corner + m.ngeom, number[:, None].clamp(max=first - 1))
+    for p in m.plan.constraint.contact.grids:
+        flex = m.plan.collision.collider_flex[number].clamp(min=0)
+        node, part = nodes_between(p, flex, corner, between)
+        of_grid, more = is_element & p.is_grid[flex][:, None], node.shape[1] - corner.shape[1]
+        carrier = torch.where(of_grid, node, torch.cat([carrier, carrier[:, :1].expand(-1, more)], dim=1))
+        share = torch.where(of_grid, part, F.pad(share, (0, more)))
+    return carrier, share
 
 
 def answered(m: Model, d: Data) -> Tensor:
@@ -128,8 +141,8 @@ def inverse_weight(m: Model, d: Data) -> Tensor:
     else:
         weight = m.body_invweight0[p.geom_body, 0]
     if m.plan.collision.corner.shape[0]:
-        number, share = carried(m, d)
-        return torch.where(d.contact.detected, (weight[number] * share.abs()).sum(-1), 0.0)
+        number, share = (torch.cat(x, dim=1) for x in zip(*carriers(m, d), strict=True))
+        return torch.where(d.contact.detected, (weight[number] * share).sum(-1), 0.0)
     return torch.where(d.contact.detected[:, None], weight[colliders(m, d)], 0.0).sum(-1)
 
 

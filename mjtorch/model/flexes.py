@@ -7,13 +7,11 @@ import numpy as np
 
 from mjtorch.model.option import DisableBit, Integrator, Solver
 from mjtorch.model.plan.colliders import (
-    SOLIDS,
     collider_flex,
     meeting,
     met_flexes,
     met_planes,
     met_solids,
-    no_contacts,
 )
 from mjtorch.model.plan.flex_points import elastic
 from mjtorch.model.plan.flex_rod import twisting
@@ -29,17 +27,6 @@ METRIC, SOLID_SIZE = 21, 24
 def on_flexes(m: mujoco.MjModel) -> np.ndarray:
     """(nflex,) bool: flexes that may touch another flex or themselves."""
     return np.isin(np.arange(m.nflex), met_flexes(m))
-
-
-def grids(m: mujoco.MjModel) -> np.ndarray:
-    """(nflex,) bool: grids that may touch more than planes."""
-    if no_contacts(m):
-        return np.zeros(m.nflex, dtype=bool)
-    solids = np.isin(m.geom_type, (*SOLIDS, int(mujoco.mjtGeom.mjGEOM_HFIELD)))
-    one = (m.flex_contype[:, None] & m.flex_conaffinity) != 0
-    meets = one | one.T
-    np.fill_diagonal(meets, one.diagonal() & ~m.flex_rigid.astype(bool) & (m.flex_selfcollide != 0))
-    return ((meeting(m) & solids[:, None]).any(axis=0) | meets.any(axis=1)) & (m.flex_interp != 0)
 
 
 def on_fields(m: mujoco.MjModel) -> np.ndarray:
@@ -92,6 +79,11 @@ def untwisted(m: mujoco.MjModel) -> np.ndarray:
 def turned(m: mujoco.MjModel) -> np.ndarray:
     """(nflex,) bool: lines that touch something, of edges that joints turn."""
     return twisting(m) & touching(m)
+
+
+def grids(m: mujoco.MjModel) -> np.ndarray:
+    """(nflex,) bool: grids that may touch more than planes."""
+    return (on_solids(m) | on_flexes(m)) & (m.flex_interp != 0)
 
 
 def plastic(m: mujoco.MjModel) -> np.ndarray:
@@ -153,12 +145,12 @@ SUPPORTED: tuple[tuple[str, Test], ...] = (
     ("contacts of flexes with planes", on_planes),
     ("contacts of flexes with convex geoms", on_solids),
     ("contacts of flexes with flexes and themselves", on_flexes),
+    ("contacts of grids with more than planes", grids),
 )
 MEET = "set contype and conaffinity so that they do not meet"
 # What it is called, which flexes are refused for it, and what to do.
 REFUSED: tuple[tuple[str, Test, str], ...] = (
     ("contacts of flexes with height and signed distance fields", on_fields, MEET),
-    ("contacts of grids with more than planes", grids, f'{MEET}, nor flexes, and selfcollide="none"'),
     ("contacts of flexes as libccd finds them (nativeccd disabled)", by_other_means, "enable the flag nativeccd"),
     ("passive contacts of flexes", pushed_softly, 'set passive="false" in its contact'),
     ("contacts of flexes where geoms stick", sticking, "set adhesion to zero"),

@@ -8,7 +8,7 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from reference import SINCE_4, assert_fields_close, load, oracle
+from reference import SINCE_4, assert_fields_close, converged, load, oracle
 
 import mjtorch
 from mjtorch.collision import collision
@@ -162,6 +162,48 @@ def test_contacts_differentiate(first: str | int, second: int) -> None:
     assert checked > 5
     assert torch.cat(close[::3]).double().mean() > 0.97
     assert torch.cat(close).double().mean() > 0.9
+
+
+def on_grids(dof: str, cells: str, law: str) -> mujoco.MjModel:
+    """A grid on a ball that moves, and below another grid."""
+    grid = 'type="grid" spacing=".12 .12 .12" mass=".2" radius="0" dim="3"'
+    return oracle(
+        mujoco.MjModel.from_xml_string(
+            f"""<mujoco>{OPTION}<worldbody>
+              <body pos="0 0 -.1"><freejoint/><geom size=".06" condim="4" margin=".003"/></body>
+              <flexcomp name="one" {grid} count="3 3 2" dof="{dof}" cellcount="{cells}" euler="5 10 0">
+                <contact conaffinity="0" selfcollide="bvh"/><elasticity young="1e3" poisson=".2" {law}/></flexcomp>
+              <flexcomp name="two" {grid} count="2 2 2" dof="trilinear" pos=".03 .02 .12" euler="10 5 20">
+                <contact contype="0" selfcollide="none"/><elasticity young="1e3" poisson=".2"/></flexcomp>
+            </worldbody></mujoco>"""
+        )
+    )
+
+
+SHELL = 'thickness=".05" elastic2d="stretch"'
+GRIDS = [
+    ("trilinear", "2 2 1", ""),
+    ("quadratic", "1 1 1", ""),
+    ("trilinear", "2 2 2", SHELL),
+    ("quadratic", "1 1 1", SHELL),
+]
+
+
+@pytest.mark.parametrize("dof, cells, law", slow_tuples(GRIDS, GRIDS[1], GRIDS[2]))
+def test_grids_touch_as_in_c(dof: str, cells: str, law: str) -> None:
+    """A ball and another grid; not themselves, whatever they ask for."""
+    mj_model = converged(on_grids(dof, cells, law))
+    m = put_model(mj_model, dtype=torch.float64, contact_capacity=200)
+    balls = grids = 0
+    for mj_data in states(mj_model, 4):
+        d = mjtorch.forward(m, put_data(mj_model, mj_data, model=m))
+        ours, wanted = contacts(d), contacts(mj_data)
+        assert ours.keys() == wanted.keys()
+        assert_fields_close(d, mj_data, ["qacc"], 1e-6, m=m)
+        balls += sum(pair[:3] == (-1, 0, pair[2]) and pair[3] == 0 for pair in wanted)
+        grids += sum(pair[1] >= 0 and pair[4] >= 0 for pair in wanted)
+    assert balls > 3 and grids > 3
+    assert not m.plan.collision.itself
 
 
 DRAPED = """

@@ -58,7 +58,6 @@ REFUSED = (
         "contacts of flexes with height and signed distance fields",
         SHEET,
     ),
-    refused("world", sheet("", dim=3, count="3 3 3", dof="trilinear"), "grids with more than planes", SHEET),
     (
         {"world": sheet(ELASTIC), "flag": 'nativeccd="disable"'},
         "contacts of flexes as libccd finds them (nativeccd disabled)",

@@ -1,11 +1,13 @@
 """*Colliders*: the geoms, and in models whose flexes may touch something their vertices, then their elements."""
 
+import itertools
+
 import mujoco
 import numpy as np
 import torch
 
 from mjtorch.model.option import DisableBit
-from mjtorch.model.plan.flex_grid import between
+from mjtorch.model.plan.flex_grid import between, filled_up, on_surface
 from mjtorch.model.plan.flex_points import Builder
 from mjtorch.model.plan.tensors import Tensors
 
@@ -24,8 +26,8 @@ def met_planes(m: mujoco.MjModel) -> np.ndarray:
 
 
 def met_solids(m: mujoco.MjModel) -> np.ndarray:
-    """(n, 2) convex geoms, and the flexes on bodies that may touch them."""
-    return np.argwhere(meeting(m) & np.isin(m.geom_type, SOLIDS)[:, None] & (m.flex_interp == 0))
+    """(n, 2) convex geoms, and the flexes that may touch them."""
+    return np.argwhere(meeting(m) & np.isin(m.geom_type, SOLIDS)[:, None])
 
 
 def meeting(m: mujoco.MjModel) -> np.ndarray:
@@ -38,13 +40,13 @@ def meeting(m: mujoco.MjModel) -> np.ndarray:
 
 
 def met_flexes(m: mujoco.MjModel) -> np.ndarray:
-    """(n, 2) flexes on bodies that may touch each other, the first one's number being less, or touch themselves."""
+    """(n, 2) flexes that may touch each other, the first one's number being less, or touch themselves: no grid does."""
     if no_contacts(m):
         return np.zeros((0, 2), dtype=np.int64)
     one, moves = (m.flex_contype[:, None] & m.flex_conaffinity) != 0, moving(m)
     meets = np.triu((one | one.T) & (moves[:, None] | moves), 1)
-    itself = one.diagonal() & ~m.flex_rigid.astype(bool) & (m.flex_selfcollide != 0)
-    return np.argwhere((meets | np.diag(itself)) & (m.flex_interp[:, None] == 0) & (m.flex_interp == 0))
+    itself = one.diagonal() & ~m.flex_rigid.astype(bool) & (m.flex_selfcollide != 0) & (m.flex_interp == 0)
+    return np.argwhere(meets | np.diag(itself))
 
 
 def no_contacts(m: mujoco.MjModel) -> bool:
@@ -79,6 +81,11 @@ def element_flex(m: mujoco.MjModel) -> np.ndarray:
 def elements_touch(m: mujoco.MjModel) -> bool:
     """Whether elements of flexes may touch geoms, or each other."""
     return bool(len(met_solids(m)) or len(met_flexes(m)))
+
+
+def grids_touch(m: mujoco.MjModel) -> bool:
+    """Whether elements of grids may touch something."""
+    return bool(m.flex_interp[np.concatenate([met_solids(m)[:, 1], met_flexes(m).ravel()])].any())
 
 
 def active(m: mujoco.MjModel) -> np.ndarray:
@@ -125,17 +132,24 @@ def collider_body(m: mujoco.MjModel) -> np.ndarray:
 
 
 def carriers(m: mujoco.MjModel) -> tuple[np.ndarray, np.ndarray]:
-    """(n, w) the bodies that carry geoms and vertices, and the part of it that each carries: one, or those of nodes."""
+    """(n, w) the bodies that carry geoms, vertices, and nodes if elements of grids touch, and the part that each does.
+
+    Vertices of grids are carried by the bodies of nodes, and the nodes within a shell by those on its surface.
+    """
     flex = vertex_flex(m)
     bodies = collider_body(m)[: m.ngeom + len(flex), None]
     shares = np.ones(bodies.shape)
     grid = m.ngeom + np.flatnonzero(m.flex_interp[flex])
-    if len(grid):
-        b = Builder(m, Tensors(torch.device("cpu"), torch.float64))
-        node, weight = between(b)
-        bodies = np.repeat(bodies, weight.shape[1], axis=1)
-        shares = np.pad(shares, [(0, 0), (0, weight.shape[1] - 1)])
-        bodies[grid], shares[grid] = b.body[node], weight
+    if not len(grid):
+        return bodies, shares
+    b = Builder(m, Tensors(torch.device("cpu"), torch.float64))
+    (node, weight), (own, part) = between(b), on_surface(b)
+    if not grids_touch(m):
+        own, part = own[:0], part[:0]
+    width = max(node.shape[1], own.shape[1])
+    bodies = np.concatenate([np.repeat(bodies, width, axis=1), filled_up(b.body[own], width)])
+    shares = np.concatenate([filled_up(shares, width), filled_up(part, width)])
+    bodies[grid], shares[grid] = filled_up(b.body[node], width), filled_up(weight, width)
     return bodies, shares
 
 
@@ -143,8 +157,43 @@ def collider_trees(m: mujoco.MjModel) -> np.ndarray:
     """(n, w) the kinematic trees that move each collider, filled up with -1."""
     bodies, shares = carriers(m)
     trees = np.where(shares != 0, m.body_treeid[bodies], -1)
-    corner = corners(m)
-    of_corners = trees[m.ngeom + corner].reshape(-1, corner.shape[1] * trees.shape[1])
-    if len(of_corners):
-        trees = np.pad(trees, [(0, 0), (0, of_corners.shape[1] - trees.shape[1])], constant_values=-1)
-    return np.concatenate([trees, of_corners]) if len(of_corners) else trees
+    points, made_of = m.ngeom + len(vertex_flex(m)), m.ngeom + corners(m)
+    grids = len(trees) > points
+    if grids:
+        # Where between its nodes an element is touched is not known.
+        nodes = points + nodes_around(m)
+        of_grid = m.flex_interp[element_flex(m)] != 0
+        width = max(nodes.shape[1], made_of.shape[1])
+        nodes, made_of = (np.pad(x, [(0, 0), (0, width - x.shape[1])], mode="edge") for x in (nodes, made_of))
+        made_of = np.where(of_grid[:, None], nodes, made_of)
+    of_elements = trees[made_of].reshape(len(made_of), made_of.shape[1] * trees.shape[1])
+    of_elements = distinct(of_elements) if grids else of_elements
+    trees = trees[:points]
+    if not len(of_elements):
+        return trees
+    width = max(trees.shape[1], of_elements.shape[1])
+    return np.concatenate([filled_up(trees, width, -1), filled_up(of_elements, width, -1)])
+
+
+def distinct(numbers: np.ndarray) -> np.ndarray:
+    """(n, w) the different numbers of each row, which are -1 or more, in falling order and filled up with -1."""
+    falling = -np.sort(-numbers, axis=1)
+    falling[:, 1:][falling[:, 1:] == falling[:, :-1]] = -1
+    falling = -np.sort(-falling, axis=1)
+    return falling[:, : max(1, int((falling >= 0).sum(1).max(initial=0)))]
+
+
+def nodes_around(m: mujoco.MjModel) -> np.ndarray:
+    """(n, w) the nodes of the cells of grids that each element reaches into, repeated; of other elements node 0."""
+    flex, corner, found = element_flex(m), corners(m), []
+    for f, vertex in zip(flex.tolist(), corner, strict=True):
+        order, count = abs(int(m.flex_interp[f])), m.flex_cellnum[f]
+        at = m.flex_vert0[vertex] * count
+        low = np.floor(at.min(0)).clip(0, count - 1).astype(int)
+        high = np.ceil(at.max(0)).clip(low + 1, count).astype(int)
+        axes = [range(order * a, order * b + 1) for a, b in zip(low, high, strict=True)] if order else []
+        steps = np.array(list(itertools.product(*axes)), dtype=int).reshape(-1, 3)
+        size = count * order + 1
+        found.append(m.flex_nodeadr[f] + steps @ [size[1] * size[2], size[2], 1] if order else np.zeros(1, dtype=int))
+    width = max(map(len, found))
+    return np.stack([np.pad(x, (0, width - len(x)), mode="edge") for x in found])

@@ -11,12 +11,13 @@ from mujoco import mjtConstraint, mjtDisableBit, mjtEq, mjtJoint
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.model.plan import rigid
-from mjtorch.model.plan.colliders import carriers, collider_body
+from mjtorch.model.plan import grid_contacts, rigid
+from mjtorch.model.plan.colliders import carriers, collider_body, element_flex
 from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.flex import equality_edges
 from mjtorch.model.plan.flex_grid import strain_rows
 from mjtorch.model.plan.geom_pairs import rank, tested_pairs
+from mjtorch.model.plan.grid_contacts import GridContactsPlan
 from mjtorch.model.plan.tendon import moving_tendons
 from mjtorch.model.plan.tensors import Tensors
 
@@ -140,9 +141,11 @@ class ContactPlan(tree.Tree):
     row: (ncon, w) the same, without columns that no slot has; place: (nrow,) where each row lies in it, flattened
     normal_share: (nrow,) how much of a contact's normal a row is: 1 or 0, of pyramids an equal part
     frictional: (nfriction,) elliptic: slots with dim > 1; has_edges: (ncon,) pyramidal: 1 for slots with dim > 1
-    geom_body: (ncollider,); carrier: (n,) of geoms and vertices, the same if the same dofs move them as far
-    geom_dof: (n, nv) how far dofs move geoms and vertices: 0 or 1, and of vertices that lie between nodes a share
+    geom_body: (ncollider,); carrier: (n,) of what carries contacts, geoms, vertices and nodes if elements of grids may
+        touch something: the same if the same dofs move them as far
+    geom_dof: (n, nv) how far dofs move these: 0 or 1, and of vertices that lie between nodes a share
     node_body, node_share: (n, w) the bodies of these nodes, and their shares; (n, 0) without such
+    grids: between which nodes elements are touched, if those of grids may be
     rank: where C lists the contacts of two colliders, as `geom_pairs.rank`; (0, 0) if the slots lie in C's order
     has_rigid: static, whether geoms that no dof moves relative to each other are tested for contact
     """
@@ -167,6 +170,7 @@ class ContactPlan(tree.Tree):
     carrier: Tensor
     node_body: Tensor
     node_share: Tensor
+    grids: tuple[GridContactsPlan, ...]
     rank: Tensor
 
 
@@ -446,7 +450,7 @@ def _contact(b: _Builder, dims: tuple[int, ...]) -> tuple[ContactPlan, list[int]
     kind = np.unique(geom_dof if nodes else geom_dof != 0, axis=0, return_inverse=True)[1].reshape(-1)
     plan = ContactPlan(
         max_dim=max(dims, default=0),
-        has_rigid=len(collider_body(m)) > len(bodies) or bool(np.equal(*kind[tested_pairs(m).geom].T).any()),
+        has_rigid=len(element_flex(m)) > 0 or bool(np.equal(*kind[tested_pairs(m).geom].T).any()),
         slot=b.make.ints(slot),
         direction=b.make.ints(direction),
         edge=b.make.ints(edge),
@@ -465,6 +469,7 @@ def _contact(b: _Builder, dims: tuple[int, ...]) -> tuple[ContactPlan, list[int]
         carrier=b.make.ints(kind),
         node_body=b.make.ints(bodies[:, :nodes]),
         node_share=b.make.floats(shares[:, :nodes]),
+        grids=grid_contacts.build(m, b.make),
         rank=b.make.ints(rank(m) if len(set(dims)) > 1 else np.zeros((0, 0))),
     )
     return plan, element, types

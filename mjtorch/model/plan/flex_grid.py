@@ -247,10 +247,31 @@ def between(b: Builder) -> tuple[np.ndarray, np.ndarray]:
         if interp < 0:
             node, weight = _through_surface(node, weight, count * abs(interp) + 1)
         tables.append((b.first_node + m.flex_nodeadr[f] + node, weight))
+    return _stacked(tables)
+
+
+def on_surface(b: Builder) -> tuple[np.ndarray, np.ndarray]:
+    """(n, w) the nodes that move each node, as points, and their weights: itself, or if it is within a shell others."""
+    m, tables = b.m, []
+    for f in b.interpolated:
+        count = m.flex_nodenum[f]
+        node, weight = np.arange(count)[:, None], np.ones((count, 1))
+        if m.flex_interp[f] < 0:
+            node, weight = _through_surface(node, weight, m.flex_cellnum[f] * abs(m.flex_interp[f]) + 1)
+        tables.append((b.first_node + m.flex_nodeadr[f] + node, weight))
+    return _stacked(tables)
+
+
+def _stacked(tables: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs of tables of different widths, one after the other."""
     width = max([0, *(node.shape[1] for node, _ in tables)])
-    filled = [[np.pad(x, [(0, 0), (0, width - x.shape[1])]) for x in pair] for pair in tables]
-    nodes, weights = zip(*filled, strict=True) if filled else ([], [])
+    nodes, weights = zip(*[[filled_up(x, width) for x in pair] for pair in tables], strict=True) if tables else ([], [])
     return np.concatenate([np.zeros((0, width), dtype=int), *nodes]), np.concatenate([np.zeros((0, width)), *weights])
+
+
+def filled_up(rows: np.ndarray, width: int, number: int = 0) -> np.ndarray:
+    """(n, width) rows that are filled up with a number."""
+    return np.pad(rows, [(0, 0), (0, width - rows.shape[1])], constant_values=number)
 
 
 def _through_surface(node: np.ndarray, weight: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

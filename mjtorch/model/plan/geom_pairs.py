@@ -253,8 +253,8 @@ def _elements(m: mujoco.MjModel) -> np.ndarray:
     met = met_solids(m)
     count = m.flex_elemnum[met[:, 1]]
     element = np.arange(count.sum()) + np.repeat(m.flex_elemadr[met[:, 1]] - (np.cumsum(count) - count), count)
-    geom, vertex = np.repeat(met[:, 0], count), m.ngeom + corners(m)[element]
-    apart = (collider_body(m)[vertex] != m.geom_bodyid[geom][:, None]).all(1) & active(m)[element]
+    geom, body = np.repeat(met[:, 0], count), m.flex_vertbodyid[corners(m)[element]]
+    apart = (body != m.geom_bodyid[geom][:, None]).all(1) & active(m)[element]
     return np.stack([geom, m.ngeom + len(vertex_flex(m)) + element], axis=-1)[apart]
 
 
@@ -269,8 +269,10 @@ def _pairs_of_elements(m: mujoco.MjModel) -> np.ndarray:
         )
         pair = np.stack(np.meshgrid(one, two, indexing="ij"), axis=-1).reshape(-1, 2)
         pair = pair[pair[:, 0] < pair[:, 1]]
-        bodies = m.flex_vertbodyid[corner[pair]]
-        found.append(first + pair[(bodies[:, 0, :, None] != bodies[:, 1, None]).all((1, 2))])
+        body = m.flex_vertbodyid[corner[pair]]
+        one, two = body[:, 0, :, None], body[:, 1, None]
+        # Vertices that lie between nodes are on no body.
+        found.append(first + pair[((one != two) | (one < 0)).all((1, 2))])
     return np.concatenate(found)
 
 
