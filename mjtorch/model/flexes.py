@@ -51,11 +51,6 @@ def pushed_softly(m: mujoco.MjModel) -> np.ndarray:
     return touching(m) & (np.asarray(getattr(m, "flex_passive", np.zeros(m.nflex))) != 0)
 
 
-def sticking(m: mujoco.MjModel) -> np.ndarray:
-    """(nflex,) bool: flexes that may touch something in models in which contacts stick."""
-    return touching(m) & bool(m.geom_adhesion.any() or m.pair_adhesion.any())
-
-
 def touching(m: mujoco.MjModel) -> np.ndarray:
     """(nflex,) bool: flexes that may touch something."""
     return on_planes(m) | on_solids(m) | on_flexes(m)
@@ -153,7 +148,6 @@ REFUSED: tuple[tuple[str, Test, str], ...] = (
     ("contacts of flexes with height and signed distance fields", on_fields, MEET),
     ("contacts of flexes as libccd finds them (nativeccd disabled)", by_other_means, "enable the flag nativeccd"),
     ("passive contacts of flexes", pushed_softly, 'set passive="false" in its contact'),
-    ("contacts of flexes where geoms stick", sticking, "set adhesion to zero"),
     ("contacts of elastic rods", turned, MEET),
     ("elastic rods whose edges no joints turn", untwisted, "use a flexcomp, whose ends are not joined"),
     ("plastic grids", plastic_grids, "remove yield"),

@@ -214,9 +214,11 @@ def _sleep(mj_model: mujoco.MjModel, result: mujoco.MjData, d: Any) -> None:
         getattr(result, name)[~awake] = getattr(there, name)[~awake]
 
 
-def _adhesion(mj_model: mujoco.MjModel, geom: np.ndarray) -> np.ndarray:
-    """(ncon,) how hard contacts of geoms (ncon, 2) can pull, as C mixes it (mj_contactParam)."""
-    priority, value = mj_model.geom_priority[geom], mj_model.geom_adhesion[geom]
+def _adhesion(mj_model: mujoco.MjModel, geom: np.ndarray, flex: np.ndarray) -> np.ndarray:
+    """(ncon,) how hard contacts of geoms, or flexes, (ncon, 2) can pull, as C mixes it (mj_contactParam)."""
+    which = np.where(flex < 0, geom, mj_model.ngeom + flex)
+    priority = np.concatenate([mj_model.geom_priority, mj_model.flex_priority])[which]
+    value = np.concatenate([mj_model.geom_adhesion, np.zeros(mj_model.nflex)])[which]
     mixed = (value * (priority == priority.max(axis=1, keepdims=True))).sum(axis=1)
     for k in range(mj_model.npair):
         pair = {int(mj_model.pair_geom1[k]), int(mj_model.pair_geom2[k])}
@@ -234,7 +236,7 @@ def _contacts(result: mujoco.MjData, d: Any, layout: _Layout, slots: list[int], 
     for name in ("H", "adhesion", "surfacevel"):
         if hasattr(contact, name):
             getattr(contact, name)[:] = 0.0  # fresh memory is not
-    contact.adhesion[:] = _adhesion(result.model, contact.geom)
+    contact.adhesion[:] = _adhesion(result.model, contact.geom, contact.flex)
     apart = contact.dist >= contact.includemargin
     if len(d.contact.speculative):
         apart &= ~d.contact.speculative[slots]

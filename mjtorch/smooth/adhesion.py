@@ -7,10 +7,14 @@ from mjtorch.model import Data, Model
 
 
 def adhesion(m: Model, d: Data) -> Tensor:
-    """How hard (ncon,) [N] contacts can pull: both geoms together, that of higher priority, or the pair."""
+    """How hard (ncon,) [N] contacts can pull: both geoms together, that of higher priority, or the pair. Not flexes."""
     c, (source,) = d.contact, m.plan.collision.adhesion_source
-    row = source[c.geom[:, 0].clamp(min=0), c.geom[:, 1].clamp(min=0)]
-    one, two = torch.cat([m.geom_adhesion, m.pair_adhesion])[row].unbind(-1)
+    number, values = c.geom, [m.geom_adhesion, m.pair_adhesion]
+    if m.plan.collision.touching:
+        number = torch.where(c.flex < 0, c.geom, m.ngeom + c.flex)
+        values.insert(1, m.geom_adhesion.new_zeros(m.nflex))
+    row = source[number[:, 0].clamp(min=0), number[:, 1].clamp(min=0)]
+    one, two = torch.cat(values)[row].unbind(-1)
     both = torch.where(row[:, 0] == row[:, 1], one, one + two)
     return torch.where(c.detected, both, 0.0)
 

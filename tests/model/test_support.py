@@ -68,7 +68,6 @@ REFUSED = (
         *("passive contacts", SHEET),
         marks=SINCE_4,
     ),
-    refused("world", FLOOR.replace("/", ' adhesion="1"/') + sheet(ELASTIC + ALONE), "where geoms stick", SHEET),
     refused("world", FLOOR + sheet(ALONE + '<elasticity young="1e3"/>', dim=1), "contacts of elastic rods", SHEET),
     pytest.param(
         {"world": sheet(QUIET + YIELDING, dim=3, count="3 3 3", dof="trilinear")},

@@ -144,8 +144,8 @@ class CollisionPlan(tree.Tree):
         that touch themselves: they have neither
     aligned: (ncandidate, 1) bool, the contact frame follows the axis of the second geom
     moving: static, whether the surface of a geom moves
-    adhesion_source: if contacts stick, (ngeom, ngeom, 2) where the adhesion of two geoms lies in [geoms, pairs], twice
-        the same where nothing is added
+    adhesion_source: if contacts stick, (n, n, 2) where the adhesion of two geoms, or flexes if these touch something,
+        lies in [geoms, flexes, pairs], twice the same where nothing is added
     extent: (ngeom, 2) 1 where a geom's radius and half-length are in the first two sizes, else 0
     geom_body: (ncollider,) body ids; of vertices on nodes of grids the first node's
     collider_flex, collider_elem, collider_vert: (ncollider,) the flex of each, and its number there as an element or as

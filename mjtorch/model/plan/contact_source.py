@@ -28,11 +28,13 @@ def contact_condim(mj_model: mujoco.MjModel, contact: Any) -> np.ndarray:
     if not (sticks := contact.adhesion != 0).any():
         return dim
     across = np.flatnonzero(sticks & (contact.dist >= contact.includemargin))
-    geom = np.sort(contact.geom[across], axis=1)
+    geom, flex = np.sort(contact.geom[across], axis=1), np.sort(contact.flex[across], axis=1)
     explicit = np.sort([mj_model.pair_geom1, mj_model.pair_geom2], axis=0)
     same = (geom[:, :1] == explicit[0]) & (geom[:, 1:] == explicit[1])
     pair = np.where(same.any(1), np.append(same, np.ones((len(geom), 1), dtype=bool), axis=1).argmax(1), -1)
-    dim[across] = condim(mj_model, GeomPairs(geom, pair))
+    # Any vertex stands for its flex.
+    vertex = mj_model.ngeom + np.append(mj_model.flex_vertadr, 0)[flex]
+    dim[across] = condim(mj_model, GeomPairs(np.where(geom < 0, vertex[:, ::-1], geom), pair))
     return dim
 
 
@@ -62,15 +64,23 @@ def adhesion_source(mj_model: mujoco.MjModel, pairs: GeomPairs, rows: np.ndarray
     """`CollisionPlan.adhesion_source`; rows: the `source` of the pairs."""
     if not (mj_model.geom_adhesion.any() or mj_model.pair_adhesion.any()):
         return ()
-    table = np.zeros((mj_model.ngeom, mj_model.ngeom, 2))
-    one, two = pairs.geom.T
+    owner = _owners(mj_model)
+    count = mj_model.ngeom + (mj_model.nflex if len(owner) > mj_model.ngeom else 0)
+    table = np.zeros((count, count, 2))
+    one, two = owner[pairs.geom].T
     table[one, two] = rows
     return (make.ints(table),)
 
 
+def _owners(mj_model: mujoco.MjModel) -> np.ndarray:
+    """(ncollider,) what each collider belongs to, in [geoms, flexes]."""
+    return np.concatenate([np.arange(mj_model.ngeom), mj_model.ngeom + collider_flex(mj_model)])
+
+
 def _rows(mj_model: mujoco.MjModel, pairs: GeomPairs, otherwise: np.ndarray) -> np.ndarray:
     """The row of an explicit pair in [geoms, flexes, pairs], twice; for others those of the colliders (n, 2)."""
-    explicit, flex = pairs.pair >= 0, collider_flex(mj_model)
-    rows = np.concatenate([np.arange(mj_model.ngeom), mj_model.ngeom + flex])[otherwise]
-    rows[explicit] = mj_model.ngeom + (mj_model.nflex if len(flex) else 0) + pairs.pair[explicit, None]
+    explicit, owner = pairs.pair >= 0, _owners(mj_model)
+    rows = owner[otherwise]
+    flexes = mj_model.nflex if len(owner) > mj_model.ngeom else 0
+    rows[explicit] = mj_model.ngeom + flexes + pairs.pair[explicit, None]
     return rows
