@@ -28,7 +28,7 @@ from mjtorch.collision.support import MESH, Core, assembled, from_first, to_loca
 from mjtorch.control_flow.map import each
 from mjtorch.model import Data, DisableBit, Model
 from mjtorch.model.plan.collision import Block, Family
-from mjtorch.model.plan.geom_pairs import CONVEX_ELEMENT, CONVEX_ELEMENTS, CYLINDER, SDF, TRIANGLE
+from mjtorch.model.plan.geom_pairs import CONVEX_ELEMENT, CONVEX_ELEMENTS, CYLINDER, FIELD_ELEMENT, SDF, TRIANGLE
 from mjtorch.model.plan.mesh import Hulls
 
 # From the first geoms of n pairs, the second ones, and the distances (n,) [m] within which contacts matter. How many
@@ -64,6 +64,8 @@ def family_contacts(m: Model, d: Data, family: Family, chosen: Chosen, threshold
         return [element_contacts(m, d, family, chosen, reach)]
     if family.name in (CONVEX_ELEMENT, CONVEX_ELEMENTS):
         return [convex_elements(m, d, family, chosen, reach)]
+    if family.name == FIELD_ELEMENT:
+        return [field_elements(m, d, family, chosen, reach)]
     rounding = m.settings.rounding[0] if m.settings.rounding else None
     picks = picked(family, chosen)
     one, two = (
@@ -206,6 +208,14 @@ def convex_elements(m: Model, d: Data, family: Family, chosen: Chosen, reach: Te
     away, is_round = of_cylinder(other, to_local(other, points.pos[:, 0] - other.pos), normal)
     away = torch.where((is_round & of_both)[:, None], to_world(other, away), normal)
     return points._replace(normal=away[:, None])
+
+
+def field_elements(m: Model, d: Data, family: Family, chosen: Chosen, reach: Tensor) -> ContactPoints:
+    """Of height fields and elements of flexes (mjc_HFieldElem); reach: (n,) [m] as for `Collider`."""
+    field, element = chosen.geom
+    one = Solid(d.geom_xpos[field], d.geom_xmat[field], m.geom_size[field])
+    shape = element_core(m, d, element)
+    return field_contacts(m, family.fields[0], one, shape, reach, family.blocks[0].contacts, None)
 
 
 def _types(blocks: list[Block], k: int) -> tuple[int, ...]:

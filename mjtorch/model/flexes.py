@@ -7,15 +7,15 @@ import numpy as np
 
 from mjtorch.model.option import DisableBit, Integrator, Solver
 from mjtorch.model.plan.colliders import (
+    SOLIDS,
     collider_flex,
     meeting,
     met_flexes,
     met_planes,
-    met_solids,
 )
 from mjtorch.model.plan.flex_points import elastic
 from mjtorch.model.plan.flex_rod import twisting
-from mjtorch.model.plan.geom_pairs import CONVEX_ELEMENT, CONVEX_ELEMENTS, ELEMENTS, pairs_of
+from mjtorch.model.plan.geom_pairs import COLLIDED, CONVEX_ELEMENT, CONVEX_ELEMENTS, FIELD_ELEMENT, pairs_of
 from mjtorch.model.plan.version import is_since
 
 # By mjModel, a test of each flex.
@@ -30,18 +30,21 @@ def on_flexes(m: mujoco.MjModel) -> np.ndarray:
 
 
 def on_fields(m: mujoco.MjModel) -> np.ndarray:
-    """(nflex,) bool: flexes that may touch height fields, and membranes that may touch signed distance fields."""
-    high, signed = (m.geom_type == kind for kind in (mujoco.mjtGeom.mjGEOM_HFIELD, mujoco.mjtGeom.mjGEOM_SDF))
-    meets = meeting(m)
-    return (meets & high[:, None]).any(axis=0) | ((meets & signed[:, None]).any(axis=0) & (m.flex_dim == 2))
+    """(nflex,) bool: flexes that may touch height fields."""
+    return (meeting(m) & (m.geom_type == mujoco.mjtGeom.mjGEOM_HFIELD)[:, None]).any(axis=0)
+
+
+def on_distances(m: mujoco.MjModel) -> np.ndarray:
+    """(nflex,) bool: membranes that may touch signed distance fields."""
+    return (meeting(m) & (m.geom_type == mujoco.mjtGeom.mjGEOM_SDF)[:, None]).any(axis=0) & (m.flex_dim == 2)
 
 
 def by_other_means(m: mujoco.MjModel) -> np.ndarray:
     """(nflex,) bool: flexes of which C finds contacts without formula by libccd."""
     found = np.zeros(m.nflex, dtype=bool)
     if m.opt.disableflags & DisableBit.NATIVECCD:
-        families = (CONVEX_ELEMENT, CONVEX_ELEMENTS)
-        kinds = {str(kinds): kinds for kinds, how in ELEMENTS.items() if how.family in families}
+        families = (CONVEX_ELEMENT, CONVEX_ELEMENTS, FIELD_ELEMENT)
+        kinds = {str(kinds): kinds for kinds, how in COLLIDED.items() if how.family in families}
         found[collider_flex(m)[pairs_of(m, kinds)[:, 1] - m.ngeom]] = True
     return found
 
@@ -53,7 +56,7 @@ def pushed_softly(m: mujoco.MjModel) -> np.ndarray:
 
 def touching(m: mujoco.MjModel) -> np.ndarray:
     """(nflex,) bool: flexes that may touch something."""
-    return on_planes(m) | on_solids(m) | on_flexes(m)
+    return on_planes(m) | on_solids(m) | on_fields(m) | on_flexes(m)
 
 
 def on_planes(m: mujoco.MjModel) -> np.ndarray:
@@ -63,7 +66,7 @@ def on_planes(m: mujoco.MjModel) -> np.ndarray:
 
 def on_solids(m: mujoco.MjModel) -> np.ndarray:
     """(nflex,) bool: flexes that may touch convex geoms."""
-    return np.isin(np.arange(m.nflex), met_solids(m)[:, 1])
+    return (meeting(m) & np.isin(m.geom_type, SOLIDS)[:, None]).any(axis=0)
 
 
 def untwisted(m: mujoco.MjModel) -> np.ndarray:
@@ -78,7 +81,7 @@ def turned(m: mujoco.MjModel) -> np.ndarray:
 
 def grids(m: mujoco.MjModel) -> np.ndarray:
     """(nflex,) bool: grids that may touch more than planes."""
-    return (on_solids(m) | on_flexes(m)) & (m.flex_interp != 0)
+    return (on_solids(m) | on_fields(m) | on_flexes(m)) & (m.flex_interp != 0)
 
 
 def plastic(m: mujoco.MjModel) -> np.ndarray:
@@ -139,13 +142,14 @@ SUPPORTED: tuple[tuple[str, Test], ...] = (
     ("plastic flexes", plastic),
     ("contacts of flexes with planes", on_planes),
     ("contacts of flexes with convex geoms", on_solids),
+    ("contacts of flexes with height fields", on_fields),
     ("contacts of flexes with flexes and themselves", on_flexes),
     ("contacts of grids with more than planes", grids),
 )
 MEET = "set contype and conaffinity so that they do not meet"
 # What it is called, which flexes are refused for it, and what to do.
 REFUSED: tuple[tuple[str, Test, str], ...] = (
-    ("contacts of flexes with height and signed distance fields", on_fields, MEET),
+    ("contacts of membranes with signed distance fields", on_distances, MEET),
     ("contacts of flexes as libccd finds them (nativeccd disabled)", by_other_means, "enable the flag nativeccd"),
     ("passive contacts of flexes", pushed_softly, 'set passive="false" in its contact'),
     ("contacts of elastic rods", turned, MEET),

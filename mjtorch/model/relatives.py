@@ -25,7 +25,8 @@ _FLEXES = (
     "contacts of flexes with planes",
     "contacts of flexes with convex geoms",
     "contacts of flexes with flexes and themselves",
-    "contacts of flexes with height and signed distance fields",
+    "contacts of flexes with height fields",
+    "contacts of membranes with signed distance fields",
     "contacts of grids with more than planes",
     "passive contacts of flexes",
     "elastic rods",
@@ -115,7 +116,8 @@ WARP = Relative(
         "inverse dynamics": _all("comparison with forward dynamics (fwdinv)"),
         "deformables": _all(
             *("elastic rods", "plastic flexes", "Neo-Hookean solids"),
-            "contacts of flexes with height and signed distance fields",
+            "contacts of flexes with height fields",
+            "contacts of membranes with signed distance fields",
         )
         | {"vertices on grids (trilinear, quadratic)": "quadratic grids"},
         "extensions": _all("plugin touch_grid", "plugin pid", "other plugins"),

@@ -19,7 +19,8 @@ from mjtorch.model import put_data, put_model
 pytestmark = SINCE_4
 
 OPTION = '<option ccd_iterations="200" ccd_tolerance="1e-10" tolerance="1e-12"/>'
-MESH = '<asset><mesh name="wedge" vertex="-.1 -.1 -.05  .1 -.1 -.05  0 .1 -.05  -.02 0 .06"/></asset>'
+MESH = """<asset><mesh name="wedge" vertex="-.1 -.1 -.05  .1 -.1 -.05  0 .1 -.05  -.02 0 .06"/>
+  <hfield name="hill" nrow="3" ncol="4" size=".15 .12 .06 .05" elevation="0 3 1 2  2 1 4 0  1 2 0 3"/></asset>"""
 GEOMS = {
     "sphere": 'size=".08"',
     "capsule": 'size=".05 .06"',
@@ -27,6 +28,7 @@ GEOMS = {
     "cylinder": 'size=".07 .06"',
     "box": 'size=".09 .07 .05"',
     "mesh": 'mesh="wedge"',
+    "hfield": 'hfield="hill" mass="1"',
 }
 COUNTS = {1: "5 1 1", 2: "4 3 1", 3: "3 2 2"}
 PAIRS = [

@@ -54,11 +54,6 @@ BRAKE, ENGINE = 'biastype="dcmotor"', 'actuator "engine"'
 
 REFUSED = (
     (
-        {"asset": HILLS, "world": sheet(ELASTIC) + '<geom name="hills" type="hfield" hfield="hills"/>'},
-        "contacts of flexes with height and signed distance fields",
-        SHEET,
-    ),
-    (
         {"world": sheet(ELASTIC), "flag": 'nativeccd="disable"'},
         "contacts of flexes as libccd finds them (nativeccd disabled)",
         SHEET,

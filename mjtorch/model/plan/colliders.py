@@ -11,11 +11,12 @@ from mjtorch.model.plan.flex_grid import between, filled_up, on_surface
 from mjtorch.model.plan.flex_points import Builder
 from mjtorch.model.plan.tensors import Tensors
 
-# Geoms that elements may touch.
+# Convex geoms.
 SOLIDS = tuple(
     int(getattr(mujoco.mjtGeom, f"mjGEOM_{name}"))
     for name in ("SPHERE", "CAPSULE", "ELLIPSOID", "CYLINDER", "BOX", "MESH")
 )
+HFIELD = int(mujoco.mjtGeom.mjGEOM_HFIELD)
 
 
 def met_planes(m: mujoco.MjModel) -> np.ndarray:
@@ -26,8 +27,8 @@ def met_planes(m: mujoco.MjModel) -> np.ndarray:
 
 
 def met_solids(m: mujoco.MjModel) -> np.ndarray:
-    """(n, 2) convex geoms, and the flexes that may touch them."""
-    return np.argwhere(meeting(m) & np.isin(m.geom_type, SOLIDS)[:, None])
+    """(n, 2) convex geoms and height fields, and the flexes that may touch them."""
+    return np.argwhere(meeting(m) & np.isin(m.geom_type, (*SOLIDS, HFIELD))[:, None])
 
 
 def meeting(m: mujoco.MjModel) -> np.ndarray:

@@ -52,6 +52,8 @@ FIELDS = {
     "hfield-box": (HFIELD, BOX),
     "hfield-mesh": (HFIELD, MESH),
 }
+# The family of height fields and elements of flexes.
+FIELD_ELEMENT = "hfield-element"
 # The families of signed distance fields and what has a distance at every point.
 DISTANCES = {
     "sphere-sdf": (SPHERE, SDF),
@@ -113,7 +115,12 @@ ELEMENTS: dict[tuple[int, int], Collided] = {
     (BOX, TRIANGLE): Collided("box-triangle", 11),
     (LINE, LINE): Collided("line-line", 2),
 }
-COLLIDED = {**SUPPORTED, (PLANE, VERTEX): Collided("plane-vertex", 1), **ELEMENTS}
+COLLIDED = {
+    **SUPPORTED,
+    (PLANE, VERTEX): Collided("plane-vertex", 1),
+    **{(HFIELD, element): Collided(FIELD_ELEMENT, 0) for element in ELEMENT_TYPES},
+    **ELEMENTS,
+}
 
 
 def together(family: str) -> str:

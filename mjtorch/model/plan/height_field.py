@@ -9,13 +9,16 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.plan import contact_capacity
-from mjtorch.model.plan.geom_pairs import HFIELD, SUPPORTED, GeomPairs, collider_type, together, within
+from mjtorch.model.plan.colliders import corners, element_flex, vertex_flex
+from mjtorch.model.plan.geom_pairs import COLLIDED, HFIELD, LINE, GeomPairs, collider_type, together, within
 from mjtorch.model.plan.tensors import Tensors
 
 # mjMAXCONPAIR: a pair makes no more contacts.
 MOST = int(mujoco.mjMAXCONPAIR)
 # Prisms that are tested at a time, for each one that short rollouts show in contact, and on top of that.
 MARGIN, SPARE = 2, 16
+# How much longer than at rest elements of flexes may become.
+STRETCH = 1.5
 
 
 @tree.dataclass(kw_only=True)
@@ -68,12 +71,12 @@ def windows(mj_model: mujoco.MjModel, pairs: GeomPairs) -> dict[str, Window]:
 
 def _family(type1: int, type2: int) -> str | None:
     """What geoms of two types are collided as, if the first one is a height field."""
-    is_field = type1 == HFIELD and (type1, type2) in SUPPORTED
-    return together(SUPPORTED[type1, type2].family) if is_field else None
+    is_field = type1 == HFIELD and (type1, type2) in COLLIDED
+    return together(COLLIDED[type1, type2].family) if is_field else None
 
 
 def covered(m: mujoco.MjModel, geom: np.ndarray, margin: np.ndarray) -> Window:
-    """The cells that the bounding spheres of the second geoms cover at most, anywhere, in contact with all of them.
+    """The cells that the second of two colliders cover at most, anywhere, geoms by bounding spheres, in contact with all.
 
     geom: (n, 2) ids; margin: (n,) [m] by which they are larger
     """
@@ -81,9 +84,23 @@ def covered(m: mujoco.MjModel, geom: np.ndarray, margin: np.ndarray) -> Window:
     field = m.geom_dataid[one]
     cells = np.stack([m.hfield_nrow[field], m.hfield_ncol[field]], axis=-1) - 1
     spacing = 2 * m.hfield_size[field][:, 1::-1] / cells
-    reach = m.geom_rbound[two] + margin
+    reach = _half_lengths(m)[two] + margin
     rows, cols = np.minimum(2 + 2 * reach[:, None] // spacing, cells).astype(int).max(0).tolist()
     return Window(rows, cols, 2 * rows * cols * len(geom))
+
+
+def _half_lengths(m: mujoco.MjModel) -> np.ndarray:
+    """(ncollider,) [m] half of how far colliders extend along any axis, at most; of vertices 0."""
+    corner, points = corners(m), len(vertex_flex(m))
+    if not len(corner):
+        return np.append(m.geom_rbound, np.zeros(points))
+    d = mujoco.MjData(m)
+    for stage in (mujoco.mj_kinematics, mujoco.mj_comPos, mujoco.mj_flex):
+        stage(m, d)
+    place = d.flexvert_xpos[corner]
+    length = np.linalg.norm(place[:, :, None] - place[:, None], axis=-1).max((1, 2))
+    radius = m.flex_radius[element_flex(m)]
+    return np.concatenate([m.geom_rbound, np.zeros(points), 0.5 * STRETCH * length + radius])
 
 
 def build(mj_model: mujoco.MjModel, geoms: np.ndarray, window: Window, least: int, make: Tensors) -> HeightFields:
@@ -104,6 +121,8 @@ def _seen(mj_model: mujoco.MjModel) -> Counter[str | None]:
     """For each family of height fields, the most contacts at a time, in short rollouts."""
     most: Counter[str | None] = Counter()
     for moment in contact_capacity.states(mj_model):
-        geom = moment.data.contact.geom
-        most |= Counter(_family(*pair) for pair in mj_model.geom_type[geom[(geom >= 0).all(axis=1)]].tolist())
+        geom, flex = moment.data.contact.geom, moment.data.contact.flex
+        element = LINE - 1 + np.append(mj_model.flex_dim, 0)[flex]
+        types = np.where(flex < 0, mj_model.geom_type[geom], element)
+        most |= Counter(_family(*pair) for pair in types[geom[:, 0] >= 0].tolist())
     return most
