@@ -28,7 +28,23 @@ FOLDERS = {
 VERSION = int(mujoco.mj_versionString().split(".")[0])
 SINCE_4 = pytest.mark.skipif(VERSION < 4, reason="MuJoCo 4.0 came with it")
 # Small models of our own, one feature each; of older versions of MuJoCo some cannot be loaded, or are refused.
-FLEXES = {"cloth", "rope", "jelly", "grids", "landing", "puddings", "draped", "tangle", "quilt", "cables", "clay", "custard", "sticky", "meadow"}
+FLEXES = {
+    "cloth",
+    "rope",
+    "jelly",
+    "grids",
+    "landing",
+    "puddings",
+    "draped",
+    "tangle",
+    "quilt",
+    "cables",
+    "clay",
+    "custard",
+    "sticky",
+    "meadow",
+    "trough",
+}
 NEW = {"plastic", "stiff", "bullets", *FLEXES} if VERSION < 4 else set()
 FEATURES = tuple(f"feature/{p.stem}" for p in sorted(FOLDERS["feature"].glob("*.xml")) if p.stem not in NEW)
 # The models that come with Gymnasium.

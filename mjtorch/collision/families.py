@@ -16,7 +16,7 @@ from mjtorch.collision.contact_points import ContactPoints, Solid
 from mjtorch.collision.convex import Contacts, nearest, several, single
 from mjtorch.collision.core import capsule_capsule, sphere_capsule, sphere_sphere
 from mjtorch.collision.cylinder import sphere_cylinder
-from mjtorch.collision.flex import ELEMENTS, element_contacts, element_core, plane_vertex
+from mjtorch.collision.flex import ELEMENTS, element_contacts, element_core, element_of, plane_vertex
 from mjtorch.collision.height_field import field_contacts
 from mjtorch.collision.mesh_sdf import mesh_sdf_contacts
 from mjtorch.collision.plane import plane_box, plane_cylinder, plane_ellipsoid
@@ -25,11 +25,13 @@ from mjtorch.collision.portal import Settings, more_contacts, portal_contacts
 from mjtorch.collision.round_normal import of_cylinder
 from mjtorch.collision.sdf import sdf_contacts, sdf_field
 from mjtorch.collision.support import MESH, Core, assembled, from_first, to_local, to_world, where_rows
+from mjtorch.collision.triangle_sdf import triangle_sdf_contacts
 from mjtorch.control_flow.map import each
 from mjtorch.model import Data, DisableBit, Model
 from mjtorch.model.plan.collision import Block, Family
 from mjtorch.model.plan.geom_pairs import CONVEX_ELEMENT, CONVEX_ELEMENTS, CYLINDER, FIELD_ELEMENT, SDF, TRIANGLE
 from mjtorch.model.plan.mesh import Hulls
+from mjtorch.model.plan.sdf import TriangleFields
 
 # From the first geoms of n pairs, the second ones, and the distances (n,) [m] within which contacts matter. How many
 # contacts it returns for each pair is in `mjtorch/model/plan/geom_pairs.py`.
@@ -66,6 +68,8 @@ def family_contacts(m: Model, d: Data, family: Family, chosen: Chosen, threshold
         return [convex_elements(m, d, family, chosen, reach)]
     if family.name == FIELD_ELEMENT:
         return [field_elements(m, d, family, chosen, reach)]
+    for triangles in family.triangles:
+        return [triangle_sdf(m, d, triangles, chosen)]
     rounding = m.settings.rounding[0] if m.settings.rounding else None
     picks = picked(family, chosen)
     one, two = (
@@ -216,6 +220,19 @@ def field_elements(m: Model, d: Data, family: Family, chosen: Chosen, reach: Ten
     one = Solid(d.geom_xpos[field], d.geom_xmat[field], m.geom_size[field])
     shape = element_core(m, d, element)
     return field_contacts(m, family.fields[0], one, shape, reach, family.blocks[0].contacts, None)
+
+
+def triangle_sdf(m: Model, d: Data, triangles: TriangleFields, chosen: Chosen) -> ContactPoints:
+    """Of signed distance fields and triangles of flexes."""
+    assert chosen.near is not None, "elements are bounded"
+    geom, element = chosen.geom
+    if chosen.pair is not None:
+        start, mine = triangles.start, chosen.pair
+        triangles = tree.map(lambda x: x[mine], triangles.replace(start=mine)).replace(start=start)
+    solid = Solid(d.geom_xpos[geom], d.geom_xmat[geom], m.geom_size[geom])
+    field = sdf_field(solid, triangles.side, (SDF,), m.plan.collision.geom_type[geom])
+    corner = element_of(m, d, element)[0][:, :3]
+    return triangle_sdf_contacts(m.sdf_grid, triangles, field, corner, chosen.near, m.opt.sdf_iterations)
 
 
 def _types(blocks: list[Block], k: int) -> tuple[int, ...]:

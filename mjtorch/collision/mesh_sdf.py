@@ -88,10 +88,10 @@ def searched(grid: Tensor, start: Tensor, fields: Fields, corner: Tensor, tested
         nth = search.next[:, None] + torch.arange(CHUNK, device=rank.device)
         here = (nth < total[:, None]) & going(search)[:, None]
         face = order.gather(1, nth.clamp(max=f))
-        chosen, weight, inside = from_starts(
+        chosen, weight, distance = from_starts(
             grid, fields, corner.gather(1, face[..., None, None].expand(-1, -1, 3, 3)), start, iterations
         )
-        ends = (chosen & (inside & here[..., None])[:, :, None]).flatten(1, 2)
+        ends = (chosen & ((distance < 0) & here[..., None])[:, :, None]).flatten(1, 2)
         seen = search.seen[:, None] + ends.any(-1).cumsum(1)
         kept = (ends & (seen <= MOST)[..., None]).unflatten(1, chosen.shape[1:3])
         new = (kept & (kept.cumsum(2) == 1)).any(-1).flatten(1)
@@ -120,7 +120,7 @@ def from_starts(
     """Where searches of faces with corners (n, f, 3, 3) [m] end.
 
     Returns which way each of s starts takes, (n, f, s, 3) bool one-hot, the weights (n, f, 3, 3) of the corners where
-    the three ways end, and whether (n, f, 3) these are inside the field.
+    the three ways end, and how far (n, f, 3) [m] from the field these are.
     """
 
     def deepest(point: Tensor) -> Tensor:
@@ -136,4 +136,4 @@ def from_starts(
     weight = fori_loop(0, iterations - 1, advance, identity)
     end = weight @ corner
     distance = sampled(grid, fields, end.flatten(1, 2)).distance
-    return deepest(start @ corner), weight, distance.view(end.shape[:-1]) < 0
+    return deepest(start @ corner), weight, distance.view(end.shape[:-1])

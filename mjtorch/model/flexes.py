@@ -31,12 +31,14 @@ def on_flexes(m: mujoco.MjModel) -> np.ndarray:
 
 def on_fields(m: mujoco.MjModel) -> np.ndarray:
     """(nflex,) bool: flexes that may touch height fields."""
-    return (meeting(m) & (m.geom_type == mujoco.mjtGeom.mjGEOM_HFIELD)[:, None]).any(axis=0)
+    fields: np.ndarray = m.geom_type == mujoco.mjtGeom.mjGEOM_HFIELD
+    return (meeting(m) & fields[:, None]).any(axis=0)
 
 
 def on_distances(m: mujoco.MjModel) -> np.ndarray:
     """(nflex,) bool: membranes that may touch signed distance fields."""
-    return (meeting(m) & (m.geom_type == mujoco.mjtGeom.mjGEOM_SDF)[:, None]).any(axis=0) & (m.flex_dim == 2)
+    fields: np.ndarray = m.geom_type == mujoco.mjtGeom.mjGEOM_SDF
+    return (meeting(m) & fields[:, None]).any(axis=0) & (m.flex_dim == 2)
 
 
 def by_other_means(m: mujoco.MjModel) -> np.ndarray:
@@ -56,7 +58,7 @@ def pushed_softly(m: mujoco.MjModel) -> np.ndarray:
 
 def touching(m: mujoco.MjModel) -> np.ndarray:
     """(nflex,) bool: flexes that may touch something."""
-    return on_planes(m) | on_solids(m) | on_fields(m) | on_flexes(m)
+    return on_planes(m) | on_solids(m) | on_fields(m) | on_distances(m) | on_flexes(m)
 
 
 def on_planes(m: mujoco.MjModel) -> np.ndarray:
@@ -66,7 +68,8 @@ def on_planes(m: mujoco.MjModel) -> np.ndarray:
 
 def on_solids(m: mujoco.MjModel) -> np.ndarray:
     """(nflex,) bool: flexes that may touch convex geoms."""
-    return (meeting(m) & np.isin(m.geom_type, SOLIDS)[:, None]).any(axis=0)
+    solids: np.ndarray = np.isin(m.geom_type, SOLIDS)
+    return (meeting(m) & solids[:, None]).any(axis=0)
 
 
 def untwisted(m: mujoco.MjModel) -> np.ndarray:
@@ -81,7 +84,7 @@ def turned(m: mujoco.MjModel) -> np.ndarray:
 
 def grids(m: mujoco.MjModel) -> np.ndarray:
     """(nflex,) bool: grids that may touch more than planes."""
-    return (on_solids(m) | on_fields(m) | on_flexes(m)) & (m.flex_interp != 0)
+    return (on_solids(m) | on_fields(m) | on_distances(m) | on_flexes(m)) & (m.flex_interp != 0)
 
 
 def plastic(m: mujoco.MjModel) -> np.ndarray:
@@ -143,13 +146,13 @@ SUPPORTED: tuple[tuple[str, Test], ...] = (
     ("contacts of flexes with planes", on_planes),
     ("contacts of flexes with convex geoms", on_solids),
     ("contacts of flexes with height fields", on_fields),
+    ("contacts of membranes with signed distance fields", on_distances),
     ("contacts of flexes with flexes and themselves", on_flexes),
     ("contacts of grids with more than planes", grids),
 )
 MEET = "set contype and conaffinity so that they do not meet"
 # What it is called, which flexes are refused for it, and what to do.
 REFUSED: tuple[tuple[str, Test, str], ...] = (
-    ("contacts of membranes with signed distance fields", on_distances, MEET),
     ("contacts of flexes as libccd finds them (nativeccd disabled)", by_other_means, "enable the flag nativeccd"),
     ("passive contacts of flexes", pushed_softly, 'set passive="false" in its contact'),
     ("contacts of elastic rods", turned, MEET),

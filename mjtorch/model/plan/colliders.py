@@ -16,7 +16,7 @@ SOLIDS = tuple(
     int(getattr(mujoco.mjtGeom, f"mjGEOM_{name}"))
     for name in ("SPHERE", "CAPSULE", "ELLIPSOID", "CYLINDER", "BOX", "MESH")
 )
-HFIELD = int(mujoco.mjtGeom.mjGEOM_HFIELD)
+HFIELD, SDF = int(mujoco.mjtGeom.mjGEOM_HFIELD), int(mujoco.mjtGeom.mjGEOM_SDF)
 
 
 def met_planes(m: mujoco.MjModel) -> np.ndarray:
@@ -27,8 +27,9 @@ def met_planes(m: mujoco.MjModel) -> np.ndarray:
 
 
 def met_solids(m: mujoco.MjModel) -> np.ndarray:
-    """(n, 2) convex geoms and height fields, and the flexes that may touch them."""
-    return np.argwhere(meeting(m) & np.isin(m.geom_type, (*SOLIDS, HFIELD))[:, None])
+    """(n, 2) geoms and the flexes whose elements may touch them: of distance fields membranes alone."""
+    touched = np.isin(m.geom_type, (*SOLIDS, HFIELD))[:, None] | ((m.geom_type == SDF)[:, None] & (m.flex_dim == 2))
+    return np.argwhere(meeting(m) & touched)
 
 
 def meeting(m: mujoco.MjModel) -> np.ndarray:

@@ -19,6 +19,7 @@ from mjtorch.model.plan.geom_pairs import (
     PLANE,
     ROUND,
     SDF,
+    SDF_TRIANGLE,
     SPHERE,
     TYPES,
     VERTEX,
@@ -31,7 +32,7 @@ from mjtorch.model.plan.geom_pairs import (
 )
 from mjtorch.model.plan.height_field import HeightFields, Window
 from mjtorch.model.plan.mesh import Hulls, hull_reach
-from mjtorch.model.plan.sdf import DistanceFields
+from mjtorch.model.plan.sdf import DistanceFields, TriangleFields
 from mjtorch.model.plan.speculative import Listed, SpeculativePlan, speculates
 from mjtorch.model.plan.tensors import Tensors
 
@@ -45,6 +46,7 @@ MANY = 250
 CROWDED = 3000
 # Families of which it is asked which pairs are near each other: the others are spared much.
 BOUNDED = ("plane-mesh", "box-box", "capsule-box", *ITERATED, *OF_ELEMENTS)
+WITHOUT_FIELDS: dict[str, tuple[()]] = dict.fromkeys(("fields", "distances", "triangles"), ())
 # All families; and the parts of that of planes, spheres and capsules, by the type of the first geoms.
 FAMILIES = tuple(dict.fromkeys(together(how.family) for how in COLLIDED.values()))
 CORES = {PLANE: "plane", SPHERE: "sphere", CAPSULE: "capsule"}
@@ -74,6 +76,7 @@ class Family(tree.Tree):
     candidate: (n,) the first candidate of each pair
     fields: of the first geoms, none where these are no height fields
     distances: none where the second geoms are no signed distance fields, or meet planes
+    triangles: none where the second ones are no triangles of flexes, or the first no signed distance fields
     """
 
     name: str = tree.field(static=True)
@@ -83,6 +86,7 @@ class Family(tree.Tree):
     candidate: Tensor
     fields: tuple[HeightFields, ...]
     distances: tuple[DistanceFields, ...]
+    triangles: tuple[TriangleFields, ...]
 
     @property
     def selects(self) -> bool:
@@ -371,7 +375,7 @@ def _crowd_families(
             room = min(places["crowd", k], int(mine.sum()))
             block = Block(int(mine.sum()), int(most[mine][0]), ((kinds[0],), (kinds[1],)), room)
             families.append(
-                Family(name=name, blocks=(block,), of_crowd=True, geom=none, candidate=none[0], fields=(), distances=())
+                Family(name=name, blocks=(block,), of_crowd=True, geom=none, candidate=none[0], **WITHOUT_FIELDS)
             )
     return families
 
@@ -438,6 +442,7 @@ def _family(
         candidate=make.ints(first),
         fields=(height_field.build(mj_model, geoms, windows[name], least, make),) if name in windows else (),
         distances=(sdf.build(mj_model, geoms, make),) if is_sdf else (),
+        triangles=(sdf.triangles(mj_model, geoms, make),) if name == SDF_TRIANGLE else (),
     )
 
 

@@ -131,5 +131,6 @@ def _colliding(m: mujoco.MjModel, make: Tensors, name: str, keys: list[Key]) -> 
         candidate=make.ints(np.arange(len(keys))),
         fields=fields,
         distances=distances,
+        triangles=(),
     )
     return Colliding(family=family, sensor=make.ints(sensor))

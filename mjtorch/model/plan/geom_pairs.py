@@ -19,6 +19,7 @@ from mjtorch.model.plan.colliders import (
     of_colliders,
     vertex_flex,
 )
+from mjtorch.model.plan.hierarchy import element_rank
 
 # mjtGeom, then vertices and elements of flexes.
 PLANE, HFIELD, SPHERE, CAPSULE, ELLIPSOID, CYLINDER, BOX, MESH, SDF, VERTEX, LINE, TRIANGLE, SOLID = range(TYPES := 13)
@@ -52,8 +53,8 @@ FIELDS = {
     "hfield-box": (HFIELD, BOX),
     "hfield-mesh": (HFIELD, MESH),
 }
-# The family of height fields and elements of flexes.
-FIELD_ELEMENT = "hfield-element"
+# The families of height fields and elements of flexes, and of distance fields and triangles of these.
+FIELD_ELEMENT, SDF_TRIANGLE = "hfield-element", "sdf-triangle"
 # The families of signed distance fields and what has a distance at every point.
 DISTANCES = {
     "sphere-sdf": (SPHERE, SDF),
@@ -114,6 +115,7 @@ ELEMENTS: dict[tuple[int, int], Collided] = {
     (CAPSULE, TRIANGLE): Collided("capsule-triangle", 5),
     (BOX, TRIANGLE): Collided("box-triangle", 11),
     (LINE, LINE): Collided("line-line", 2),
+    (SDF, TRIANGLE): Collided(SDF_TRIANGLE, 1),
 }
 COLLIDED = {
     **SUPPORTED,
@@ -164,8 +166,9 @@ def tried_pairs(mj_model: mujoco.MjModel) -> GeomPairs:
     """`tested_pairs` in the order in which C lists their contacts.
 
     Bodies are taken in order (lower id first), and then flexes; of two bodies, first their explicit pairs, then the
-    geoms that contype and conaffinity let collide. Last come the elements of flexes that touch themselves: in C in an
-    order that depends on the state unless selfcollide is "narrow", here as with that.
+    geoms that contype and conaffinity let collide; of a body and a flex distance fields come first. Last come the
+    elements of flexes that touch themselves: in C in an order that depends on the state unless selfcollide is "narrow",
+    here as with that.
     """
     geom, pair = tested_pairs(mj_model)
     low, high = np.minimum(*geom.T), np.maximum(*geom.T)
@@ -179,6 +182,10 @@ def tried_pairs(mj_model: mujoco.MjModel) -> GeomPairs:
     signature += np.where((body[:, 0] == body[:, 1]) & ~explicit, LAST, 0)
     first = np.where(explicit, pair - mj_model.npair, np.where(stored, geom[:, 0], low))
     second = np.where(stored, geom[:, 1], high)
+    kinds = collider_type(mj_model)[geom]
+    if (inside := (kinds == (SDF, TRIANGLE)).all(1)).any():
+        first[inside] -= mj_model.ngeom
+        second[inside] = element_rank(mj_model)[geom[inside, 1] - mj_model.ngeom - len(vertex_flex(mj_model))]
     order = np.lexsort((second, first, signature))
     return GeomPairs(geom[order], pair[order])
 
@@ -197,7 +204,7 @@ def contacts(mj_model: mujoco.MjModel, pairs: GeomPairs) -> np.ndarray:
     needs_faces = np.zeros((TYPES, TYPES), dtype=bool)
     for kinds, how in COLLIDED.items():
         most[kinds] = _most(mj_model, how)
-        needs_faces[kinds] = how.family not in (*DISTANCES, CONVEX_ELEMENT)
+        needs_faces[kinds] = how.family not in (*DISTANCES, CONVEX_ELEMENT, SDF_TRIANGLE)
     one, two = collider_type(mj_model)[pairs.geom].T
     found = most[one, two]
     for kind, geom in zip((one, two), pairs.geom.T, strict=True):
@@ -208,8 +215,9 @@ def contacts(mj_model: mujoco.MjModel, pairs: GeomPairs) -> np.ndarray:
 
 def _most(mj_model: mujoco.MjModel, how: Collided) -> int:
     """The most contacts that the options let two geoms make; -1: none, these are not supported."""
-    if how.family == "mesh-sdf":
-        return int(mujoco.mjMAXCONPAIR) if mj_model.opt.sdf_iterations > 0 else -1
+    if how.family in ("mesh-sdf", SDF_TRIANGLE):
+        most = how.contacts or int(mujoco.mjMAXCONPAIR)
+        return most if mj_model.opt.sdf_iterations > 0 else -1
     if how.family in DISTANCES:
         return int(mj_model.opt.sdf_initpoints)
     if how.family not in CONVEX:

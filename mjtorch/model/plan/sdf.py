@@ -8,7 +8,9 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.plan import plugins
+from mjtorch.model.plan.colliders import element_flex, vertex_flex
 from mjtorch.model.plan.geom_pairs import MESH, SDF
+from mjtorch.model.plan.hierarchy import element_rank, leaves
 from mjtorch.model.plan.tensors import Tensors
 
 # mjMAXCONPAIR: of a mesh, no more starts of searches are looked at that end inside.
@@ -100,6 +102,20 @@ class DistanceFields(tree.Tree):
     faces: tuple[Faces, ...]
 
 
+@tree.dataclass(kw_only=True)
+class TriangleFields(tree.Tree):
+    """n pairs of a signed distance field and a triangle of a flex.
+
+    side: the fields; start: (s, 3) weights of the corners of a triangle where searches start
+    together: (n,) the same number for the same geom and flex; order: (n,) in which C looks at the triangles of a flex
+    """
+
+    side: Side
+    start: Tensor
+    together: Tensor
+    order: Tensor
+
+
 def has_octree(mj_model: mujoco.MjModel) -> np.ndarray:
     """(ngeom,) bool: geoms that are signed distance fields of meshes, or meshes that tactile sensors feel as such."""
     feels = bool((mj_model.sensor_type == mujoco.mjtSensor.mjSENS_TACTILE).any())
@@ -148,6 +164,17 @@ def build(mj_model: mujoco.MjModel, geoms: np.ndarray, make: Tensors) -> Distanc
     )
 
 
+def triangles(mj_model: mujoco.MjModel, pairs: np.ndarray, make: Tensors) -> TriangleFields:
+    """The fields of `pairs` (n, 2) of geoms and elements."""
+    m, element = mj_model, pairs[:, 1] - mj_model.ngeom - len(vertex_flex(mj_model))
+    return TriangleFields(
+        side=_side(m, pairs[:, 0].tolist(), make),
+        start=make.floats(_starts(max(1, m.opt.sdf_initpoints))),
+        together=make.ints(pairs[:, 0] * m.nflex + element_flex(m)[element]),
+        order=make.ints(element_rank(m)[element]),
+    )
+
+
 def _faces(mj_model: mujoco.MjModel, geoms: Sequence[int], make: Tensors) -> Faces:
     """The faces of `geoms`, all meshes."""
     used, row = np.unique(mj_model.geom_dataid[geoms], return_inverse=True)
@@ -168,18 +195,9 @@ def _faces(mj_model: mujoco.MjModel, geoms: Sequence[int], make: Tensors) -> Fac
 
 def _hierarchy(mj_model: mujoco.MjModel, mesh: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Of a mesh `Faces.vert`, `above`, `center` and `radius`."""
-    first = int(mj_model.mesh_bvhadr[mesh])
-    boxes = slice(first, first + int(mj_model.mesh_bvhnum[mesh]))
-    child, face, box = mj_model.bvh_child[boxes], mj_model.bvh_nodeid[boxes].ravel(), mj_model.bvh_aabb[boxes]
-    order, paths = [], []
-    stack = [[0]]
-    while stack:
-        path = stack.pop()
-        if face[path[-1]] >= 0:
-            order.append(int(face[path[-1]]))
-            paths.append(path)
-        else:
-            stack += [[*path, int(k)] for k in child[path[-1]] if k >= 0]
+    first, count = int(mj_model.mesh_bvhadr[mesh]), int(mj_model.mesh_bvhnum[mesh])
+    order, paths = leaves(mj_model, first, count)
+    box = mj_model.bvh_aabb[first : first + count]
     vert = mj_model.mesh_vertadr[mesh] + mj_model.mesh_face[mj_model.mesh_faceadr[mesh] + np.array(order)]
     deepest = max(map(len, paths))
     above = np.array([path + path[-1:] * (deepest - len(path)) for path in paths])
