@@ -76,7 +76,7 @@ def _family(type1: int, type2: int) -> str | None:
 
 
 def covered(m: mujoco.MjModel, geom: np.ndarray, margin: np.ndarray) -> Window:
-    """The cells that the second of two colliders cover at most, anywhere, geoms by bounding spheres, in contact with all.
+    """The cells that the second of two colliders cover at most, anywhere, geoms by bounding spheres; contacts with all.
 
     geom: (n, 2) ids; margin: (n,) [m] by which they are larger
     """
