@@ -103,7 +103,7 @@ def integrated(m: Model, d: Data) -> Data:
         case Integrator.IMPLICIT | Integrator.IMPLICITFAST:
             return implicit(m, d)
         case Integrator.DISCRETE:
-            return advance(m, d, d.qacc)
+            return advance(m, d, d.qacc, again=dynamics_of_velocity)
     return euler(m, d)
 
 
@@ -156,8 +156,18 @@ def positions_and_velocities(m: Model, d: Data) -> Data:
 
 def dynamics(m: Model, d: Data) -> Data:
     """`forward` without sensors and energy: what an integrator needs within a step (mj_forwardSkip)."""
-    d = fwd_velocity(m, fwd_position(m, d))
+    return from_velocity(m, fwd_position(m, d))
+
+
+def from_velocity(m: Model, d: Data) -> Data:
+    """`dynamics` where what follows from positions is known."""
+    d = fwd_velocity(m, d)
     return fwd_constraint(m, fwd_acceleration(m, fwd_actuation(m, controlled(m, d))))
+
+
+def dynamics_of_velocity(m: Model, d: Data) -> Data:
+    """`from_velocity` once more: with rows as they were made, before the integrator `discrete` changed them."""
+    return from_velocity(m, make_constraint(m, d))
 
 
 def controlled(m: Model, d: Data) -> Data:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.constraint.sleep import fall_asleep
-from mjtorch.control_flow import scan
+from mjtorch.control_flow import cond, scan
 from mjtorch.math import linalg, quaternion as quat
 from mjtorch.math.vector import cross, dot
 from mjtorch.model import Data, DisableBit, Integrator, Model
@@ -64,6 +64,7 @@ def advance(
     act_dot: Tensor | None = None,
     sensed: Data | None = None,
     begun: Data | None = None,
+    again: Callable[[Model, Data], Data] | None = None,
 ) -> Data:
     """The state one time step later (mj_advance).
 
@@ -78,10 +79,17 @@ def advance(
         act_dot: (na,) rate that activations change with; not given: `d.act_dot`.
         sensed: what sensors with a delay measure; not given: `d`.
         begun: what was known at the beginning of the step, if `d` has come to know other things since.
+        again: what computes accelerations anew, if trees fall asleep, from velocities and activations; not given:
+            these stay as they are.
     """
     h = m.opt.timestep
     act = advance_act(m, d, d.act_dot if act_dot is None else act_dot)
-    d = fall_asleep(m, d) if m.plan.sleep else d
+    before, d = d, fall_asleep(m, d) if m.plan.sleep else d
+    if again is not None and m.plan.sleep:
+        falls = ((before.tree_asleep < 0) & (d.tree_asleep >= 0)).any()
+        stopped, kept = before.replace(qvel=d.qvel, act=act), qacc
+        qacc = cond(falls, lambda: again(m, stopped).qacc, lambda: kept.clone())
+        d = d.replace(qacc=torch.where(awake(m, d, m.plan.sleep[0].dof), qacc, 0.0))
     new_qvel = d.qvel + h * qacc
     mean_qvel = new_qvel if qvel is None else qvel
     new_qpos = integrate_pos(m, d.qpos, mean_qvel, h)

@@ -9,7 +9,7 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from reference import FOLDERS, assert_fields_close, converged
+from reference import FOLDERS, SINCE_4, assert_fields_close, converged
 
 import mjtorch
 from mjtorch import tree
@@ -149,7 +149,12 @@ SENSED = ([LOWER], [UPPER, LOWER], [UPPER], [FLOATING], [LEFT, RIGHT], [MOTORED]
 
 
 @pytest.mark.parametrize(
-    "integrator", ["Euler", *(pytest.param(i, marks=pytest.mark.slow) for i in ("implicit", "implicitfast"))]
+    "integrator",
+    [
+        "Euler",
+        *(pytest.param(i, marks=pytest.mark.slow) for i in ("implicit", "implicitfast")),
+        pytest.param("discrete", marks=SINCE_4),
+    ],
 )
 def test_falls_asleep_with_every_integrator_as_in_c(integrator: str) -> None:
     """From the beginning. Sensors on what sleeps keep what they read in the last step, which C repeats at rest."""
@@ -333,3 +338,76 @@ def test_gradients_compiled() -> None:
     wanted = torch.stack([slope(m, d[k]) for k in range(2)])
     assert (wanted[0] == 0).all() and (wanted[1] != 0).any()
     torch.testing.assert_close(mjtorch.jit(slope, in_dims=(None, 0))(m, d), wanted, rtol=1e-7, atol=1e-9)
+
+
+# Two trees that an actuator may couple, and one beside.
+COUPLED = """<mujoco>
+<option integrator="discrete" gravity="0 0 0" sleep_tolerance=".003"><flag sleep="enable"/></option>
+<default><joint type="slide" axis="1 0 0" damping="3"/><geom size=".1" contype="0" conaffinity="0"/></default>
+<worldbody>
+  <body sleep="allowed"><joint name="a"/><geom/><site name="a"/></body>
+  <body sleep="allowed" pos="1 0 0"><joint name="b"/><geom mass="300"/><site name="b"/></body>
+  <body sleep="allowed" pos="2 0 0"><joint {friction}/><geom/></body>
+</worldbody>
+<tendon>
+  <fixed name="t"><joint joint="a" coef="1"/><joint joint="b" coef="-1"/></fixed>
+  <spatial name="s"><site site="a"/><site site="b"/></spatial>
+</tendon><actuator>{actuator}</actuator></mujoco>"""
+COUPLINGS = {
+    "motor": '<motor tendon="t"/>',
+    "velocity": '<velocity tendon="t" kv="3"/>',
+    "muscle": '<muscle tendon="s" lengthrange=".5 1.5"/>',
+    "site": '<position site="a" refsite="b" gear="1 0 0 0 0 0" kp="3"/>',
+}
+
+
+@SINCE_4
+@pytest.mark.parametrize("solver", ["Newton", "PGS"])
+@pytest.mark.parametrize("friction", ["", 'frictionloss=".1"'], ids=["free", "constrained"])
+@pytest.mark.parametrize("actuator", COUPLINGS)
+def test_what_actuators_couple_sleeps_together_if_anything_is_constrained(
+    actuator: str, friction: str, solver: str
+) -> None:
+    """Under the integrator `discrete`; and when something falls asleep, accelerations are computed once more."""
+    mj_model = converged(
+        mujoco.MjModel.from_xml_string(COUPLED.format(actuator=COUPLINGS[actuator], friction=friction))
+    )
+    mj_model.opt.solver = int(getattr(mujoco.mjtSolver, f"mjSOL_{solver.upper()}"))
+    mj_data, m = mujoco.MjData(mj_model), mjtorch.put_model(mj_model, dtype=torch.float64)
+    slept = 0
+    for speed in (0.5, 0.01, 0.0):
+        mj_data.qvel[0] += speed
+        mj_data.ctrl[:] = 0.6 * speed
+        d = mjtorch.put_data(mj_model, mj_data, model=m)
+        for k in range(20):
+            asleep = mj_data.tree_asleep >= 0
+            mujoco.mj_step(mj_model, mj_data)
+            d = mjtorch.step(m, d)
+            assert d.tree_asleep.tolist() == mj_data.tree_asleep.tolist(), k
+            assert_fields_close(d, mj_data, ["qpos", "qvel", "act"], 1e-9, m=m, context=f"step {k}")
+            slept += int(((mj_data.tree_asleep >= 0) & ~asleep).sum())
+    assert slept >= 1
+
+
+@SINCE_4
+def test_compiled_worlds_sleep_with_discrete_and_have_gradients() -> None:
+    mj_model = converged(mujoco.MjModel.from_xml_string(COUPLED.format(actuator=COUPLINGS["muscle"], friction="")))
+    m, mj_data = mjtorch.put_model(mj_model, dtype=torch.float64), mujoco.MjData(mj_model)
+    mj_data.qvel[0], mj_data.ctrl[:] = 0.5, 0.3
+    mujoco.mj_step(mj_model, mj_data, 9)
+    d = mjtorch.put_data(mj_model, mj_data, model=m)
+    alone, batch = [d, d.replace(ctrl=2 * d.ctrl)], tree.stack([d, d.replace(ctrl=2 * d.ctrl)])
+    compiled = mjtorch.jit(mjtorch.step, in_dims=(None, 0))
+    for _ in range(3):
+        alone, batch = [mjtorch.step(m, d) for d in alone], compiled(m, batch)
+    assert (batch.tree_asleep[:, 2] >= 0).all()
+    for name in ("qpos", "qvel", "act", "tree_asleep"):
+        torch.testing.assert_close(getattr(batch, name), getattr(tree.stack(alone), name), rtol=0, atol=1e-12)
+
+    def speed(mass: torch.Tensor) -> torch.Tensor:
+        return mjtorch.step(m.replace(body_mass=mass), d).qvel
+
+    nudge = 1e-6 * torch.eye(mj_model.nbody, dtype=torch.float64)[1]
+    wanted = (speed(m.body_mass + nudge) - speed(m.body_mass - nudge)) / 2e-6
+    assert d.tree_asleep[2] < 0 <= mjtorch.step(m, d).tree_asleep[2]
+    torch.testing.assert_close(torch.func.jacrev(speed)(m.body_mass)[:, 1], wanted, rtol=1e-6, atol=1e-9)

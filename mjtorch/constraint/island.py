@@ -5,7 +5,8 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.control_flow import while_loop
-from mjtorch.model import Data, DisableBit, Model
+from mjtorch.model import Data, DisableBit, Model, Solver
+from mjtorch.model.sleeping import awake
 from mjtorch.model.touching import colliders
 
 
@@ -111,6 +112,10 @@ def components(m: Model, d: Data) -> Tensor:
     if p.flex_trees.shape[0]:
         ends = torch.cat([ends, p.flex_trees.mT], dim=1)
         active = torch.cat([active, (d.nefc > 0).expand(p.flex_trees.shape[0])])
+    for coupled in coupled_trees(m):
+        ends = torch.cat([ends, coupled.mT], dim=1)
+        stirs = awake(m, d, coupled).all(-1) if m.plan.sleep else torch.ones_like(coupled[:, 0], dtype=torch.bool)
+        active = torch.cat([active, (d.nefc > 0) & stirs])
     # An end without a tree is where the other end is; slots that are empty have none at all.
     ends = torch.where(ends < 0, ends.flip(0), ends).clamp(min=0)
     both = ends.flatten()
@@ -127,6 +132,17 @@ def components(m: Model, d: Data) -> Tensor:
     label = while_loop(apart, lower, number)
     touched = torch.zeros_like(number).scatter_reduce(0, both, active.to(number.dtype).repeat(2), "amax")
     return torch.where(touched > 0, label, -1)
+
+
+def coupled_trees(m: Model) -> list[Tensor]:
+    """Edges (n, 2) between the trees that forces couple in the effective inertia; the dual solver knows none."""
+    p = m.plan.island
+    edges = [
+        (p.spring_trees, not m.opt.disabled(DisableBit.SPRING)),
+        (p.damper_trees, not m.opt.disabled(DisableBit.DAMPER)),
+        (p.actuator_trees, not m.opt.disabled(DisableBit.ACTUATION)),
+    ]
+    return [trees for trees, there in edges if there and trees.shape[0] and m.opt.solver != Solver.PGS]
 
 
 def _contact_trees(m: Model, d: Data) -> Tensor:

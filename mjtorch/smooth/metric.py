@@ -12,6 +12,7 @@ from mjtorch.flex import flex_metric
 from mjtorch.math import linalg
 from mjtorch.math.vector import norm
 from mjtorch.model import Data, DisableBit, Model, Solver
+from mjtorch.model.sleeping import awake
 from mjtorch.smooth.derivative import (
     actuator_len,
     actuator_vel,
@@ -74,6 +75,8 @@ def effective_inertia(m: Model, d: Data) -> Metric:
     for flexes in m.plan.flex if springs or dampers else ():
         stiff, change = flex_metric(m, d, flexes, springs, dampers)
         total, coupled, shift = total + stiff, coupled | (stiff != 0).any(0), shift + change
+    for p in m.plan.sleep:
+        shift = torch.where(awake(m, d, p.dof), shift, 0.0)
     added = backbone.diagonal() - inertia.diagonal()
     return Metric(M=total, qLD=linalg.ltl(total), backbone=backbone, added=added, shift=shift, coupled=coupled)
 

@@ -4,7 +4,7 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from reference import MODELS, VARIED, case_of, load, slow_but
+from reference import MODELS, SINCE_4, VARIED, case_of, load, slow_but
 
 import mjtorch
 from mjtorch import tree
@@ -73,6 +73,43 @@ def test_chains_match_c(active: str, sparse: bool) -> None:
     mujoco.mj_forward(mj_model, mj_data)
     assert mj_data.nisland == 5 - (active == "true")
     assert_matches_c(mjtorch.put_model(mj_model, dtype=torch.float64), mj_model, mj_data)
+
+
+# What couples trees in the effective inertia, and what does not.
+COUPLINGS = {
+    "spring": ('stiffness="2" springlength="-1 1"', ""),
+    "damping": ('damping="0 2"', ""),
+    "armature": ('armature="2"', ""),
+    "motor": ("", '<motor tendon="t"/>'),
+    "reflected": ("", '<motor tendon="t" armature="2"/>'),
+    "affine": ("", '<general tendon="t" biastype="affine"/>'),
+    "dcmotor": ("", '<general tendon="t" gaintype="dcmotor" gainprm="2 .3" dynprm="0"/>'),
+    "user": ("", '<general tendon="t" gaintype="user" biastype="user"/>'),
+    "site": ("", '<position site="a" refsite="b" gear="0 0 1 0 0 0"/>'),
+    "world": ("", '<position site="a" gear="0 0 1 0 0 0"/>'),
+}
+
+
+@SINCE_4
+@pytest.mark.parametrize("coupling", COUPLINGS)
+def test_forces_join_trees_with_the_integrator_discrete(coupling: str) -> None:
+    tendon, actuator = COUPLINGS[coupling]
+    sliders = "".join(
+        f'<body pos="{k} 0 1"><joint name="{k}" type="slide" frictionloss="{k // 2}"/><geom size=".1"/>'
+        f'<site name="{"abc"[k]}"/></body>'
+        for k in range(3)
+    )
+    mj_model = mujoco.MjModel.from_xml_string(f"""<mujoco>
+        <option integrator="discrete"/><worldbody>{sliders}</worldbody>
+        <tendon><fixed name="t" {tendon}><joint joint="0" coef="1"/><joint joint="1" coef="1"/></fixed></tendon>
+        <actuator>{actuator}</actuator></mujoco>""")
+    flags = mujoco.mjtDisableBit
+    for solver in (mujoco.mjtSolver.mjSOL_NEWTON, mujoco.mjtSolver.mjSOL_PGS):
+        for flag in (0, flags.mjDSBL_SPRING, flags.mjDSBL_DAMPER, flags.mjDSBL_ACTUATION):
+            mj_model.opt.solver, mj_model.opt.disableflags = int(solver), int(flag)
+            mj_data = mujoco.MjData(mj_model)
+            mujoco.mj_forward(mj_model, mj_data)
+            assert_matches_c(mjtorch.put_model(mj_model, dtype=torch.float64), mj_model, mj_data)
 
 
 def test_there_are_none_without_rows_or_with_the_flag_disabled() -> None:

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 
 import mujoco
 import numpy as np
-from mujoco import mjtConstraint, mjtEq
+from mujoco import mjtConstraint, mjtEq, mjtTrn
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.model.option import Integrator
 from mjtorch.model.plan.colliders import collider_trees
 from mjtorch.model.plan.constraint import ConstraintPlan
 from mjtorch.model.plan.flex import coupled_trees, edge_trees, equality_edges
@@ -27,12 +28,17 @@ class IslandPlan(tree.Tree):
     geom_tree: (ncollider,) the tree of each, -1: none; dof_tree: (nv,) that of each dof
     node_tree: (ncollider, w) more trees of colliders: of elements, and of vertices that lie between nodes
     flex_trees: (ncoupled, 2) edges that elastic flexes make as soon as anything is constrained: what stiffness couples
+    spring_trees, damper_trees, actuator_trees: (n, 2) edges that springs, dampers and actuators make likewise between
+        trees that are awake, if the integrator is `discrete`, which couples these; else none
     row_tree: (nefc - nc,) a tree of each row that is no contact's; row_slot: (nc,) the slot of each contact row
     """
 
     row: Tensor
     trees: Tensor
     flex_trees: Tensor
+    spring_trees: Tensor
+    damper_trees: Tensor
+    actuator_trees: Tensor
     geom_tree: Tensor
     node_tree: Tensor
     dof_tree: Tensor
@@ -49,11 +55,15 @@ def build(mj_model: mujoco.MjModel, make: Tensors, constraint: ConstraintPlan) -
     # The first row of each slot: normals come before friction.
     contact_row = fixed + np.unique(slot, return_index=True)[1]
     node_tree = collider_trees(mj_model)
+    couplings = coupled_by_forces(mj_model)
     joined = 2 * node_tree.shape[1] if node_tree.shape[1] > 1 else 1
     return IslandPlan(
         row=make.ints([*(row for row, _ in edges), *np.tile(contact_row, joined)]),
         trees=make.ints([pair for _, pair in edges], -1, 2),
         flex_trees=make.ints([pair for trees in coupled_trees(mj_model) for pair in _chain(trees)], -1, 2),
+        spring_trees=make.ints(couplings[0], -1, 2),
+        damper_trees=make.ints(couplings[1], -1, 2),
+        actuator_trees=make.ints(couplings[2], -1, 2),
         geom_tree=make.ints(node_tree[:, 0]),
         node_tree=make.ints(node_tree[:, 1:]),
         dof_tree=make.ints(mj_model.dof_treeid),
@@ -79,6 +89,37 @@ def tendon_trees(m: mujoco.MjModel, tendon: int) -> list[int]:
     """The kinematic trees that a tendon may move."""
     start = m.ten_J_rowadr[tendon]
     return np.unique(m.dof_treeid[m.ten_J_colind[start : start + m.ten_J_rownnz[tendon]]]).tolist()
+
+
+def coupled_by_forces(m: mujoco.MjModel) -> list[list[tuple[int, int]]]:
+    """Pairs of kinematic trees that springs and dampers of tendons, and actuators, couple in the effective inertia.
+
+    By the kinds of forces, whatever their size. Of actuators on tendons damping and armature count as dampers.
+    """
+    if int(m.opt.integrator) != Integrator.DISCRETE:
+        return [[], [], []]
+    springs = (m.tendon_stiffness != 0) | m.tendon_stiffnesspoly.any(1)
+    dampers = (m.tendon_damping != 0) | m.tendon_dampingpoly.any(1)
+    on_tendon = m.actuator_trntype == mjtTrn.mjTRN_TENDON
+    adds = (m.actuator_damping != 0) | m.actuator_dampingpoly.any(1) | (m.actuator_armature != 0)
+    dampers[m.actuator_trnid[on_tendon & adds, 0]] = True
+    gain, bias = mujoco.mjtGain, mujoco.mjtBias
+    pulls = np.isin(m.actuator_gaintype, [gain.mjGAIN_AFFINE, gain.mjGAIN_MUSCLE, gain.mjGAIN_DCMOTOR])
+    pulls |= ~np.isin(m.actuator_biastype, [bias.mjBIAS_NONE, bias.mjBIAS_USER])
+    tendons = [[tendon_trees(m, k) for k in np.flatnonzero(which).tolist()] for which in (springs, dampers)]
+    every = [*tendons, [_actuator_trees(m, k) for k in np.flatnonzero(pulls).tolist()]]
+    return [sorted({pair for trees in some for pair in itertools.combinations(trees, 2)}) for some in every]
+
+
+def _actuator_trees(m: mujoco.MjModel, actuator: int) -> list[int]:
+    """The kinematic trees that an actuator moves, if there are several."""
+    first, second = (int(k) for k in m.actuator_trnid[actuator])
+    kind = int(m.actuator_trntype[actuator])
+    if kind == mjtTrn.mjTRN_TENDON:
+        return tendon_trees(m, first)
+    if kind not in (mjtTrn.mjTRN_SLIDERCRANK, mjtTrn.mjTRN_SITE, mjtTrn.mjTRN_SO3) or second < 0:
+        return []
+    return sorted({*m.body_treeid[m.site_bodyid[[first, second]]].tolist()} - {-1})
 
 
 def equality_bodies(m: mujoco.MjModel, number: int) -> list[int]:
