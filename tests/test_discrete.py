@@ -102,7 +102,9 @@ def test_solvers_match_c(solver: int, cone: int, exact: bool) -> None:
 
 @pytest.mark.parametrize("cone", [0, 1], ids=["pyramidal", "elliptic"])
 @pytest.mark.parametrize("solver", [0, 2], ids=["PGS", "Newton"])
-@pytest.mark.parametrize("model", [TIED, "feature/boxes"], ids=["tied", "boxes"])
+@pytest.mark.parametrize(
+    "model", [TIED, STIFF, "feature/boxes", "feature/contacts"], ids=["tied", "stiff", "boxes", "contacts"]
+)
 def test_noslip_matches_c(model: str, solver: int, cone: int) -> None:
     this = discrete(model, solver=solver, cone=cone, iterations=400, noslip_iterations=5)
     check(this, 1e-4 if solver == 0 else 1e-6)
