@@ -186,7 +186,7 @@ def test_keyframes_are_starting_states():
     )
     key = f'<keyframe><key qpos="{"-8.91 " * 12}"/></keyframe>'
     scene = f'<mujoco><worldbody><geom type="plane" size="9 9 1"/>{balls}</worldbody>{{}}</mujoco>'
-    assert contact_capacity.observed(load(scene.format(key)), {3: 99}, {}, ()).settled == {3: 12}
+    assert contact_capacity.observed(load(scene.format(key)), {3: 99}, {}, (), {}).settled == {3: 12}
 
 
 def test_poses_within_limits_have_slots():
@@ -199,7 +199,7 @@ def test_poses_within_limits_have_slots():
     scene = f"""<mujoco><option gravity="0 0 0"/><worldbody><geom type="plane" size="99 9 1"/>{rods}</worldbody>
       <keyframe><key/></keyframe></mujoco>"""
     mj_model = load(scene)
-    seen = contact_capacity.observed(mj_model, {3: 99}, {}, ())
+    seen = contact_capacity.observed(mj_model, {3: 99}, {}, (), {})
     assert seen.placed[3] >= 12
     assert put_model(mj_model).plan.collision.ncon == seen.wanted(3) >= seen.placed[3] + 4
 

@@ -283,7 +283,8 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
         for k, pairs in ((k, candidates.tried[_firsts(candidates, block)]) for k, block in part.items())
         if not speculates(mj_model) and name in (*SELECTED, *contact_capacity.LIGHT)
     }
-    room = contact_capacity.choose(mj_model, counts, many, crowds, capacity)
+    room = contact_capacity.choose(mj_model, counts, many, crowds, height_field.kinds(mj_model, tried), capacity)
+    windows = {name: window._replace(seen=room.fields[name]) for name, window in windows.items()}
     together = np.concatenate([plane, sphere, capsule])
     slots = _at_most(room.slots, candidates, together, blocks, room.places) if not crowds else room.slots
     firsts = np.cumsum([0, *counts.values()]).tolist()

@@ -6,6 +6,7 @@ import json
 import math
 import pathlib
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from mjtorch.model.plan import colliders, crowd, mesh
 from mjtorch.model.plan.colliders import corners, element_flex
 from mjtorch.model.plan.contact_source import contact_condim
 from mjtorch.model.plan.crowd import Crowd
-from mjtorch.model.plan.geom_pairs import CONVEX_ELEMENTS
+from mjtorch.model.plan.geom_pairs import CONVEX_ELEMENTS, LINE
 from mjtorch.model.plan.mesh import hull_reach
 
 # Families of spheres and capsules among themselves; and all whose pairs are quickly collided, so that boxes along the
@@ -62,6 +63,8 @@ class Pairs(NamedTuple):
 
 
 Key = tuple[str, int]
+# The types of two colliders.
+Kinds = tuple[int, int]
 # What has places in a crowd: pairs of trees, of geoms and trees, and of geoms by the number of capsules.
 CROWD: tuple[Key, ...] = (("trees", 0), ("halves", 0), ("crowd", 0), ("crowd", 1), ("crowd", 2))
 
@@ -83,10 +86,12 @@ class Observed(NamedTuple):
     """How many contacts of each condim, and pairs near each other of each kind, there are at a time.
 
     settled: the most in motion; placed: the most at the start, and in most of the random poses
+    fields: the most contacts of each family of height fields, in any of these
     """
 
     settled: dict[int | Key, int]
     placed: dict[int | Key, int]
+    fields: dict[str, int]
 
     def wanted(self, key: int | Key) -> int:
         """Of which there should be so many: what moves comes into more states than were seen."""
@@ -100,11 +105,13 @@ class Observed(NamedTuple):
 class Capacity(NamedTuple):
     """slots: for contacts of each condim; places: for pairs of each kind, of those that have fewer than pairs.
 
-    And for what has places in a crowd, if there is one.
+    And for what has places in a crowd, if there is one. fields: the most contacts of each family of height fields that
+    were seen at a time.
     """
 
     slots: dict[int, int]
     places: dict[Key, int]
+    fields: dict[str, int]
 
 
 def choose(
@@ -112,6 +119,7 @@ def choose(
     candidates: dict[int, int],
     pairs: Mapping[Key, Pairs],
     crowds: tuple[Crowd, ...],
+    fields: Mapping[Kinds, str],
     capacity: int | None,
 ) -> Capacity:
     """Number of contact slots for each condim, and of places for pairs.
@@ -121,6 +129,7 @@ def choose(
         candidates: condim -> the most contacts that its pairs can make at a time.
         pairs: those that may have fewer places than they are, of each kind.
         crowds: one, or none; what has places there is seen the same way.
+        fields: the types of pairs with a height field -> the family whose contacts are counted.
         capacity: the most contacts to keep, shared out by how many of each condim short rollouts show; not given:
             about twice as many as they show and four more, and of a model too large for them as many as there are
             geoms; all where that would be most of them. Never more than `candidates`, all of them if they are few. So
@@ -130,14 +139,14 @@ def choose(
     total = sum(candidates.values())
     many = {kind: those for kind, those in pairs.items() if len(those.geom) > max(FEW_PAIRS, capacity or 0)}
     enough = total <= (FEW if capacity is None else capacity)
-    if not many and not crowds and (enough or (capacity is not None and len(candidates) == 1)):
-        return Capacity(dict(candidates) if enough else dict.fromkeys(candidates, capacity or 0), {})
+    if not (many or crowds or fields) and (enough or (capacity is not None and len(candidates) == 1)):
+        return Capacity(dict(candidates) if enough else dict.fromkeys(candidates, capacity or 0), {}, {})
     most: dict[int | Key, float] = dict.fromkeys(candidates, -1.0 if enough else np.inf)
     if not enough and capacity is None:
         most = {dim: MOST * n for dim, n in candidates.items()}
     most |= {kind: MOST * len(those.geom) for kind, those in many.items()}
     most |= dict.fromkeys(CROWD if crowds else (), np.inf)
-    seen = remembered(mj_model, most, many, crowds)
+    seen = remembered(mj_model, most, many, crowds, fields)
     # What moves comes into states in which pairs are near each other that short rollouts never saw so.
     spare = {k: SPARE if k[0] in LIGHT else 1.0 for k in many}
     places = {
@@ -146,12 +155,14 @@ def choose(
     places = {kind: count for kind, count in places.items() if count <= MOST * len(many[kind].geom)}
     places |= {kind: max(seen.wanted(kind), capacity or 0) for kind in CROWD if crowds}
     if enough:
-        return Capacity(dict(candidates), places)
+        return Capacity(dict(candidates), places, seen.fields)
     if capacity is None:
         least = mj_model.ngeom if _steps(mj_model, WORK) < TO_FALL else 0
         wanted = {dim: max(seen.wanted(dim), least) for dim in candidates}
-        return Capacity({dim: n if wanted[dim] > MOST * n else wanted[dim] for dim, n in candidates.items()}, places)
-    return Capacity(_share(capacity, candidates, {dim: seen.settled[dim] for dim in candidates}), places)
+        slots = {dim: n if wanted[dim] > MOST * n else wanted[dim] for dim, n in candidates.items()}
+    else:
+        slots = _share(capacity, candidates, {dim: seen.settled[dim] for dim in candidates})
+    return Capacity(slots, places, seen.fields)
 
 
 def _share(capacity: int, candidates: dict[int, int], seen: dict[int, int]) -> dict[int, int]:
@@ -164,39 +175,51 @@ def _share(capacity: int, candidates: dict[int, int], seen: dict[int, int]) -> d
 
 
 def remembered(
-    mj_model: mujoco.MjModel, most: Mapping[int | Key, float], pairs: Mapping[Key, Pairs], crowds: tuple[Crowd, ...]
+    mj_model: mujoco.MjModel,
+    most: Mapping[int | Key, float],
+    pairs: Mapping[Key, Pairs],
+    crowds: tuple[Crowd, ...],
+    fields: Mapping[Kinds, str],
 ) -> Observed:
     """`observed`, of a model that was seen before as the cache has it: it takes most of the time of `put_model`."""
     arrays = [x for those in (*pairs.values(), *crowds) for x in those]
 
     def read(path: pathlib.Path) -> Observed:
-        settled, placed = json.loads(path.read_text())
-        found = Observed(*(dict(zip(most, map(int, counts), strict=True)) for counts in (settled, placed)))
-        if min(*found.settled.values(), *found.placed.values()) < 0:
+        settled, placed, touching = (map(int, counts) for counts in json.loads(path.read_text()))
+        found = Observed(
+            settled=dict(zip(most, settled, strict=True)),
+            placed=dict(zip(most, placed, strict=True)),
+            fields=dict(zip(sorted({*fields.values()}), touching, strict=True)),
+        )
+        if min((n for some in found for n in some.values()), default=0) < 0:
             raise ValueError("counts are not negative")
         return found
 
     try:
         code = fingerprint.of(sys.modules[__name__], colliders, crowd, mesh, shape)
         content = (np.asarray(x).tobytes() for x in (*_content(mj_model), *arrays))
-        name = store.key(mujoco.__version__, code, repr(most), *content) + ".contacts"
+        name = store.key(mujoco.__version__, code, repr((most, fields)), *content) + ".contacts"
         found = store.load(name, read)
     except (UnfamiliarError, OSError, ValueError):  # a cache that cannot be used is for `jit` to complain of
-        return observed(mj_model, most, pairs, crowds)
+        return observed(mj_model, most, pairs, crowds, fields)
     if found is None:
-        found = observed(mj_model, most, pairs, crowds)
+        found = observed(mj_model, most, pairs, crowds, fields)
         with contextlib.suppress(OSError, ValueError):
             store.save(name, json.dumps([list(counts.values()) for counts in found]).encode())
     return found
 
 
 def observed(
-    mj_model: mujoco.MjModel, most: Mapping[int | Key, float], pairs: Mapping[Key, Pairs], crowds: tuple[Crowd, ...]
+    mj_model: mujoco.MjModel,
+    most: Mapping[int | Key, float],
+    pairs: Mapping[Key, Pairs],
+    crowds: tuple[Crowd, ...],
+    fields: Mapping[Kinds, str],
 ) -> Observed:
     """What short rollouts with random controls show (the same on every call): episodes of so much simulated time.
 
     Two geoms are near each other where their boxes overlap, as the broad phase has it. `most` has the condims and kinds
-    that are counted; the rollouts end when `Observed.is_enough`.
+    that are counted; the rollouts end when `Observed.is_enough`, if there are no `fields`.
     """
     half, round, radius = parts(torch.tensor(mj_model.geom_type, dtype=torch.long), torch.tensor(mj_model.geom_size))
     half = half + torch.tensor(hull_reach(mj_model))
@@ -207,11 +230,15 @@ def observed(
     dims = [key for key in most if isinstance(key, int)]
     found = np.zeros((2, len(most)), dtype=int)  # in motion, and at the start
     poses = []
+    touching: Counter[str] = Counter()
 
     def seen() -> Observed:
-        return Observed(*(dict(zip(most, counts.tolist(), strict=True)) for counts in found))
+        settled, placed = (dict(zip(most, counts.tolist(), strict=True)) for counts in found)
+        return Observed(settled, placed, {name: touching[name] for name in sorted({*fields.values()})})
 
     for data, step, at_start, is_pose in states(mj_model):
+        if fields:
+            touching |= Counter(fields[k] for k in contact_kinds(mj_model, data.contact) if k in fields)
         looks = len(most) > len(dims) and step % (seldom if is_pose else every) == 0
         known = found[int(at_start)]
         if not is_pose and not looks and data.ncon <= known[: len(dims)].min(initial=data.ncon):
@@ -229,11 +256,18 @@ def observed(
             poses.append(count)
         elif (count > known).any():
             np.maximum(known, count, out=known)
-            if seen().is_enough(most):
+            if not fields and seen().is_enough(most):
                 return seen()
     if poses:
         found[1] = np.maximum(found[1], np.quantile(poses, SHARE, axis=0, method="higher"))
     return seen()
+
+
+def contact_kinds(mj_model: mujoco.MjModel, contact: Any) -> list[Kinds]:
+    """The types of what touches in each of mjData.contact; elements of flexes have types of their own."""
+    element = LINE - 1 + np.append(mj_model.flex_dim, 0)[contact.flex]
+    types = np.where(contact.flex < 0, np.append(mj_model.geom_type, -1)[contact.geom], element)
+    return [(one, two) for one, two in types.tolist()]
 
 
 def states(mj_model: mujoco.MjModel) -> Iterator[Moment]:

@@ -1,6 +1,5 @@
 """Index plan of the collisions of height fields: how many of their prisms a geom can cover, and are tested."""
 
-from collections import Counter
 from typing import NamedTuple
 
 import mujoco
@@ -8,9 +7,8 @@ import numpy as np
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.model.plan import contact_capacity
 from mjtorch.model.plan.colliders import corners, element_flex, vertex_flex
-from mjtorch.model.plan.geom_pairs import COLLIDED, HFIELD, LINE, GeomPairs, collider_type, together, within
+from mjtorch.model.plan.geom_pairs import COLLIDED, HFIELD, GeomPairs, collider_type, together, within
 from mjtorch.model.plan.tensors import Tensors
 
 # mjMAXCONPAIR: a pair makes no more contacts.
@@ -51,22 +49,24 @@ class Window(NamedTuple):
         return min(2 * self.rows * self.cols, MOST)
 
 
+def kinds(mj_model: mujoco.MjModel, pairs: GeomPairs) -> dict[tuple[int, int], str]:
+    """The types of those of `pairs` that have a height field -> what they are collided as."""
+    types = collider_type(mj_model)[pairs.geom]
+    there = np.unique(types[types[:, 0] == HFIELD], axis=0).tolist()
+    return {(one, two): name for one, two in there if (name := _family(one, two))}
+
+
 def windows(mj_model: mujoco.MjModel, pairs: GeomPairs) -> dict[str, Window]:
     """What the families of height fields are called -> the window of all geoms, of `pairs`, that may meet one."""
-    kinds = collider_type(mj_model)[pairs.geom]
+    types = collider_type(mj_model)[pairs.geom]
     found: dict[str, Window] = {}
-    for kind in np.unique(kinds[kinds[:, 0] == HFIELD], axis=0).tolist():
-        name = _family(*kind)
-        if name:
-            mine = (kinds == kind).all(1)
-            some = GeomPairs(pairs.geom[mine], pairs.pair[mine])
-            rows, cols, _ = covered(mj_model, some.geom, within(mj_model, some))
-            other = found.get(name, Window(rows, cols))
-            found[name] = Window(max(rows, other.rows), max(cols, other.cols))
-    if not found:
-        return found
-    seen = _seen(mj_model)
-    return {name: window._replace(seen=seen[name]) for name, window in found.items()}
+    for kind, name in kinds(mj_model, pairs).items():
+        mine = (types == kind).all(1)
+        some = GeomPairs(pairs.geom[mine], pairs.pair[mine])
+        rows, cols, _ = covered(mj_model, some.geom, within(mj_model, some))
+        other = found.get(name, Window(rows, cols))
+        found[name] = Window(max(rows, other.rows), max(cols, other.cols))
+    return found
 
 
 def _family(type1: int, type2: int) -> str | None:
@@ -115,14 +115,3 @@ def build(mj_model: mujoco.MjModel, geoms: np.ndarray, window: Window, least: in
         address=make.ints(mj_model.hfield_adr[fields]),
         shape=make.ints(np.stack([mj_model.hfield_ncol[fields], mj_model.hfield_nrow[fields]], axis=-1), -1, 2),
     )
-
-
-def _seen(mj_model: mujoco.MjModel) -> Counter[str | None]:
-    """For each family of height fields, the most contacts at a time, in short rollouts."""
-    most: Counter[str | None] = Counter()
-    for moment in contact_capacity.states(mj_model):
-        geom, flex = moment.data.contact.geom, moment.data.contact.flex
-        element = LINE - 1 + np.append(mj_model.flex_dim, 0)[flex]
-        types = np.where(flex < 0, mj_model.geom_type[geom], element)
-        most |= Counter(_family(*pair) for pair in types[geom[:, 0] >= 0].tolist())
-    return most
