@@ -7,11 +7,13 @@ import numpy as np
 
 from mjtorch.model.option import DisableBit, Integrator, Solver
 from mjtorch.model.plan.colliders import (
+    MOST_PAIRS,
     SOLIDS,
     collider_flex,
     meeting,
     met_flexes,
     met_planes,
+    too_many,
 )
 from mjtorch.model.plan.flex_points import elastic
 from mjtorch.model.plan.flex_rod import twisting
@@ -49,6 +51,11 @@ def by_other_means(m: mujoco.MjModel) -> np.ndarray:
         kinds = {str(kinds): kinds for kinds, how in COLLIDED.items() if how.family in families}
         found[collider_flex(m)[pairs_of(m, kinds)[:, 1] - m.ngeom]] = True
     return found
+
+
+def crowded(m: mujoco.MjModel) -> np.ndarray:
+    """(nflex,) bool: flexes of so many elements that not all pairs that may touch can be listed."""
+    return np.isin(np.arange(m.nflex), met_flexes(m)[too_many(m)])
 
 
 def pushed_softly(m: mujoco.MjModel) -> np.ndarray:
@@ -154,6 +161,7 @@ MEET = "set contype and conaffinity so that they do not meet"
 # What it is called, which flexes are refused for it, and what to do.
 REFUSED: tuple[tuple[str, Test, str], ...] = (
     ("contacts of flexes as libccd finds them (nativeccd disabled)", by_other_means, "enable the flag nativeccd"),
+    (f"more than {MOST_PAIRS // 10**6} million pairs of elements", crowded, f'{MEET}, or selfcollide="none"'),
     ("passive contacts of flexes", pushed_softly, 'set passive="false" in its contact'),
     ("contacts of elastic rods", turned, MEET),
     ("elastic rods whose edges no joints turn", untwisted, "use a flexcomp, whose ends are not joined"),

@@ -64,6 +64,7 @@ REFUSED = (
         marks=SINCE_4,
     ),
     refused("world", FLOOR + sheet(ALONE + '<elasticity young="1e3"/>', dim=1), "contacts of elastic rods", SHEET),
+    refused("world", sheet('<contact selfcollide="bvh"/>', count="40 40 1"), "more than 4 million pairs", SHEET),
     pytest.param(
         {"world": sheet(QUIET + YIELDING, dim=3, count="3 3 3", dof="trilinear")},
         *("plastic grids", SHEET),

@@ -12,6 +12,8 @@ from mjtorch.model.plan.flex_points import Builder
 from mjtorch.model.plan.tensors import Tensors
 
 # Convex geoms.
+# Pairs of elements of two flexes, or of one, all of which are listed: more take gigabytes, and minutes to look at.
+MOST_PAIRS = 4_000_000
 SOLIDS = tuple(
     int(getattr(mujoco.mjtGeom, f"mjGEOM_{name}"))
     for name in ("SPHERE", "CAPSULE", "ELLIPSOID", "CYLINDER", "BOX", "MESH")
@@ -49,6 +51,13 @@ def met_flexes(m: mujoco.MjModel) -> np.ndarray:
     meets = np.triu((one | one.T) & (moves[:, None] | moves), 1)
     itself = one.diagonal() & ~m.flex_rigid.astype(bool) & (m.flex_selfcollide != 0) & (m.flex_interp == 0)
     return np.argwhere(meets | np.diag(itself))
+
+
+def too_many(m: mujoco.MjModel) -> np.ndarray:
+    """Those of `met_flexes` (n,) bool whose pairs of elements are more than `MOST_PAIRS`."""
+    met = met_flexes(m)
+    count = np.bincount(np.repeat(np.arange(m.nflex), m.flex_elemnum)[active(m)], minlength=m.nflex)[met]
+    return count.prod(1) // np.where(met[:, 0] == met[:, 1], 2, 1) > MOST_PAIRS
 
 
 def no_contacts(m: mujoco.MjModel) -> bool:

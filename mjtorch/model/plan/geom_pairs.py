@@ -17,6 +17,7 @@ from mjtorch.model.plan.colliders import (
     met_planes,
     met_solids,
     of_colliders,
+    too_many,
     vertex_flex,
 )
 from mjtorch.model.plan.hierarchy import element_rank
@@ -274,10 +275,13 @@ def _elements(m: mujoco.MjModel) -> np.ndarray:
 
 
 def _pairs_of_elements(m: mujoco.MjModel) -> np.ndarray:
-    """(n, 2) elements of flexes that may touch each other or themselves, but for those with vertices on one body."""
+    """(n, 2) elements of flexes that may touch each other or themselves, but for those with vertices on one body.
+
+    None of flexes with `too_many`, which are refused.
+    """
     first = m.ngeom + len(vertex_flex(m))
     corner, there, found = corners(m), active(m), [np.zeros((0, 2), dtype=np.int64)]
-    for flexes in met_flexes(m):
+    for flexes in met_flexes(m)[~too_many(m)]:
         one, two = (
             np.flatnonzero(there[start : start + count]) + start
             for start, count in zip(m.flex_elemadr[flexes], m.flex_elemnum[flexes], strict=True)
