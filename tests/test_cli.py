@@ -22,12 +22,12 @@ FREE_BALL = """
 """
 UNSUPPORTED = """
 <mujoco>
+  <asset><mesh name="wedge" vertex="0 0 0 1 0 0 0 1 0 0 0 1"/></asset>
   <worldbody>
     <body><joint name="slide" type="slide"/><geom name="ball" type="sphere" size="0.1"/></body>
-    <geom name="egg" type="ellipsoid" size="0.1 0.1 0.2"/>
+    <site name="skin" type="mesh" mesh="wedge"/>
   </worldbody>
-  <sensor><distance geom1="ball" geom2="egg" cutoff="1"/></sensor>
-  <option><flag nativeccd="disable"/></option>
+  <sensor><touch name="feel" site="skin"/></sensor>
 </mujoco>
 """
 
@@ -186,7 +186,7 @@ def test_info_of_what_is_not_supported(elsewhere: Path, capsys: pytest.CaptureFi
     assert "cannot be simulated yet" in capsys.readouterr().out
     line = error_line(capsys, ["rollout", "model.xml"])
     assert "not supported" in line
-    assert "egg" in line
+    assert "feel" in line
 
 
 def test_debug(elsewhere: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,9 +38,8 @@ SCENE = """
 </mujoco>
 """
 SLIDER = '<mujoco><worldbody><body><joint name="j" type="slide"/><geom size=".1"/></body></worldbody>{}</mujoco>'
-REFUSED = """<option><flag nativeccd="disable"/></option>
-<worldbody><geom name="egg" type="ellipsoid" size=".1 .1 .2"/><geom name="ball" size=".1"/></worldbody>
-<sensor><distance geom1="egg" geom2="ball" cutoff="1"/></sensor>"""
+REFUSED = """<asset><mesh name="m" vertex="0 0 0 1 0 0 0 1 0 0 0 1"/></asset>
+<worldbody><site name="s" type="mesh" mesh="m"/></worldbody><sensor><touch name="feel" site="s"/></sensor>"""
 FILES = {
     "broken.xml": "<mujoco>\n<worldbody>",
     "broken.mjb": "<mujoco>\n<worldbody>",

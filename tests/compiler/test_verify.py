@@ -17,6 +17,8 @@ scratch s1: i64[1]
 WRONG = {
     "out0[0] = t": (ParseError, "t"),
     "out0[0] = s0[0]": (VerifyError, "an array is read before anything is written to it"),
+    "s0[0] = where(true, s0[0], in0[0])": (VerifyError, "an array is read before anything is written to it"),
+    "s0[0] = where(true, in0[0], s0[1])": (VerifyError, "an array is read before anything is written to it"),
     "out0[i] = in0[0]": (VerifyError, "there is no loop over i"),
     "out0[list[0]] = in0[0]": (VerifyError, "there is no list list"),
     "out0[4] = in0[0]": (VerifyError, "places 4 to 4 of an array of 4"),
@@ -60,6 +62,10 @@ def test_what_is_wrong_is_said(body: str) -> None:
     kind, says = WRONG[body]
     with pytest.raises(kind, match=says.replace("[", r"\[")):
         verify(parse(f"{GIVEN}body:\n  s1[0] = 0\n  {body}"))
+
+
+def test_worlds_that_take_no_branch_keep_what_they_have() -> None:
+    verify(parse(f"{GIVEN}body:\n  s0[0] = where(true, in0[0], s0[0])\n  out0[0] = s0[0]"))
 
 
 def test_what_worlds_share_is_made_of_what_they_share() -> None:

@@ -195,8 +195,10 @@ class _Check:
             raise self.fail("a flag is no truth value")
 
     def write(self, s: Store | Scatter, scope: _Scope) -> None:
-        dtype = self.expr(s.value, scope)
-        b = s.buffer
+        b, value = s.buffer, s.value
+        if isinstance(value, Call) and value.op == "where" and value.args[-1] == Load(b, s.index):
+            self.written.add(b)  # worlds that do not take a branch keep what they have, until the other gives it
+        dtype = self.expr(value, scope)
         if dtype != b.dtype:
             raise self.fail(f"an array of {b.dtype} cannot hold {dtype}")
         if b.kind not in ((UNIFORM,) if self.uniform else (SCRATCH, OUTPUT)):
