@@ -39,6 +39,7 @@ FLEXES = {
     "tangle",
     "quilt",
     "cables",
+    "leash",
     "clay",
     "custard",
     "sticky",

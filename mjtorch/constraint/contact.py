@@ -6,6 +6,7 @@ from torch import Tensor
 
 from mjtorch.constraint.element import Elements
 from mjtorch.constraint.grid import nodes_between
+from mjtorch.constraint.rod import rod_directions, rod_rows
 from mjtorch.constraint.wrench import along
 from mjtorch.math.impedance import mixed
 from mjtorch.math.triangle import nearest_on_simplex
@@ -34,7 +35,10 @@ def contact_jacobian(m: Model, d: Data, there: Tensor) -> Tensor:
     # Said to be zero where nothing is, it is not computed there.
     there = there[:, None, None]
     row = along_rows(m, d, torch.where(there, directions, 0.0).flatten(0, 1))
-    return (row @ motion.mT) * moved(m, d, there)[p.slot]
+    J = (row @ motion.mT) * moved(m, d, there)[p.slot]
+    for rods in p.rods:
+        J = J + rod_rows(m, d, rods, along_rows(m, d, rod_directions(m, d, rods, point, there)), motion)
+    return J
 
 
 def moved(m: Model, d: Data, there: Tensor) -> Tensor:
@@ -43,7 +47,10 @@ def moved(m: Model, d: Data, there: Tensor) -> Tensor:
     if m.plan.collision.corner.shape[0]:
         number, share = carried(m, d)
         return torch.where(there, p.geom_dof[number] * share[..., None], 0.0).sum(1)
-    moves = torch.where(there, p.geom_dof[colliders(m, d)], 0.0)
+    number = colliders(m, d)
+    moves = torch.where(there, p.geom_dof[number], 0.0)
+    for rods in p.rods:
+        moves = torch.where(rods.bends[number], 0.0, moves)
     return moves[:, 1] - moves[:, 0]
 
 
@@ -52,9 +59,12 @@ def carried(m: Model, d: Data) -> tuple[Tensor, Tensor]:
 
     They are numbers of geoms, vertices and, of elements of grids, nodes. And how far each moves the contact (ncon, w):
     1, 0, 0, or where the point nearest to the contact lies between the corners (mj_elemBodyWeight); less than nothing
-    for what touches first.
+    for what touches first; none of edges of rods, which turn (`rod_rows`).
     """
     (first, share1), (second, share2) = carriers(m, d)
+    for rods in m.plan.constraint.contact.rods:
+        one, two = rods.bends[colliders(m, d)].unbind(1)
+        share1, share2 = torch.where(one, 0.0, share1), torch.where(two, 0.0, share2)
     return torch.cat([first, second], dim=1), torch.cat([-share1, share2], dim=1)
 
 
@@ -88,7 +98,10 @@ def answered(m: Model, d: Data) -> Tensor:
     """(ncon,) bool: whether any dof moves the geoms of a contact relative to each other."""
     number = carried(m, d)[0] if m.plan.collision.corner.shape[0] else colliders(m, d)
     carrier = m.plan.constraint.contact.carrier[number]
-    return (carrier[:, 1:] != carrier[:, :1]).any(-1)
+    found = (carrier[:, 1:] != carrier[:, :1]).any(-1)
+    for rods in m.plan.constraint.contact.rods:
+        found = found | rods.moves[colliders(m, d)].any(-1)
+    return found
 
 
 def along_rows(m: Model, d: Data, directions: Tensor) -> Tensor:

@@ -59,11 +59,9 @@ def frames(d: Data, p: RodPlan, pos: Tensor) -> Frames:
     """The frames of edges between points at `pos` (npoint, 3) [m]; those that no step has left start anew."""
     edge = pos[p.second] - pos[p.first]
     along, length = normalize(edge, basis(pos, 1, 0, 0))
-    start, across = d.plastic[p.place].split(3, dim=-1)
-    anew = ~((start != 0).any(-1, keepdim=True) & (across != 0).any(-1, keepdim=True))
-    start, across = torch.where(anew, along, start), torch.where(anew, propagated(d, p, along), across)
-    across = transport(across, start, along)
-    turned = cross(start, along) / (more(dot(start, along, keepdim=True)) * length.clamp(min=MIN_VALUE))
+    start, across, anew = remembered(d.plastic[p.place], along)
+    across = transport(torch.where(anew, propagated(d, p, along), across), start, along)
+    turned = turn_by_transport(start, along, length)
     if p.fixed:
         carried = quat.rotate(p.across0, d.xquat[p.body])
         across, turned = torch.where(p.clamped, carried, across), torch.where(p.clamped, 0.0, turned)
@@ -74,6 +72,24 @@ def frames(d: Data, p: RodPlan, pos: Tensor) -> Frames:
     whole = ((last - twist) / (2 * math.pi)).detach().round()
     twist = twist + 2 * math.pi * whole
     return Frames(edge=edge, along=along, length=length, across=across, turned=turned, twist=twist)
+
+
+def remembered(memory: Tensor, along: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Directions and frames (..., 3) of edges, as they are in `memory (..., 6)`, and which of them start anew (..., 1).
+
+    Those start from the directions `along (..., 3)`.
+    """
+    start, across = memory.split(3, dim=-1)
+    anew = ~((start != 0).any(-1, keepdim=True) & (across != 0).any(-1, keepdim=True))
+    return torch.where(anew, along, start), across, anew
+
+
+def turn_by_transport(start: Tensor, along: Tensor, length: Tensor) -> Tensor:
+    """By how much (..., 3) [1/m] transport from the direction `start` turns a frame about its edge, per motion of it.
+
+    along: (..., 3) the direction of the edge, length: (..., 1) [m]
+    """
+    return cross(start, along) / (more(dot(start, along, keepdim=True)) * length.clamp(min=MIN_VALUE))
 
 
 def propagated(d: Data, p: RodPlan, along: Tensor) -> Tensor:

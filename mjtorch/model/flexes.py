@@ -16,7 +16,7 @@ from mjtorch.model.plan.colliders import (
     too_many,
 )
 from mjtorch.model.plan.flex_points import elastic
-from mjtorch.model.plan.flex_rod import twisting
+from mjtorch.model.plan.flex_rod import boxed, twisting
 from mjtorch.model.plan.geom_pairs import COLLIDED, CONVEX_ELEMENT, CONVEX_ELEMENTS, FIELD_ELEMENT, pairs_of
 from mjtorch.model.plan.version import is_since
 
@@ -84,9 +84,15 @@ def untwisted(m: mujoco.MjModel) -> np.ndarray:
     return (m.flex_dim == 1) & (m.flex_bendingadr >= 0) & ~twisting(m)
 
 
-def turned(m: mujoco.MjModel) -> np.ndarray:
-    """(nflex,) bool: lines that touch something, of edges that joints turn."""
+def touched_rods(m: mujoco.MjModel) -> np.ndarray:
+    """(nflex,) bool: rods that may touch something."""
     return twisting(m) & touching(m)
+
+
+def touched_boxes(m: mujoco.MjModel) -> np.ndarray:
+    """(nflex,) bool: rods of boxes that may touch something."""
+    boxes = [bool(turns) and boxed(m, f) for f, turns in enumerate(twisting(m))]
+    return np.array(boxes, dtype=bool) & touching(m)
 
 
 def grids(m: mujoco.MjModel) -> np.ndarray:
@@ -156,6 +162,7 @@ SUPPORTED: tuple[tuple[str, Test], ...] = (
     ("contacts of membranes with signed distance fields", on_distances),
     ("contacts of flexes with flexes and themselves", on_flexes),
     ("contacts of grids with more than planes", grids),
+    ("contacts of elastic rods with round sections", touched_rods),
 )
 MEET = "set contype and conaffinity so that they do not meet"
 # What it is called, which flexes are refused for it, and what to do.
@@ -163,7 +170,7 @@ REFUSED: tuple[tuple[str, Test, str], ...] = (
     ("contacts of flexes as libccd finds them (nativeccd disabled)", by_other_means, "enable the flag nativeccd"),
     (f"more than {MOST_PAIRS // 10**6} million pairs of elements", crowded, f'{MEET}, or selfcollide="none"'),
     ("passive contacts of flexes", pushed_softly, 'set passive="false" in its contact'),
-    ("contacts of elastic rods", turned, MEET),
+    ("contacts of elastic rods with box sections", touched_boxes, MEET),
     ("elastic rods whose edges no joints turn", untwisted, "use a flexcomp, whose ends are not joined"),
     ("plastic grids", plastic_grids, "remove yield"),
     ("Neo-Hookean solids", neo_hookean, "set elastic3d to 0"),

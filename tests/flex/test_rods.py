@@ -141,7 +141,10 @@ RING = '<flexcomp name="rod" type="circle" dim="1" count="6 1 1" spacing=".1 .1 
     ("xml", "feature"),
     [
         (RING.format(f'{QUIET}<elasticity young="1e3"/>'), "elastic rods whose edges no joints turn"),
-        (RING.replace("circle", "grid").format('<elasticity young="1e3"/>'), "contacts of elastic rods"),
+        (
+            RING.replace("circle", "grid").format(f'<elasticity young="1e3" {BOX.format(".01 .02")}/>'),
+            "contacts of elastic rods with box sections",
+        ),
     ],
 )
 def test_what_is_refused(xml: str, feature: str) -> None:

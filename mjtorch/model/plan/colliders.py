@@ -9,6 +9,7 @@ import torch
 from mjtorch.model.option import DisableBit
 from mjtorch.model.plan.flex_grid import between, filled_up, on_surface
 from mjtorch.model.plan.flex_points import Builder
+from mjtorch.model.plan.flex_rod import turned_bodies, twisting
 from mjtorch.model.plan.tensors import Tensors
 
 # Convex geoms.
@@ -165,9 +166,15 @@ def carriers(m: mujoco.MjModel) -> tuple[np.ndarray, np.ndarray]:
 
 
 def collider_trees(m: mujoco.MjModel) -> np.ndarray:
-    """(n, w) the kinematic trees that move each collider, filled up with -1."""
+    """(n, w) the kinematic trees that move each collider, filled up with -1.
+
+    All of a rod are in one island: one of them is enough.
+    """
     bodies, shares = carriers(m)
     trees = np.where(shares != 0, m.body_treeid[bodies], -1)
+    for f in np.flatnonzero(twisting(m)).tolist() if len(vertex_flex(m)) else []:
+        of_rod = m.ngeom + m.flex_vertadr[f] + np.arange(m.flex_vertnum[f])
+        trees[of_rod, 0] = np.where(trees[of_rod, 0] < 0, m.body_treeid[turned_bodies(m, f)].max(), trees[of_rod, 0])
     points, made_of = m.ngeom + len(vertex_flex(m)), m.ngeom + corners(m)
     grids = len(trees) > points
     if grids:

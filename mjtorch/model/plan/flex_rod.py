@@ -89,6 +89,17 @@ def records(m: mujoco.MjModel, flex: int) -> tuple[np.ndarray, np.ndarray]:
     return m.flex_bending[start[:, None] + np.arange(ROD_SIZE)], start
 
 
+def chain(m: mujoco.MjModel, flex: int) -> np.ndarray:
+    """(n,) the vertices of a rod from end to end, by their numbers in it."""
+    record, _ = records(m, flex)
+    return np.append(record[:, 0], record[-1, 1:3]).astype(int)
+
+
+def boxed(m: mujoco.MjModel, flex: int) -> bool:
+    """Whether the section of a rod is a box."""
+    return bool((records(m, flex)[0][:, HALF] != 0).any())
+
+
 def joints(m: mujoco.MjModel, flex: int) -> np.ndarray:
     """(n,) the joints that turn the edges of a rod; -1 of those whose frames bodies hold."""
     record, _ = records(m, flex)
@@ -169,7 +180,7 @@ def rods(b: Builder) -> tuple[RodPlan, ...]:
 def _rod(b: Builder, d: mujoco.MjData, flex: int) -> dict[str, np.ndarray]:
     """What `RodPlan` has of the edges and pairs of one rod, `d` being at `qpos0`."""
     m, (record, start) = b.m, records(b.m, flex)
-    vertex = m.flex_vertadr[flex] + np.append(record[:, 0], record[-1, 1:3]).astype(int)
+    vertex = m.flex_vertadr[flex] + chain(m, flex)
     body, n = m.flex_vertbodyid[vertex], len(vertex) - 1
     joint = joints(m, flex)
     edge = np.diff(d.flexvert_xpos[vertex], axis=0)

@@ -142,10 +142,11 @@ def build(
 def moved_by_bodies(constraint: ConstraintPlan) -> bool:
     """Whether rows of contacts are what bodies do where they touch.
 
-    Not those of elliptic contacts, nor where vertices lie between nodes; nor where there are equalities of cells.
+    Not those of elliptic contacts, nor where vertices lie between nodes, nor of rods; nor with equalities of cells.
     """
     elliptic = int(CONSTRAINT.mjCNSTR_CONTACT_ELLIPTIC) in constraint.efc_type
-    return not (elliptic or constraint.equality.nmode or constraint.contact.node_body.shape[1])
+    touched = constraint.contact.node_body.shape[1] or constraint.contact.rods
+    return not (elliptic or constraint.equality.nmode or touched)
 
 
 def from_rows(
