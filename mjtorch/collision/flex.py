@@ -13,6 +13,8 @@ from mjtorch.collision.plane import CORNERS, plane_point
 from mjtorch.collision.sphere import surface
 from mjtorch.collision.support import Core, hull_core
 from mjtorch.control_flow.map import each
+from mjtorch.flex.kinematics import points
+from mjtorch.flex.rod import axes, frames
 from mjtorch.math.triangle import nearest_on_triangle
 from mjtorch.math.vector import basis, dot, normalize
 from mjtorch.model import Data, Model
@@ -34,6 +36,27 @@ def plane_vertex(m: Model, d: Data, family: Family) -> ContactPoints:
     dist, pos = surface(height, normal, point, torch.zeros_like(radius), radius)
     exists = torch.ones_like(dist, dtype=torch.bool)
     return ContactPoints(dist[:, None], pos[:, None], normal[:, None], exists[:, None])
+
+
+def plane_corners(m: Model, d: Data, family: Family) -> ContactPoints:
+    """Of planes and vertices of rods with box sections: the two corners of the section that lie lowest."""
+    plane, vertex = family.geom
+    (rods,), (flex,) = m.plan.constraint.contact.rods, m.plan.flex
+    (plan,) = flex.rods
+    normal, point = d.geom_xmat[plane][..., 2], d.flexvert_xpos[vertex - m.ngeom]
+    height = plane_point(d.geom_xpos[plane], normal, point)
+    axis = axes(d, plan, frames(d, plan, points(m, d, flex)))[rods.number[vertex]]
+    lesser, more = m.flex_bending[rods.bending[vertex]].split(1, dim=-1)
+    half = rods.half[vertex] * torch.cat([(1 + more / lesser).sqrt(), torch.ones_like(lesser)], dim=-1)
+    lean = half * dot(axis, normal[:, None])
+    low = torch.where(lean >= 0, -half, half)
+    # The other one lies at the other end of the side that leans less.
+    side = lean.abs().argmin(-1, keepdim=True) == torch.arange(2, device=lean.device)
+    place = torch.stack([low, torch.where(side, -low, low)], dim=1)
+    corner = place @ axis
+    dist = height + dot(corner, normal[:, None])
+    pos = point[:, None] + corner - 0.5 * dist[..., None] * normal[:, None]
+    return ContactPoints(dist, pos, normal[:, None].expand_as(pos), torch.ones_like(dist, dtype=torch.bool))
 
 
 def element_contacts(m: Model, d: Data, family: Family, chosen: Chosen, reach: Tensor) -> ContactPoints:

@@ -38,9 +38,10 @@ def touched(m: Model, d: Data, p: RodContactsPlan, number: Tensor) -> Touched:
     along = edge / length
     place = dot(c.pos[:, None] - start, along, keepdim=True) / length
     share = torch.where(vertex, p.end[number], place.clamp(0, 1))
-    radius = m.flex_radius[m.plan.collision.collider_flex[number].clamp(min=0)]
-    outward = c.frame[:, :1] * torch.stack([radius[:, :1], -radius[:, 1:]], dim=1)
-    arm = torch.where(vertex, outward, c.pos[:, None] - (start + share * edge))
+    # Contacts lie halfway between what touches, and vertices are touched on their own surface.
+    depth = 0.5 * c.dist[:, None] * c.frame[:, 0]
+    pos = c.pos[:, None] + torch.where(vertex, torch.stack([-depth, depth], dim=1), 0.0)
+    arm = pos - (start + share * edge)
     turn = turn_by_transport(remembered(d.plastic[p.place[number]], along)[0], along, length)
     return Touched(ends=ends, edge=edge, length=length, turn=turn, share=share, arm=arm)
 

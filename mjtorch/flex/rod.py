@@ -150,18 +150,22 @@ class Bends(tree.Tree):
         return self.share * (turned - self.slopes * along)
 
 
-def bends(d: Data, p: RodPlan, f: Frames) -> Bends:
-    """The pairs of edges, turned by the angles of their joints."""
+def axes(d: Data, p: RodPlan, f: Frames) -> Tensor:
+    """The directions across edges (n, 2, 3), as their joints turn them: of the greater half-size of a box first."""
     angle = torch.cat([d.qpos, d.qpos.new_zeros(1)])[p.qpos][:, None]
     beside = cross(f.along, f.across)
-    axes = torch.stack(
+    return torch.stack(
         [angle.cos() * f.across + angle.sin() * beside, angle.cos() * beside - angle.sin() * f.across], 1
     )
+
+
+def bends(d: Data, p: RodPlan, f: Frames) -> Bends:
+    """The pairs of edges, turned by the angles of their joints."""
     edge, length = f.edge[p.pair], f.length[p.pair]
     size = length[0] * length[1] + dot(*edge, keepdim=True)
     there = (size >= MIN_VALUE) & (length >= MIN_VALUE).all(0)
     share = torch.where(there, 1 / torch.where(there, size, 1.0), 0.0)
-    return Bends(edge=edge, length=length, bend=2 * share * cross(*edge), share=share, axes=axes[p.pair])
+    return Bends(edge=edge, length=length, bend=2 * share * cross(*edge), share=share, axes=axes(d, p, f)[p.pair])
 
 
 class Pushes(NamedTuple):

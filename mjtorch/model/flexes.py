@@ -90,9 +90,8 @@ def touched_rods(m: mujoco.MjModel) -> np.ndarray:
 
 
 def touched_boxes(m: mujoco.MjModel) -> np.ndarray:
-    """(nflex,) bool: rods of boxes that may touch something."""
-    boxes = [bool(turns) and boxed(m, f) for f, turns in enumerate(twisting(m))]
-    return np.array(boxes, dtype=bool) & touching(m)
+    """(nflex,) bool: rods with box sections that may touch more than planes."""
+    return boxed(m) & (on_solids(m) | on_fields(m) | on_flexes(m))
 
 
 def grids(m: mujoco.MjModel) -> np.ndarray:
@@ -162,7 +161,7 @@ SUPPORTED: tuple[tuple[str, Test], ...] = (
     ("contacts of membranes with signed distance fields", on_distances),
     ("contacts of flexes with flexes and themselves", on_flexes),
     ("contacts of grids with more than planes", grids),
-    ("contacts of elastic rods with round sections", touched_rods),
+    ("contacts of elastic rods", touched_rods),
 )
 MEET = "set contype and conaffinity so that they do not meet"
 # What it is called, which flexes are refused for it, and what to do.
@@ -170,7 +169,7 @@ REFUSED: tuple[tuple[str, Test, str], ...] = (
     ("contacts of flexes as libccd finds them (nativeccd disabled)", by_other_means, "enable the flag nativeccd"),
     (f"more than {MOST_PAIRS // 10**6} million pairs of elements", crowded, f'{MEET}, or selfcollide="none"'),
     ("passive contacts of flexes", pushed_softly, 'set passive="false" in its contact'),
-    ("contacts of elastic rods with box sections", touched_boxes, MEET),
+    ("contacts of box sections of elastic rods with more than planes", touched_boxes, MEET),
     ("elastic rods whose edges no joints turn", untwisted, "use a flexcomp, whose ends are not joined"),
     ("plastic grids", plastic_grids, "remove yield"),
     ("Neo-Hookean solids", neo_hookean, "set elastic3d to 0"),

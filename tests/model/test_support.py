@@ -64,7 +64,7 @@ REFUSED = (
         *("passive contacts", SHEET),
         marks=SINCE_4,
     ),
-    refused("world", FLOOR + sheet(ALONE + RIBBON, dim=1), "contacts of elastic rods with box sections", SHEET),
+    refused("world", sheet(RIBBON, dim=1, radius=".005"), "contacts of box sections of elastic rods", SHEET),
     refused("world", sheet('<contact selfcollide="bvh"/>', count="40 40 1"), "more than 4 million pairs", SHEET),
     pytest.param(
         {"world": sheet(QUIET + YIELDING, dim=3, count="3 3 3", dof="trilinear")},

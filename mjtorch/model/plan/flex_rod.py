@@ -95,9 +95,11 @@ def chain(m: mujoco.MjModel, flex: int) -> np.ndarray:
     return np.append(record[:, 0], record[-1, 1:3]).astype(int)
 
 
-def boxed(m: mujoco.MjModel, flex: int) -> bool:
-    """Whether the section of a rod is a box."""
-    return bool((records(m, flex)[0][:, HALF] != 0).any())
+def boxed(m: mujoco.MjModel) -> np.ndarray:
+    """(nflex,) bool: rods whose sections are boxes, of edges that joints turn."""
+    return np.array(
+        [bool(turns) and bool(records(m, f)[0][0, HALF]) for f, turns in enumerate(twisting(m))], dtype=bool
+    )
 
 
 def joints(m: mujoco.MjModel, flex: int) -> np.ndarray:

@@ -20,10 +20,13 @@ from mjtorch.model.plan.colliders import (
     too_many,
     vertex_flex,
 )
+from mjtorch.model.plan.flex_rod import boxed
 from mjtorch.model.plan.hierarchy import element_rank
 
-# mjtGeom, then vertices and elements of flexes.
-PLANE, HFIELD, SPHERE, CAPSULE, ELLIPSOID, CYLINDER, BOX, MESH, SDF, VERTEX, LINE, TRIANGLE, SOLID = range(TYPES := 13)
+# mjtGeom, then vertices and elements of flexes, and vertices of rods with box sections.
+PLANE, HFIELD, SPHERE, CAPSULE, ELLIPSOID, CYLINDER, BOX, MESH, SDF, VERTEX, LINE, TRIANGLE, SOLID, CORNERS = range(
+    TYPES := 14
+)
 # More than the number of any two bodies or flexes.
 LAST = 1 << 40
 # The family of planes, spheres and capsules among themselves.
@@ -121,6 +124,7 @@ ELEMENTS: dict[tuple[int, int], Collided] = {
 COLLIDED = {
     **SUPPORTED,
     (PLANE, VERTEX): Collided("plane-vertex", 1),
+    (PLANE, CORNERS): Collided("plane-corners", 2),
     **{(HFIELD, element): Collided(FIELD_ELEMENT, 0) for element in ELEMENT_TYPES},
     **ELEMENTS,
 }
@@ -253,7 +257,8 @@ def _by_type(mj_model: mujoco.MjModel, geom: np.ndarray) -> np.ndarray:
 def collider_type(mj_model: mujoco.MjModel) -> np.ndarray:
     """(n,) the types of colliders."""
     elements = np.array([LINE, TRIANGLE, SOLID])[mj_model.flex_dim[element_flex(mj_model)] - 1]
-    return np.concatenate([mj_model.geom_type, np.full(len(vertex_flex(mj_model)), VERTEX), elements])
+    vertices = np.where(boxed(mj_model), CORNERS, VERTEX)[vertex_flex(mj_model)]
+    return np.concatenate([mj_model.geom_type, vertices, elements])
 
 
 def _vertices(m: mujoco.MjModel) -> np.ndarray:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.plan.colliders import collider_flex, element_flex, met_flexes, met_planes, met_solids, vertex_flex
-from mjtorch.model.plan.flex_rod import chain, joints, twisting
+from mjtorch.model.plan.flex_rod import HALF, MORE, STIFFNESS, chain, joints, records, twisting
 from mjtorch.model.plan.tensors import Tensors
 
 
@@ -20,6 +20,8 @@ class RodContactsPlan(tree.Tree):
     bends: (ncollider, 1) bool, whether the edge moves by its vertices: not where both are of one body
     moves: (ncollider,) bool, whether a vertex of such an edge moves, or a joint turns it
     twists: (ncollider, nv) one-hot, the dof of the joint that turns the edge; zero without any
+    number: (ncollider,) the edge in `RodPlan`; half: (ncollider, 1) [m] the lesser half-size of a box; 0 for none
+    bending: (ncollider, 2) where its lesser stiffness, and what the other is more, lie in `flex_bending`
     """
 
     edge: Tensor
@@ -29,6 +31,9 @@ class RodContactsPlan(tree.Tree):
     bends: Tensor
     moves: Tensor
     twists: Tensor
+    number: Tensor
+    half: Tensor
+    bending: Tensor
 
 
 def build(m: mujoco.MjModel, make: Tensors) -> tuple[RodContactsPlan, ...]:
@@ -37,18 +42,20 @@ def build(m: mujoco.MjModel, make: Tensors) -> tuple[RodContactsPlan, ...]:
         return ()
     points, count = m.ngeom + len(vertex_flex(m)), m.ngeom + len(collider_flex(m))
     edge, end, twists = np.zeros((count, 2), dtype=int), np.zeros(count), np.zeros((count, m.nv))
-    place = np.zeros(count, dtype=int)
+    place, rod_edge, record = np.zeros((3, count), dtype=int)
+    half, first = np.zeros(count), 0
     for f in np.flatnonzero(twisting(m)).tolist():
         vertex = m.flex_vertadr[f] + chain(m, f)
         pairs, joint = np.stack([vertex[:-1], vertex[1:]], axis=1), joints(m, f)
         of_vertex = np.arange(len(vertex)).clip(max=len(pairs) - 1)
-        number, which = [m.ngeom + vertex], [of_vertex]
+        number, which = m.ngeom + vertex, of_vertex
         if len(element_flex(m)):
-            number.append(points + m.flex_elemadr[f] + np.arange(m.flex_elemnum[f]))
-            which.append(edges_of_elements(m, f, pairs))
-        number, which = np.concatenate(number), np.concatenate(which)
+            number = np.append(number, points + m.flex_elemadr[f] + np.arange(m.flex_elemnum[f]))
+            which = np.append(which, edges_of_elements(m, f, pairs))
         edge[number], end[m.ngeom + vertex[-1]] = pairs[which], 1
-        place[number] = m.flex_plasticadr[f] + 6 * which
+        place[number], rod_edge[number] = m.flex_plasticadr[f] + 6 * which, first + which
+        known, start = records(m, f)
+        record[number], half[number], first = start[0], abs(known[0, HALF]), first + len(pairs)
         turned = joint[which] >= 0
         twists[number[turned], m.jnt_dofadr[joint[which[turned]]]] = 1
     number, body = np.arange(count), m.flex_vertbodyid[edge]
@@ -62,6 +69,9 @@ def build(m: mujoco.MjModel, make: Tensors) -> tuple[RodContactsPlan, ...]:
             bends=make.bools(bends),
             moves=make.bools((bends & (m.body_treeid[body] >= 0)).any(1) | twists.any(1)),
             twists=make.floats(twists),
+            number=make.ints(rod_edge),
+            half=make.floats(half[:, None]),
+            bending=make.ints(record[:, None] + np.array([STIFFNESS, MORE])),
         ),
     )
 
