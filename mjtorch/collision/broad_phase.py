@@ -40,6 +40,8 @@ def bounds(m: Model, d: Data) -> Boxes:
     if not p.corner.shape[0]:
         return geoms
     radius = m.flex_radius.detach()[p.collider_flex[-len(p.corner) :]]
+    for rods in m.plan.constraint.contact.rods:
+        radius = torch.maximum(radius, rods.around[-len(p.corner) :])
     return with_elements(geoms, d.flexvert_xpos.detach(), p.corner, radius)
 
 

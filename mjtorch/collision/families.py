@@ -16,7 +16,15 @@ from mjtorch.collision.contact_points import ContactPoints, Solid
 from mjtorch.collision.convex import Contacts, nearest, several, single
 from mjtorch.collision.core import capsule_capsule, sphere_capsule, sphere_sphere
 from mjtorch.collision.cylinder import sphere_cylinder
-from mjtorch.collision.flex import ELEMENTS, element_contacts, element_core, element_of, plane_corners, plane_vertex
+from mjtorch.collision.flex import (
+    ELEMENTS,
+    RIBBONS,
+    element_contacts,
+    element_core,
+    element_of,
+    plane_corners,
+    plane_vertex,
+)
 from mjtorch.collision.height_field import field_contacts
 from mjtorch.collision.mesh_sdf import mesh_sdf_contacts
 from mjtorch.collision.plane import plane_box, plane_cylinder, plane_ellipsoid
@@ -64,7 +72,7 @@ def family_contacts(m: Model, d: Data, family: Family, chosen: Chosen, threshold
     if family.name == "plane-corners":
         return [plane_corners(m, d, family)]
     reach = threshold[chosen.candidate]
-    if family.name in ELEMENTS:
+    if family.name in ELEMENTS or family.name in RIBBONS:
         return [element_contacts(m, d, family, chosen, reach)]
     if family.name in (CONVEX_ELEMENT, CONVEX_ELEMENTS):
         return [convex_elements(m, d, family, chosen, reach)]

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from mjtorch.collision.box import sphere_box
+from mjtorch.collision.box_box import box_box
 from mjtorch.collision.broad_phase import Chosen
 from mjtorch.collision.capsule_box import capsule_box
 from mjtorch.collision.contact_points import ContactPoints, Solid
@@ -41,13 +43,9 @@ def plane_vertex(m: Model, d: Data, family: Family) -> ContactPoints:
 def plane_corners(m: Model, d: Data, family: Family) -> ContactPoints:
     """Of planes and vertices of rods with box sections: the two corners of the section that lie lowest."""
     plane, vertex = family.geom
-    (rods,), (flex,) = m.plan.constraint.contact.rods, m.plan.flex
-    (plan,) = flex.rods
     normal, point = d.geom_xmat[plane][..., 2], d.flexvert_xpos[vertex - m.ngeom]
     height = plane_point(d.geom_xpos[plane], normal, point)
-    axis = axes(d, plan, frames(d, plan, points(m, d, flex)))[rods.number[vertex]]
-    lesser, more = m.flex_bending[rods.bending[vertex]].split(1, dim=-1)
-    half = rods.half[vertex] * torch.cat([(1 + more / lesser).sqrt(), torch.ones_like(lesser)], dim=-1)
+    axis, half = sections(m, d, vertex)
     lean = half * dot(axis, normal[:, None])
     low = torch.where(lean >= 0, -half, half)
     # The other one lies at the other end of the side that leans less.
@@ -59,26 +57,49 @@ def plane_corners(m: Model, d: Data, family: Family) -> ContactPoints:
     return ContactPoints(dist, pos, normal[:, None].expand_as(pos), torch.ones_like(dist, dtype=torch.bool))
 
 
+def sections(m: Model, d: Data, number: Tensor) -> tuple[Tensor, Tensor]:
+    """Axes (n, 2, 3) of box sections of rods, and half-sizes (n, 2) [m] along them. number: (n,) of colliders"""
+    (rods,), (flex,) = m.plan.constraint.contact.rods, m.plan.flex
+    (plan,) = flex.rods
+    axis = axes(d, plan, frames(d, plan, points(m, d, flex)))[rods.number[number]]
+    lesser, more = m.flex_bending[rods.bending[number]].split(1, dim=-1)
+    return axis, rods.half[number] * torch.cat([(1 + more / lesser).sqrt(), torch.ones_like(lesser)], dim=-1)
+
+
+def ribbon(m: Model, d: Data, element: Tensor) -> Solid:
+    """The boxes that elements of rods with box sections are, colliders `element (n,)`."""
+    (rods,) = m.plan.constraint.contact.rods
+    one, two = d.flexvert_xpos[rods.edge[element]].unbind(1)
+    along, length = normalize(two - one, basis(one, 1, 0, 0))
+    axis, half = sections(m, d, element)
+    mat = torch.cat([along[:, None], axis], dim=1).mT
+    return Solid(0.5 * (one + two), mat, torch.cat([0.5 * length, half], dim=-1))
+
+
 def element_contacts(m: Model, d: Data, family: Family, chosen: Chosen, reach: Tensor) -> ContactPoints:
     """Of geoms, or lines, and elements that have a formula, those that may touch (mj_collideGeomElem).
 
     reach: (n,) [m] as for `Collider`
     """
     geom, element = chosen.geom
-    collider, contacts = ELEMENTS[family.name], family.blocks[0].contacts
-    corner, radius = element_of(m, d, element)
-    corner = corner[:, :3]
+    contacts = family.blocks[0].contacts
     if family.name == LINES:
         solid = line(*element_of(m, d, geom))
     else:
         solid = Solid(d.geom_xpos[geom], d.geom_xmat[geom], m.geom_size[geom])
 
-    def apart(pairs: tuple[Solid, Tensor, Tensor, Tensor]) -> ContactPoints:
+    if family.name in RIBBONS:
+        pairs: tuple = (solid, ribbon(m, d, element), reach)
+        collider: Callable[..., ContactPoints] = RIBBONS[family.name]
+    else:
+        corner, radius = element_of(m, d, element)
+        pairs, collider = (solid, corner[:, :3], radius, reach), ELEMENTS[family.name]
+
+    def apart(pairs: tuple) -> ContactPoints:
         none = pairs[-1].new_zeros((len(pairs[-1]), contacts))
         nowhere = none[..., None].expand(-1, -1, 3)
         return ContactPoints(none, nowhere, nowhere.clone(), torch.zeros_like(none, dtype=torch.bool))
 
-    pairs = (solid, corner, radius, reach)
     return each(lambda pairs: collider(*pairs), pairs, where=chosen.near, otherwise=apart)
 
 
@@ -179,4 +200,9 @@ ELEMENTS: dict[str, Collider] = {
     "sphere-triangle": sphere_triangle,
     "capsule-triangle": capsule_triangle,
     "box-triangle": box_triangle,
+}
+RIBBONS: dict[str, Callable[[Solid, Solid, Tensor], ContactPoints]] = {
+    "sphere-ribbon": sphere_box,
+    "capsule-ribbon": capsule_box,
+    "box-ribbon": box_box,
 }

@@ -17,7 +17,16 @@ from mjtorch.model.plan.colliders import (
 )
 from mjtorch.model.plan.flex_points import elastic
 from mjtorch.model.plan.flex_rod import boxed, twisting
-from mjtorch.model.plan.geom_pairs import COLLIDED, CONVEX_ELEMENT, CONVEX_ELEMENTS, FIELD_ELEMENT, pairs_of
+from mjtorch.model.plan.geom_pairs import (
+    BOX,
+    CAPSULE,
+    COLLIDED,
+    CONVEX_ELEMENT,
+    CONVEX_ELEMENTS,
+    FIELD_ELEMENT,
+    SPHERE,
+    pairs_of,
+)
 from mjtorch.model.plan.version import is_since
 
 # By mjModel, a test of each flex.
@@ -90,8 +99,9 @@ def touched_rods(m: mujoco.MjModel) -> np.ndarray:
 
 
 def touched_boxes(m: mujoco.MjModel) -> np.ndarray:
-    """(nflex,) bool: rods with box sections that may touch more than planes."""
-    return boxed(m) & (on_solids(m) | on_fields(m) | on_flexes(m))
+    """(nflex,) bool: rods with box sections that may touch what has no formula with boxes."""
+    others: np.ndarray = np.isin(m.geom_type, sorted({*SOLIDS} - {SPHERE, CAPSULE, BOX}))
+    return boxed(m) & ((meeting(m) & others[:, None]).any(axis=0) | on_fields(m) | on_flexes(m))
 
 
 def grids(m: mujoco.MjModel) -> np.ndarray:
@@ -169,7 +179,11 @@ REFUSED: tuple[tuple[str, Test, str], ...] = (
     ("contacts of flexes as libccd finds them (nativeccd disabled)", by_other_means, "enable the flag nativeccd"),
     (f"more than {MOST_PAIRS // 10**6} million pairs of elements", crowded, f'{MEET}, or selfcollide="none"'),
     ("passive contacts of flexes", pushed_softly, 'set passive="false" in its contact'),
-    ("contacts of box sections of elastic rods with more than planes", touched_boxes, MEET),
+    (
+        "contacts of box sections of elastic rods with more than planes, spheres, capsules and boxes",
+        touched_boxes,
+        MEET,
+    ),
     ("elastic rods whose edges no joints turn", untwisted, "use a flexcomp, whose ends are not joined"),
     ("plastic grids", plastic_grids, "remove yield"),
     ("Neo-Hookean solids", neo_hookean, "set elastic3d to 0"),

@@ -23,10 +23,9 @@ from mjtorch.model.plan.colliders import (
 from mjtorch.model.plan.flex_rod import boxed
 from mjtorch.model.plan.hierarchy import element_rank
 
-# mjtGeom, then vertices and elements of flexes, and vertices of rods with box sections.
-PLANE, HFIELD, SPHERE, CAPSULE, ELLIPSOID, CYLINDER, BOX, MESH, SDF, VERTEX, LINE, TRIANGLE, SOLID, CORNERS = range(
-    TYPES := 14
-)
+# mjtGeom, then vertices and elements of flexes, and vertices and elements of rods with box sections.
+PLANE, HFIELD, SPHERE, CAPSULE, ELLIPSOID, CYLINDER, BOX, MESH, SDF = range(9)
+VERTEX, LINE, TRIANGLE, SOLID, CORNERS, RIBBON = range(SDF + 1, TYPES := 15)
 # More than the number of any two bodies or flexes.
 LAST = 1 << 40
 # The family of planes, spheres and capsules among themselves.
@@ -120,6 +119,9 @@ ELEMENTS: dict[tuple[int, int], Collided] = {
     (BOX, TRIANGLE): Collided("box-triangle", 11),
     (LINE, LINE): Collided("line-line", 2),
     (SDF, TRIANGLE): Collided(SDF_TRIANGLE, 1),
+    (SPHERE, RIBBON): Collided("sphere-ribbon", 1),
+    (CAPSULE, RIBBON): Collided("capsule-ribbon", 2),
+    (BOX, RIBBON): Collided("box-ribbon", 8),
 }
 COLLIDED = {
     **SUPPORTED,
@@ -256,8 +258,9 @@ def _by_type(mj_model: mujoco.MjModel, geom: np.ndarray) -> np.ndarray:
 
 def collider_type(mj_model: mujoco.MjModel) -> np.ndarray:
     """(n,) the types of colliders."""
-    elements = np.array([LINE, TRIANGLE, SOLID])[mj_model.flex_dim[element_flex(mj_model)] - 1]
-    vertices = np.where(boxed(mj_model), CORNERS, VERTEX)[vertex_flex(mj_model)]
+    boxes = boxed(mj_model)
+    elements = np.where(boxes, RIBBON, LINE - 1 + mj_model.flex_dim)[element_flex(mj_model)]
+    vertices = np.where(boxes, CORNERS, VERTEX)[vertex_flex(mj_model)]
     return np.concatenate([mj_model.geom_type, vertices, elements])
 
 

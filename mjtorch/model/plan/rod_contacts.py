@@ -9,6 +9,9 @@ from mjtorch.model.plan.colliders import collider_flex, element_flex, met_flexes
 from mjtorch.model.plan.flex_rod import HALF, MORE, STIFFNESS, chain, joints, records, twisting
 from mjtorch.model.plan.tensors import Tensors
 
+# As much greater than they were when the model was put boxes may become.
+SPARE = 1.5
+
 
 @tree.dataclass(kw_only=True)
 class RodContactsPlan(tree.Tree):
@@ -20,6 +23,7 @@ class RodContactsPlan(tree.Tree):
     bends: (ncollider, 1) bool, whether the edge moves by its vertices: not where both are of one body
     moves: (ncollider,) bool, whether a vertex of such an edge moves, or a joint turns it
     twists: (ncollider, nv) one-hot, the dof of the joint that turns the edge; zero without any
+    around: (ncollider,) [m] how far from an edge the corners of a box were when the model was put, `SPARE` times
     number: (ncollider,) the edge in `RodPlan`; half: (ncollider, 1) [m] the lesser half-size of a box; 0 for none
     bending: (ncollider, 2) where its lesser stiffness, and what the other is more, lie in `flex_bending`
     """
@@ -31,6 +35,7 @@ class RodContactsPlan(tree.Tree):
     bends: Tensor
     moves: Tensor
     twists: Tensor
+    around: Tensor
     number: Tensor
     half: Tensor
     bending: Tensor
@@ -58,6 +63,8 @@ def build(m: mujoco.MjModel, make: Tensors) -> tuple[RodContactsPlan, ...]:
         record[number], half[number], first = start[0], abs(known[0, HALF]), first + len(pairs)
         turned = joint[which] >= 0
         twists[number[turned], m.jnt_dofadr[joint[which[turned]]]] = 1
+    lesser, more = m.flex_bending[record + STIFFNESS], m.flex_bending[record + MORE]
+    around = SPARE * half * np.sqrt(2 + np.divide(more, lesser, out=np.zeros(count), where=half > 0))
     number, body = np.arange(count), m.flex_vertbodyid[edge]
     bends = np.diff(body) != 0
     return (
@@ -69,6 +76,7 @@ def build(m: mujoco.MjModel, make: Tensors) -> tuple[RodContactsPlan, ...]:
             bends=make.bools(bends),
             moves=make.bools((bends & (m.body_treeid[body] >= 0)).any(1) | twists.any(1)),
             twists=make.floats(twists),
+            around=make.floats(around),
             number=make.ints(rod_edge),
             half=make.floats(half[:, None]),
             bending=make.ints(record[:, None] + np.array([STIFFNESS, MORE])),
