@@ -83,8 +83,10 @@ def element_contacts(m: Model, d: Data, family: Family, chosen: Chosen, reach: T
     """
     geom, element = chosen.geom
     contacts = family.blocks[0].contacts
-    if family.name == LINES:
+    if family.name in (LINES, "line-ribbon"):
         solid = line(*element_of(m, d, geom))
+    elif family.name in ("ribbon-line", "ribbon-ribbon"):
+        solid = ribbon(m, d, geom)
     else:
         solid = Solid(d.geom_xpos[geom], d.geom_xmat[geom], m.geom_size[geom])
 
@@ -197,6 +199,7 @@ ELEMENTS: dict[str, Collider] = {
     "sphere-line": sphere_line,
     "capsule-line": capsule_line,
     "box-line": box_line,
+    "ribbon-line": box_line,
     "sphere-triangle": sphere_triangle,
     "capsule-triangle": capsule_triangle,
     "box-triangle": box_triangle,
@@ -205,4 +208,6 @@ RIBBONS: dict[str, Callable[[Solid, Solid, Tensor], ContactPoints]] = {
     "sphere-ribbon": sphere_box,
     "capsule-ribbon": capsule_box,
     "box-ribbon": box_box,
+    "line-ribbon": capsule_box,
+    "ribbon-ribbon": box_box,
 }

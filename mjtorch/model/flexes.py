@@ -100,8 +100,10 @@ def touched_rods(m: mujoco.MjModel) -> np.ndarray:
 
 def touched_boxes(m: mujoco.MjModel) -> np.ndarray:
     """(nflex,) bool: rods with box sections that may touch what has no formula with boxes."""
+    pairs = met_flexes(m)
+    soft = np.isin(np.arange(m.nflex), pairs[(m.flex_dim[pairs] > 1).any(1)])
     others: np.ndarray = np.isin(m.geom_type, sorted({*SOLIDS} - {SPHERE, CAPSULE, BOX}))
-    return boxed(m) & ((meeting(m) & others[:, None]).any(axis=0) | on_fields(m) | on_flexes(m))
+    return boxed(m) & ((meeting(m) & others[:, None]).any(axis=0) | on_fields(m) | soft)
 
 
 def grids(m: mujoco.MjModel) -> np.ndarray:
@@ -180,7 +182,7 @@ REFUSED: tuple[tuple[str, Test, str], ...] = (
     (f"more than {MOST_PAIRS // 10**6} million pairs of elements", crowded, f'{MEET}, or selfcollide="none"'),
     ("passive contacts of flexes", pushed_softly, 'set passive="false" in its contact'),
     (
-        "contacts of box sections of elastic rods with more than planes, spheres, capsules and boxes",
+        "contacts of box sections of elastic rods with what is no plane, sphere, capsule, box or line",
         touched_boxes,
         MEET,
     ),

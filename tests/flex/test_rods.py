@@ -142,7 +142,7 @@ HELD = """
   <body pos="-.15 .005 .96"><freejoint/><geom type="box" size=".03 .04 .03" contype="2" conaffinity="2"/></body>"""
 ACROSS = """
   <flexcomp name="across" type="grid" dim="{}" count="3 {} 1" spacing=".1 .1 .1" mass=".3" radius=".01"
-    pos=".05 0 1.017" euler="0 0 70"><contact contype="2" conaffinity="2" selfcollide="none"/>{}</flexcomp>"""
+    pos=".05 0 1.015" euler="0 0 70"><contact contype="2" conaffinity="2" selfcollide="none"/>{}</flexcomp>"""
 SCENES = {
     "free": ("", "{}"),
     "end": ("0 1", HELD),
@@ -151,6 +151,8 @@ SCENES = {
     "tip": ("0", HELD),
     "world": ("1 2", "{}"),
     "rod": ("", "{}" + ACROSS.format(1, 1, '<elasticity young="1e3"/>')),
+    "behind": ("", ACROSS.format(1, 1, '<elasticity young="1e3"/>') + "{}"),
+    "thread": ("", ACROSS.format(1, 1, '<edge equality="true"/>') + "{}"),
     "membrane": ("", "{}" + ACROSS.format(2, 3, '<edge equality="true"/>')),
 }
 
@@ -159,9 +161,9 @@ SCENES = {
 @pytest.mark.parametrize("section", ["", BOX.format(".01 .02")], ids=["circle", "box"])
 @pytest.mark.parametrize("scene", SCENES)
 def test_what_touches_turns_edges(scene: str, section: str, cone: str) -> None:
-    """Torsional and rolling friction, ends that bodies hold, what else is soft; boxes touch the ground alone."""
+    """Torsional and rolling friction, ends that bodies hold, what else is soft; boxes touch no triangles."""
     pinned, around = SCENES[scene]
-    inside, most = f'<pin id="{pinned}"/>' if pinned else "", 1 if section else 3
+    inside, most = f'<pin id="{pinned}"/>' if pinned else "", 1 if section and scene == "membrane" else 3
     text = rod(section=section, inside=inside, around=GROUND + around)
     text = text.replace(QUIET, f'<contact contype="{most}" conaffinity="{most}" selfcollide="none" condim="6"/>', 1)
     mj_model = converged(load(text.replace("<option", f'<option cone="{cone}"')))
@@ -181,6 +183,7 @@ def test_what_touches_turns_edges(scene: str, section: str, cone: str) -> None:
         assert_fields_close(found, mj_data, ["qacc"], 1e-7 if accurate else 1e-3, m=m)
 
 
+BALL = '<geom type="ellipsoid" size=".1 .2 .1"/>'
 RING = '<flexcomp name="rod" type="circle" dim="1" count="6 1 1" spacing=".1 .1 .1" mass="1" radius=".01">{}</flexcomp>'
 
 
@@ -189,8 +192,8 @@ RING = '<flexcomp name="rod" type="circle" dim="1" count="6 1 1" spacing=".1 .1 
     [
         (RING.format(f'{QUIET}<elasticity young="1e3"/>'), "elastic rods whose edges no joints turn"),
         (
-            RING.replace("circle", "grid").format(f'<elasticity young="1e3" {BOX.format(".01 .02")}/>'),
-            "contacts of box sections of elastic rods with more than planes",
+            BALL + RING.replace("circle", "grid").format(f'<elasticity young="1e3" {BOX.format(".01 .02")}/>'),
+            "contacts of box sections of elastic rods with what is no plane",
         ),
     ],
 )

@@ -122,6 +122,9 @@ ELEMENTS: dict[tuple[int, int], Collided] = {
     (SPHERE, RIBBON): Collided("sphere-ribbon", 1),
     (CAPSULE, RIBBON): Collided("capsule-ribbon", 2),
     (BOX, RIBBON): Collided("box-ribbon", 8),
+    (LINE, RIBBON): Collided("line-ribbon", 2),
+    (RIBBON, LINE): Collided("ribbon-line", 2),
+    (RIBBON, RIBBON): Collided("ribbon-ribbon", 8),
 }
 COLLIDED = {
     **SUPPORTED,
@@ -198,11 +201,14 @@ def tried_pairs(mj_model: mujoco.MjModel) -> GeomPairs:
 
 
 def unsupported_pairs(mj_model: mujoco.MjModel) -> np.ndarray:
-    """Geom ids (n, 2) of the pairs that C would test for contact and this engine cannot, in C's order."""
+    """Geom ids (n, 2) of the pairs that C would test for contact and this engine cannot, in C's order.
+
+    Without what flexes touch, which has names of its own.
+    """
     if not (contacts(mj_model, tested_pairs(mj_model)) < 0).any():
         return np.zeros((0, 2), dtype=np.int64)
     tried = tried_pairs(mj_model)
-    return tried.geom[contacts(mj_model, tried) < 0]
+    return tried.geom[(contacts(mj_model, tried) < 0) & (tried.geom < mj_model.ngeom).all(1)]
 
 
 def contacts(mj_model: mujoco.MjModel, pairs: GeomPairs) -> np.ndarray:
