@@ -82,6 +82,12 @@ def test_models_match_c(model: str) -> None:
     check(discrete(f"feature/{model}"), LOOSE.get(model, 1e-6))
 
 
+@pytest.mark.parametrize("cone", [0, 1], ids=["pyramidal", "elliptic"])
+def test_rods_that_touch_match_c(cone: int) -> None:
+    """What resists the turns of their frames counts in what resists rows."""
+    check(discrete("feature/leash", cone=cone))
+
+
 @pytest.mark.parametrize("flags", FLAGS)
 @pytest.mark.parametrize("model", [STIFF, SOFT])
 def test_flags_match_c(model: str, flags: str) -> None:

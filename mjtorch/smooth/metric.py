@@ -35,7 +35,7 @@ class Metric(tree.Tree):
     """The effective inertia.
 
     M: (nv, nv) all of it; qLD: (nv, nv) lower, `M = qLD^T qLD`
-    backbone: (nv, nv) without what tendons and actuators add between dofs, and without flexes
+    backbone: (nv, nv) without what tendons, actuators and flexes add between dofs; of rods it has the turns of frames
     added: (nv,) what the diagonal has more than that of the inertia
     shift: (nv,) what forces of springs change by over the step, at the present velocity
     coupled: (nv,) bool, dofs that tendons, actuators or flexes add something to
@@ -75,6 +75,10 @@ def effective_inertia(m: Model, d: Data) -> Metric:
     for flexes in m.plan.flex if springs or dampers else ():
         stiff, change = flex_metric(m, d, flexes, springs, dampers)
         total, coupled, shift = total + stiff, coupled | (stiff != 0).any(0), shift + change
+        # Of rods, what resists the turns of frames is to rows what springs and dampers of joints are.
+        for rods in flexes.rods:
+            turns = d.qvel.new_zeros(m.nv + 1).index_fill(0, rods.turn_dof.flatten(), 1.0)[: m.nv]
+            backbone = backbone + torch.diag(turns * stiff.diagonal())
     for p in m.plan.sleep:
         shift = torch.where(awake(m, d, p.dof), shift, 0.0)
     added = backbone.diagonal() - inertia.diagonal()
