@@ -45,6 +45,7 @@ FLEXES = {
     "sticky",
     "meadow",
     "trough",
+    "pile",
 }
 NEW = {"plastic", "stiff", "bullets", *FLEXES} if VERSION < 4 else set()
 FEATURES = tuple(f"feature/{p.stem}" for p in sorted(FOLDERS["feature"].glob("*.xml")) if p.stem not in NEW)

@@ -23,7 +23,7 @@ from mjtorch import DisableBit, EnableBit, Integrator
 
 pytestmark = SINCE_4
 
-STIFF, SOFT = "feature/stiff", "feature/quilt"
+STIFF, SOFT, PILE = "feature/stiff", "feature/quilt", "feature/pile"
 SLAB = """
 <mujoco>
   <option timestep=".02" integrator="discrete"/>
@@ -89,7 +89,7 @@ def test_rods_that_touch_match_c(cone: int) -> None:
 
 
 @pytest.mark.parametrize("flags", FLAGS)
-@pytest.mark.parametrize("model", [STIFF, SOFT])
+@pytest.mark.parametrize("model", [STIFF, SOFT, PILE])
 def test_flags_match_c(model: str, flags: str) -> None:
     ours = load(model).opt.disableflags
     for flag in flags.split():
@@ -117,7 +117,7 @@ def test_noslip_matches_c(model: str, solver: int, cone: int) -> None:
 
 
 @pytest.mark.parametrize("flag", [0, int(EnableBit.INVDISCRETE)], ids=["", "invdiscrete"])
-@pytest.mark.parametrize("model", [STIFF, SOFT, "feature/motors", "feature/boxes"])
+@pytest.mark.parametrize("model", [STIFF, SOFT, PILE, "feature/motors", "feature/boxes"])
 def test_inverse_matches_c(model: str, flag: int) -> None:
     this = discrete(model, enableflags=flag)
     for mj_data, d in zip(this.mj_datas, this.datas, strict=True):

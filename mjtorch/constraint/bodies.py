@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.constraint import held_edges
-from mjtorch.constraint.contact import along_rows, carried
+from mjtorch.constraint.contact import along_rows
 from mjtorch.constraint.equality import equality
 from mjtorch.constraint.held_edges import HeldEdges
 from mjtorch.constraint.limit import ball_limits, nearer, tendon_limit
@@ -21,6 +21,7 @@ from mjtorch.model import Data, Model
 from mjtorch.model.plan.bodies import BodiesPlan
 from mjtorch.model.plan.solver import RowsPlan
 from mjtorch.model.touching import colliders
+from mjtorch.smooth.carried import carried
 
 
 @tree.dataclass(kw_only=True)

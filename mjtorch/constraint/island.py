@@ -8,6 +8,7 @@ from mjtorch.control_flow import while_loop
 from mjtorch.model import Data, DisableBit, Model, Solver
 from mjtorch.model.sleeping import awake
 from mjtorch.model.touching import colliders
+from mjtorch.smooth.passive_contact import is_passive
 
 
 @tree.dataclass(kw_only=True)
@@ -109,6 +110,11 @@ def components(m: Model, d: Data) -> Tensor:
     p, number = m.plan.island, _count(m.ntree, nowhere)
     active = d.efc_D[p.row] != 0
     ends = torch.cat([p.trees.mT, _contact_trees(m, d)], dim=1)
+    for _ in m.plan.constraint.contact.passive:
+        pushes = is_passive(m, d)[: len(m.plan.constraint.contact.slot_rows)] & (d.nefc > 0)
+        fixed = p.trees.shape[0]
+        others = active[fixed:].reshape(-1, pushes.shape[0])
+        active = torch.cat([active[:fixed], (others | pushes).flatten()])
     if p.flex_trees.shape[0]:
         ends = torch.cat([ends, p.flex_trees.mT], dim=1)
         active = torch.cat([active, (d.nefc > 0).expand(p.flex_trees.shape[0])])

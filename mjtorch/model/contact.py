@@ -13,6 +13,7 @@ class Contact(tree.Tree):
     frame is zero, its other numbers are finite but mean nothing to the physics. A detected contact is active, that is,
     makes constraint rows if any dof moves its geoms apart, where `dist < includemargin`; otherwise it lies in the gap
     and only reports, unless its geoms stick together: then it pulls, without friction, as if its `dim` were 1.
+    What touches in passive contacts of flexes is pushed apart by springs: they make no rows.
     One that is `speculative` will come within the time step, and is active whatever its distance.
 
     dist: (n,) [m] distance between nearest points, negative in penetration

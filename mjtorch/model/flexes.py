@@ -5,7 +5,7 @@ from collections.abc import Callable
 import mujoco
 import numpy as np
 
-from mjtorch.model.option import DisableBit, Integrator, Solver
+from mjtorch.model.option import DisableBit, EnableBit, Integrator, Solver
 from mjtorch.model.plan.colliders import (
     MOST_PAIRS,
     SOLIDS,
@@ -15,7 +15,7 @@ from mjtorch.model.plan.colliders import (
     met_planes,
     too_many,
 )
-from mjtorch.model.plan.flex_points import elastic
+from mjtorch.model.plan.flex_points import asking, elastic
 from mjtorch.model.plan.flex_rod import boxed, twisting
 from mjtorch.model.plan.geom_pairs import (
     BOX,
@@ -33,6 +33,7 @@ from mjtorch.model.plan.version import is_since
 Test = Callable[[mujoco.MjModel], np.ndarray]
 # How many numbers of `flex_stiffness` an element of three dimensions has: those after the metric are of another law.
 METRIC, SOLID_SIZE = 21, 24
+FRICTION_DIM = 3  # contacts of larger `condim` have torques
 
 
 def on_flexes(m: mujoco.MjModel) -> np.ndarray:
@@ -67,9 +68,35 @@ def crowded(m: mujoco.MjModel) -> np.ndarray:
     return np.isin(np.arange(m.nflex), met_flexes(m)[too_many(m)])
 
 
-def pushed_softly(m: mujoco.MjModel) -> np.ndarray:
-    """(nflex,) bool: flexes whose contacts are passive forces."""
-    return touching(m) & (np.asarray(getattr(m, "flex_passive", np.zeros(m.nflex))) != 0)
+def pushed(m: mujoco.MjModel) -> np.ndarray:
+    """(nflex,) bool: flexes of which contacts are passive forces."""
+    return touching(m) & asking(m)
+
+
+def pushed_about(m: mujoco.MjModel) -> np.ndarray:
+    """(nflex,) bool: grids that passive contacts with torques may push, at which MuJoCo 4.0 ends with an error."""
+    still: np.ndarray = m.body_weldid[m.geom_bodyid] == 0
+    of_geoms = ((m.geom_condim * still)[:, None] * meeting(m)).max(axis=0, initial=0)
+    condim, asks = np.maximum(of_geoms, m.flex_condim), asking(m)
+    for one, two in met_flexes(m):
+        condim[[one, two]], asks[[one, two]] = condim[[one, two]].max(), asks[[one, two]].any()
+    return touching(m) & asks & (condim > FRICTION_DIM) & (m.flex_interp != 0)
+
+
+def pushed_rods(m: mujoco.MjModel) -> np.ndarray:
+    """(nflex,) bool: elastic rods that may touch something, where some flex asks for passive contacts."""
+    return touched_rods(m) & bool(asking(m).any())
+
+
+def pushed_explicitly(m: mujoco.MjModel) -> np.ndarray:
+    """(nflex,) bool: flexes that ask for passive contacts, with integrators that MuJoCo refuses for them, too."""
+    return asking(m) & (int(m.opt.integrator) != Integrator.DISCRETE)
+
+
+def pushed_otherwise(m: mujoco.MjModel) -> np.ndarray:
+    """(nflex,) bool: flexes that ask for passive contacts, with what MuJoCo does not allow them, either."""
+    by_force = int(m.opt.solver) == Solver.PGS or m.opt.noslip_iterations > 0
+    return asking(m) & bool(by_force or m.opt.enableflags & EnableBit.SLEEP)
 
 
 def touching(m: mujoco.MjModel) -> np.ndarray:
@@ -174,13 +201,18 @@ SUPPORTED: tuple[tuple[str, Test], ...] = (
     ("contacts of flexes with flexes and themselves", on_flexes),
     ("contacts of grids with more than planes", grids),
     ("contacts of elastic rods", touched_rods),
+    ("passive contacts of flexes", pushed),
 )
+HARD = 'set passive="false" in its contact'
 MEET = "set contype and conaffinity so that they do not meet"
 # What it is called, which flexes are refused for it, and what to do.
 REFUSED: tuple[tuple[str, Test, str], ...] = (
     ("contacts of flexes as libccd finds them (nativeccd disabled)", by_other_means, "enable the flag nativeccd"),
+    ("passive contacts of grids with condim 4 or 6", pushed_about, "set condim to 3"),
+    ("passive contacts of elastic rods", pushed_rods, HARD),
+    ("passive contacts with other integrators than discrete", pushed_explicitly, 'use integrator="discrete"'),
+    ("passive contacts with PGS, noslip iterations or sleep", pushed_otherwise, HARD),
     (f"more than {MOST_PAIRS // 10**6} million pairs of elements", crowded, f'{MEET}, or selfcollide="none"'),
-    ("passive contacts of flexes", pushed_softly, 'set passive="false" in its contact'),
     (
         "contacts of box sections of elastic rods with what is no plane, sphere, capsule, box or line",
         touched_boxes,

@@ -13,6 +13,7 @@ from mjtorch.model.data import Data
 from mjtorch.model.plan import constraint
 from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.geom_pairs import tried_pairs
+from mjtorch.model.plan.passive_contact import are_passive
 from mjtorch.model.plan.tensors import Tensors
 from mjtorch.model.put_data import CONTACT_FIELDS
 
@@ -39,6 +40,8 @@ JOINT = tuple(int(getattr(mujoco.mjtTrn, f"mjTRN_{name}")) for name in ("JOINT",
 JOINT_DOFS = (6, 3, 1, 1)  # mjtJoint
 # What `contact.exclude` is of a contact whose geoms no dof moves apart.
 NO_DOFS = 3
+# And of one that is a passive force.
+PASSIVE = 4
 ROWS = tuple(name for name in tree.tensor_fields(Data) if name.startswith("efc_") and name != "efc_J")
 COPIED = tuple(name for name in tree.tensor_fields(Data) if name not in SPECIAL and not name.startswith("efc_"))
 
@@ -243,6 +246,7 @@ def _contacts(result: mujoco.MjData, d: Any, layout: _Layout, slots: list[int], 
     # What sticks across a gap has no friction.
     contact.dim[:] = np.where(apart & (contact.adhesion != 0), 1, layout.dim[slots])
     contact.exclude[:] = apart & (contact.adhesion == 0)
+    contact.exclude[are_passive(result.model, contact.geom, contact.flex)] = PASSIVE
     contact.efc_address[:] = -1
     for row in reversed(np.flatnonzero(is_contact_row(layout.efc_type[rows]))):
         contact.efc_address[slots.index(layout.efc_id[rows[row]])] = row

@@ -7,12 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mjtorch.constraint import c_order, contact_force
-from mjtorch.constraint.contact import moved
 from mjtorch.math.vector import MIN_VALUE, cross, dot, norm
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.contact_sensor import ContactField, ContactGroup, Reduce
 from mjtorch.model.touching import colliders
 from mjtorch.sensor.volume import inside_volume
+from mjtorch.smooth.carried import moved
 from mjtorch.smooth.jacobian import dof_motion
 from mjtorch.smooth.object import point_velocity, to_local
 

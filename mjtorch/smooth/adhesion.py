@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from mjtorch.model import Data, Model
+from mjtorch.smooth.passive_contact import is_passive
 
 
 def adhesion(m: Model, d: Data) -> Tensor:
@@ -16,12 +17,14 @@ def adhesion(m: Model, d: Data) -> Tensor:
     row = source[number[:, 0].clamp(min=0), number[:, 1].clamp(min=0)]
     one, two = torch.cat(values)[row].unbind(-1)
     both = torch.where(row[:, 0] == row[:, 1], one, one + two)
-    return torch.where(c.detected, both, 0.0)
+    pulls = c.detected & ~is_passive(m, d) if m.plan.constraint.contact.passive else c.detected
+    return torch.where(pulls, both, 0.0)
 
 
 def acting(m: Model, d: Data) -> Tensor:
     """(ncon,) bool: contacts that exert forces, those that stick across a gap too."""
-    return d.contact.active | (adhesion(m, d) != 0) if m.plan.collision.adhesion_source else d.contact.active
+    active = d.contact.active & ~is_passive(m, d) if m.plan.constraint.contact.passive else d.contact.active
+    return active | (adhesion(m, d) != 0) if m.plan.collision.adhesion_source else active
 
 
 def pulled(m: Model, d: Data) -> Tensor:

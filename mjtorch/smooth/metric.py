@@ -26,6 +26,7 @@ from mjtorch.smooth.derivative import (
 )
 from mjtorch.smooth.inertia import full_m
 from mjtorch.smooth.passive import stretch
+from mjtorch.smooth.passive_contact import contact_metric
 from mjtorch.smooth.polynomial import polynomial_slope
 from mjtorch.smooth.tendon import tendon_damping_derivative, tendon_stretch
 
@@ -73,12 +74,14 @@ def effective_inertia(m: Model, d: Data) -> Metric:
         backbone = backbone + torch.diag(weight @ (J * J))
         shift = shift - (pull * velocity) @ J
     for flexes in m.plan.flex if springs or dampers else ():
-        stiff, change = flex_metric(m, d, flexes, springs, dampers)
-        total, coupled, shift = total + stiff, coupled | (stiff != 0).any(0), shift + change
+        flexible = [flex_metric(m, d, flexes, springs, dampers)]
         # Of rods, what resists the turns of frames is to rows what springs and dampers of joints are.
         for rods in flexes.rods:
             turns = d.qvel.new_zeros(m.nv + 1).index_fill(0, rods.turn_dof.flatten(), 1.0)[: m.nv]
-            backbone = backbone + torch.diag(turns * stiff.diagonal())
+            backbone = backbone + torch.diag(turns * flexible[0][0].diagonal())
+        flexible += [contact_metric(m, d)] if m.plan.constraint.contact.passive else []
+        for stiff, change in flexible:
+            total, coupled, shift = total + stiff, coupled | (stiff != 0).any(0), shift + change
     for p in m.plan.sleep:
         shift = torch.where(awake(m, d, p.dof), shift, 0.0)
     added = backbone.diagonal() - inertia.diagonal()

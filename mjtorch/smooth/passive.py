@@ -10,6 +10,7 @@ from mjtorch.model import Data, DisableBit, Model
 from mjtorch.smooth.adhesion import adhesion_force
 from mjtorch.smooth.ellipsoid import ellipsoid_force
 from mjtorch.smooth.fluid import fluid_wrench
+from mjtorch.smooth.passive_contact import contact_push
 from mjtorch.smooth.plastic import rest_positions
 from mjtorch.smooth.polynomial import polynomial
 from mjtorch.smooth.reflected import dof_damping
@@ -88,7 +89,8 @@ def passive(m: Model, d: Data) -> Data:
     Sets qfrc_spring, qfrc_damper, qfrc_gravcomp, qfrc_fluid and their sum qfrc_passive, which leaves out the gravity
     compensation that actuators provide. With both SPRING and DAMPER disabled all of them are zero. Needs `com_pos`,
     `tendon`, `ten_velocity`, `flex`, `flex_velocity`, `com_vel` if there is a fluid, `make_constraint` if contacts
-    stick, which pulls geoms together in qfrc_passive. The callback `passive` has the last word.
+    stick, which pulls geoms together in qfrc_passive, `collision` if they are passive, which pushes flexes apart in
+    qfrc_spring, whatever the flag SPRING. The callback `passive` has the last word.
     """
     p, tendons, opt = m.plan.passive, m.plan.tendon, m.opt
     springs, dampers = not opt.disabled(DisableBit.SPRING), not opt.disabled(DisableBit.DAMPER)
@@ -109,6 +111,8 @@ def passive(m: Model, d: Data) -> Data:
             forces["qfrc_spring"] = forces["qfrc_spring"] + spring
         if dampers:
             forces["qfrc_damper"] = forces["qfrc_damper"] + damper
+    if others and m.plan.constraint.contact.passive:
+        forces["qfrc_spring"] = forces["qfrc_spring"] + contact_push(m, d)
     if others and p.gravcomp and not opt.disabled(DisableBit.GRAVITY):
         forces["qfrc_gravcomp"] = apply_at_com(m, d, gravcomp_wrench(m))
     if others and opt.fluid:

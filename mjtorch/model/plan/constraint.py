@@ -11,13 +11,14 @@ from mujoco import mjtConstraint, mjtDisableBit, mjtEq, mjtJoint
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.model.plan import grid_contacts, rigid, rod_contacts
+from mjtorch.model.plan import grid_contacts, passive_contact, rigid, rod_contacts
 from mjtorch.model.plan.colliders import carriers, collider_body, element_flex
 from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.flex import equality_edges
 from mjtorch.model.plan.flex_grid import strain_rows
 from mjtorch.model.plan.geom_pairs import rank, tested_pairs
 from mjtorch.model.plan.grid_contacts import GridContactsPlan
+from mjtorch.model.plan.passive_contact import PassiveContactPlan
 from mjtorch.model.plan.rod_contacts import RodContactsPlan
 from mjtorch.model.plan.tendon import moving_tendons
 from mjtorch.model.plan.tensors import Tensors
@@ -147,6 +148,7 @@ class ContactPlan(tree.Tree):
     geom_dof: (n, nv) how far dofs move these: 0 or 1, and of vertices that lie between nodes a share
     node_body, node_share: (n, w) the bodies of these nodes, and their shares; (n, 0) without such
     grids: between which nodes elements are touched, if those of grids may be; rods: which edges, if rods may be
+    passive: which contacts are passive forces, if any are
     rank: where C lists the contacts of two colliders, as `geom_pairs.rank`; (0, 0) if the slots lie in C's order
     has_rigid: static, whether geoms that no dof moves relative to each other are tested for contact
     """
@@ -173,6 +175,7 @@ class ContactPlan(tree.Tree):
     node_share: Tensor
     grids: tuple[GridContactsPlan, ...]
     rods: tuple[RodContactsPlan, ...]
+    passive: tuple[PassiveContactPlan, ...]
     rank: Tensor
 
 
@@ -473,6 +476,7 @@ def _contact(b: _Builder, dims: tuple[int, ...]) -> tuple[ContactPlan, list[int]
         node_share=b.make.floats(shares[:, :nodes]),
         grids=grid_contacts.build(m, b.make),
         rods=rod_contacts.build(m, b.make),
+        passive=passive_contact.build(m, b.make),
         rank=b.make.ints(rank(m) if len(set(dims)) > 1 else np.zeros((0, 0))),
     )
     return plan, element, types

@@ -19,7 +19,7 @@ from mjtorch.model.plan.flex_grid import (
     creases,
     elastic_cells,
 )
-from mjtorch.model.plan.flex_points import ELEMENT_EDGES, Builder, elastic, filled, is_stiff, stiffness_size
+from mjtorch.model.plan.flex_points import ELEMENT_EDGES, Builder, asking, elastic, filled, is_stiff, stiffness_size
 from mjtorch.model.plan.flex_rod import RodPlan, rods, turned_bodies, twisting
 from mjtorch.model.plan.flex_yield import (
     BENDING,
@@ -241,14 +241,14 @@ def equality_edges(m: mujoco.MjModel, number: int) -> np.ndarray:
 
 
 def coupled_trees(m: mujoco.MjModel) -> list[list[int]]:
-    """The kinematic trees of each flex that resists deformation other than by springs of edges, if it has several."""
+    """The kinematic trees of each flex of `elastic_trees`, if it has several."""
     return [trees for trees in elastic_trees(m).values() if len(trees) > 1]
 
 
 def elastic_trees(m: mujoco.MjModel) -> dict[int, list[int]]:
-    """The kinematic trees of flexes that resist deformation other than by springs of edges."""
+    """The kinematic trees of flexes that resist deformation by more than springs, or ask for passive contacts."""
     turns, found = twisting(m), {}
-    for f in np.flatnonzero(elastic(m) | turns).tolist():
+    for f in np.flatnonzero(elastic(m) | turns | asking(m)).tolist():
         first, count, body = m.flex_vertadr[f], m.flex_vertnum[f], m.flex_vertbodyid
         if m.flex_interp[f]:
             first, count, body = m.flex_nodeadr[f], m.flex_nodenum[f], m.flex_nodebodyid

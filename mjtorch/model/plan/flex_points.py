@@ -78,6 +78,11 @@ def stiffness_size(m: mujoco.MjModel, flex: int) -> int:
     return starts[starts.index(start) + 1] - start
 
 
+def asking(m: mujoco.MjModel) -> np.ndarray:
+    """(nflex,) bool: flexes that ask for passive contacts."""
+    return np.asarray(getattr(m, "flex_passive", np.zeros(m.nflex))) != 0
+
+
 def elastic(m: mujoco.MjModel) -> np.ndarray:
     """(nflex,) bool: membranes, shells and solids that resist stretching or bending, as a continuum."""
     stretches = np.array([is_stiff(m, f) for f in range(m.nflex)], dtype=bool) & (m.flex_edgeequality != STRAIN)

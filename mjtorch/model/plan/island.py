@@ -27,7 +27,8 @@ class IslandPlan(tree.Tree):
     trees: (nfixed, 2) the trees of the edges that are not contacts
     geom_tree: (ncollider,) the tree of each, -1: none; dof_tree: (nv,) that of each dof
     node_tree: (ncollider, w) more trees of colliders: of elements, and of vertices that lie between nodes
-    flex_trees: (ncoupled, 2) edges that elastic flexes make as soon as anything is constrained: what stiffness couples
+    flex_trees: (ncoupled, 2) edges that elastic flexes make as soon as anything is constrained: what stiffness couples;
+        flexes that ask for passive contacts, too
     spring_trees, damper_trees, actuator_trees: (n, 2) edges that springs, dampers and actuators make likewise between
         trees that are awake, if the integrator is `discrete`, which couples these; else none
     row_tree: (nefc - nc,) a tree of each row that is no contact's; row_slot: (nc,) the slot of each contact row
