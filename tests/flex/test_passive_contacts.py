@@ -113,6 +113,6 @@ def test_grids_have_no_torques() -> None:
         put_model(model(FLOOR.replace("size", 'condim="4" size') + grid("trilinear")))
 
 
-def test_its_integrator_is_discrete() -> None:
+def test_their_integrator_is_discrete() -> None:
     with pytest.raises(NotImplementedError, match="passive contacts with other integrators than discrete"):
         put_model(load("feature/pile", integrator=0))
