@@ -4,7 +4,7 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from reference import SINCE_4, assert_fields_close, converged, load
+from reference import SINCE_4, assert_fields_close, converged, load, slow_but
 
 import mjtorch
 from mjtorch.model import get_data, put_data, put_model
@@ -69,7 +69,7 @@ def moved(mj_model: mujoco.MjModel, seed: int) -> mujoco.MjData:
     return d
 
 
-@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize("scene", slow_but(SCENES, *(SCENES.keys() - {"grid", "quadratic grid", "grid of cells"})))
 def test_forces_match_c(scene: str) -> None:
     mj_model = model(SCENES[scene])
     m = put_model(mj_model, dtype=torch.float64)
@@ -83,7 +83,7 @@ def test_forces_match_c(scene: str) -> None:
         assert (mj_data.contact.exclude == 4).any()
 
 
-@pytest.mark.parametrize("others", ["true", "false"])
+@pytest.mark.parametrize("others", slow_but(["true", "false"], "true"))
 @pytest.mark.parametrize("place", ["0 0 .3", "1 0 .003", ".08 .08 .01"], ids=["apart", "beside", "above"])
 def test_islands_are_those_of_c(place: str, others: str) -> None:
     """Flexes that ask for passive contacts are whole, and joined with what they touch."""
@@ -95,6 +95,7 @@ def test_islands_are_those_of_c(place: str, others: str) -> None:
     assert found.nisland == mj_data.nisland > 1
 
 
+@pytest.mark.slow
 def test_a_cloth_rests_as_deep_as_its_springs_are_stiff() -> None:
     mj_model = model(FLOOR + flex(more=THIN, place="0 0 .005"))
     m, mj_data = put_model(mj_model, dtype=torch.float64), mujoco.MjData(mj_model)

@@ -49,6 +49,7 @@ def test_steps_match_c(integrator: int, flags: str) -> None:
         assert (after.plastic != mj_data.plastic).any() == (flags != "SPRING")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bend", "both"])
 def test_large_folds(kind: str) -> None:
     """Beyond a right angle either way, stretched and squeezed, bent back again, as far as it stays."""
