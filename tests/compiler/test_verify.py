@@ -18,6 +18,7 @@ WRONG = {
     "out0[0] = t": (ParseError, "t"),
     "out0[0] = s0[0]": (VerifyError, "an array is read before anything is written to it"),
     "s0[0] = where(true, s0[0], in0[0])": (VerifyError, "an array is read before anything is written to it"),
+    "s0[0] = where(gt(s0[0], 0.0), in0[0], s0[0])": (VerifyError, "an array is read before anything is written to it"),
     "s0[0] = where(true, in0[0], s0[1])": (VerifyError, "an array is read before anything is written to it"),
     "out0[i] = in0[0]": (VerifyError, "there is no loop over i"),
     "out0[list[0]] = in0[0]": (VerifyError, "there is no list list"),

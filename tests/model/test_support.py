@@ -46,6 +46,7 @@ def sheet(inside: str, dim: int = 2, **attributes: str) -> str:
 
 QUIET = '<contact contype="0" conaffinity="0" selfcollide="none"/>'
 ALONE = '<contact contype="0" selfcollide="none"/>'
+WIDE = sheet('<contact selfcollide="none"/>', count="40 40 1")
 FLOOR = '<geom name="floor" type="plane" size="1 1 1"/>'
 ELASTIC = '<elasticity young="1e3" thickness=".01" elastic2d="both"/>'
 YIELDING = '<elasticity young="1e3" yield=".01"/>'
@@ -71,6 +72,7 @@ REFUSED = (
     ),
     refused("world", LUMP + sheet(RIBBON, dim=1, radius=".005"), "contacts of box sections of elastic rods", SHEET),
     refused("world", sheet('<contact selfcollide="bvh"/>', count="40 40 1"), "more than 4 million pairs", SHEET),
+    refused("world", WIDE + WIDE.replace("sheet", "other"), "more than 4 million pairs", f'{SHEET}, flex "other"'),
     pytest.param(
         {"world": sheet(QUIET + YIELDING, dim=3, count="3 3 3", dof="trilinear")},
         *("plastic grids", SHEET),

@@ -197,6 +197,8 @@ class _Check:
     def write(self, s: Store | Scatter, scope: _Scope) -> None:
         b, value = s.buffer, s.value
         if isinstance(value, Call) and value.op == "where" and value.args[-1] == Load(b, s.index):
+            for new in value.args[:-1]:
+                self.expr(new, scope)
             self.written.add(b)  # worlds that do not take a branch keep what they have, until the other gives it
         dtype = self.expr(value, scope)
         if dtype != b.dtype:

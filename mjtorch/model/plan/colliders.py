@@ -13,7 +13,7 @@ from mjtorch.model.plan.flex_rod import turned_bodies, twisting
 from mjtorch.model.plan.tensors import Tensors
 
 # Convex geoms.
-# Pairs of elements of two flexes, or of one, all of which are listed: more take gigabytes, and minutes to look at.
+# Pairs of elements of two flexes, or of one, all of which are listed: of 1.4 million `put_model` takes 0.9 GB and 48 s.
 MOST_PAIRS = 4_000_000
 SOLIDS = tuple(
     int(getattr(mujoco.mjtGeom, f"mjGEOM_{name}"))

@@ -266,7 +266,8 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
     listed = ~crowd.between(mj_model, tried) if crowds else np.ones(len(tried.pair), dtype=bool)
     met = GeomPairs(tried.geom[~listed], tried.pair[~listed])
     tried = GeomPairs(tried.geom[listed], tried.pair[listed])
-    windows = height_field.windows(mj_model, tried)
+    fields = height_field.kinds(mj_model, tried)
+    windows = height_field.windows(mj_model, tried, fields)
     candidates = _candidates(mj_model, tried, windows)
     counts = _counted(
         np.concatenate([candidates.dim, np.repeat(contact_source.condim(mj_model, met), contacts(mj_model, met))])
@@ -283,7 +284,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
         for k, pairs in ((k, candidates.tried[_firsts(candidates, block)]) for k, block in part.items())
         if not speculates(mj_model) and name in (*SELECTED, *contact_capacity.LIGHT)
     }
-    room = contact_capacity.choose(mj_model, counts, many, crowds, height_field.kinds(mj_model, tried), capacity)
+    room = contact_capacity.choose(mj_model, counts, many, crowds, fields, capacity)
     windows = {name: window._replace(seen=room.fields[name]) for name, window in windows.items()}
     together = np.concatenate([plane, sphere, capsule])
     slots = _at_most(room.slots, candidates, together, blocks, room.places) if not crowds else room.slots

@@ -56,11 +56,14 @@ def kinds(mj_model: mujoco.MjModel, pairs: GeomPairs) -> dict[tuple[int, int], s
     return {(one, two): name for one, two in there if (name := _family(one, two))}
 
 
-def windows(mj_model: mujoco.MjModel, pairs: GeomPairs) -> dict[str, Window]:
-    """What the families of height fields are called -> the window of all geoms, of `pairs`, that may meet one."""
+def windows(mj_model: mujoco.MjModel, pairs: GeomPairs, fields: dict[tuple[int, int], str]) -> dict[str, Window]:
+    """What the families of height fields are called -> the window of all geoms, of `pairs`, that may meet one.
+
+    fields: as `kinds` has them
+    """
     types = collider_type(mj_model)[pairs.geom]
     found: dict[str, Window] = {}
-    for kind, name in kinds(mj_model, pairs).items():
+    for kind, name in fields.items():
         mine = (types == kind).all(1)
         some = GeomPairs(pairs.geom[mine], pairs.pair[mine])
         rows, cols, _ = covered(mj_model, some.geom, within(mj_model, some))
