@@ -27,6 +27,7 @@ from mjtorch.model.plan.geom_pairs import (
     SPHERE,
     pairs_of,
 )
+from mjtorch.model.plan.passive_contact import fixed_geoms
 from mjtorch.model.plan.version import is_since
 
 # By mjModel, a test of each flex.
@@ -75,8 +76,7 @@ def pushed(m: mujoco.MjModel) -> np.ndarray:
 
 def pushed_about(m: mujoco.MjModel) -> np.ndarray:
     """(nflex,) bool: grids that passive contacts with torques may push, at which MuJoCo 4.0 ends with an error."""
-    still: np.ndarray = m.body_weldid[m.geom_bodyid] == 0
-    of_geoms = ((m.geom_condim * still)[:, None] * meeting(m)).max(axis=0, initial=0)
+    of_geoms = ((m.geom_condim * fixed_geoms(m))[:, None] * meeting(m)).max(axis=0, initial=0)
     condim, asks = np.maximum(of_geoms, m.flex_condim), asking(m)
     for one, two in met_flexes(m):
         condim[[one, two]], asks[[one, two]] = condim[[one, two]].max(), asks[[one, two]].any()

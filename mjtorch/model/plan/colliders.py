@@ -71,11 +71,15 @@ def moving(m: mujoco.MjModel) -> np.ndarray:
     moves = m.body_dofnum[m.body_weldid] > 0
     found = np.zeros(m.nflex, dtype=bool)
     for f in range(m.nflex):
-        first, count, body = m.flex_vertadr[f], m.flex_vertnum[f], m.flex_vertbodyid
-        if m.flex_interp[f]:
-            first, count, body = m.flex_nodeadr[f], m.flex_nodenum[f], m.flex_nodebodyid
-        found[f] = moves[body[first : first + count]].any()
+        found[f] = moves[bodies_of(m, f)].any()
     return found
+
+
+def bodies_of(m: mujoco.MjModel, flex: int) -> np.ndarray:
+    """(n,) the bodies of the vertices of a flex; of grids, of the nodes."""
+    if m.flex_interp[flex]:
+        return m.flex_nodebodyid[m.flex_nodeadr[flex] :][: m.flex_nodenum[flex]]
+    return m.flex_vertbodyid[m.flex_vertadr[flex] :][: m.flex_vertnum[flex]]
 
 
 def vertex_flex(m: mujoco.MjModel) -> np.ndarray:

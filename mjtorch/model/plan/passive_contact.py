@@ -5,7 +5,7 @@ import numpy as np
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.model.plan.colliders import carriers, collider_flex, vertex_flex
+from mjtorch.model.plan.colliders import bodies_of, carriers, collider_flex, vertex_flex
 from mjtorch.model.plan.flex_points import asking
 from mjtorch.model.plan.tensors import Tensors
 
@@ -48,7 +48,7 @@ def build(m: mujoco.MjModel, make: Tensors) -> tuple[PassiveContactPlan, ...]:
     grids = np.flatnonzero(m.flex_interp)
     node = np.zeros((m.nv, len(grids)))
     for k, f in enumerate(grids):
-        nodes = m.flex_nodebodyid[m.flex_nodeadr[f] : m.flex_nodeadr[f] + m.flex_nodenum[f]]
+        nodes = bodies_of(m, int(f))
         free = nodes[m.body_dofnum[nodes] == 3]
         node[m.body_dofadr[free], k] = m.flex_vertnum[f] / max(len(free), 1)
     return (

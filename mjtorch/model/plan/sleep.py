@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.option import EnableBit, Integrator
-from mjtorch.model.plan.colliders import collider_body, collider_flex
+from mjtorch.model.plan.colliders import bodies_of, collider_body, collider_flex
 from mjtorch.model.plan.constraint import ConstraintPlan
 from mjtorch.model.plan.flex import elastic_trees
 from mjtorch.model.plan.island import equality_bodies, tendon_trees, trees_of_rows
@@ -123,10 +123,7 @@ def _restless(m: mujoco.MjModel) -> np.ndarray:
 
 def flex_trees(m: mujoco.MjModel, flex: int) -> list[int]:
     """The trees of the bodies of a flex that move, in their order."""
-    first, count, body = m.flex_vertadr[flex], m.flex_vertnum[flex], m.flex_vertbodyid
-    if m.flex_interp[flex]:
-        first, count, body = m.flex_nodeadr[flex], m.flex_nodenum[flex], m.flex_nodebodyid
-    trees = m.body_treeid[body[first : first + count]]
+    trees = m.body_treeid[bodies_of(m, flex)]
     return trees[trees >= 0].tolist()
 
 
