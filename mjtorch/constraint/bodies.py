@@ -182,13 +182,21 @@ class BodyRows(tree.Tree):
 
     def pushed(self, force: Tensor) -> Tensor:
         """What spatial forces (nbody, 3 or 6) on bodies do to dofs (nv,)."""
-        return (self.axis * (force[self.dof_body] if self.bodies.leaves else self.body_dof.mT @ force)).sum(-1)
+        if self.bodies.hops:
+            for hop in self.bodies.hops:
+                force = force.index_add(0, hop, force)
+        elif not self.bodies.leaves:
+            return (self.axis * (self.body_dof.mT @ force)).sum(-1)
+        return (self.axis * force[self.dof_body]).sum(-1)
 
     def motion(self, x: Tensor) -> Tensor:
         """How bodies move (nbody, 3 or 6) if dofs move what they move by x (nv, 3 or 6)."""
-        if self.bodies.leaves:
-            return x.new_zeros(len(self.body_dof), x.shape[1]).index_add(0, self.dof_body, x)
-        return self.body_dof @ x
+        if not (self.bodies.leaves or self.bodies.hops):
+            return self.body_dof @ x
+        motion = x.new_zeros(len(self.body_dof), x.shape[1]).index_add(0, self.dof_body, x)
+        for hop in self.bodies.hops:
+            motion = motion + motion[hop]
+        return motion
 
     def diagonal(self, weight: Tensor) -> Tensor:
         """What rows of one dof, of weights (nsingle,), add to the diagonal (nv,) of the second derivative."""
@@ -226,20 +234,28 @@ class BodyRows(tree.Tree):
         stiff: (k, ncon) bool, which bodies, wrench: (k, ncon, w, 3 or 6) of these, weight: (nc,) of the rows
         """
         p = self.bodies
-        value = self.axis.new_zeros(len(p.row))
-        for c in self.contacts:
-            w = torch.cat([weight, weight.new_zeros(1)])[c.row][..., None]
-            spring = (w * wrench[..., p.upper_row] * wrench[..., p.upper_col]).sum(2)
-            spring = torch.where(stiff[..., None], spring, 0.0).flatten(0, 1)
-            # Said where it is added, too, zeros are not added.
-            spring = torch.where(stiff.flatten()[:, None], spring, 0.0)
-            carried = value.new_zeros(len(self.subtree), spring.shape[1]).index_add(0, c.body.flatten(), spring)
-            if not p.leaves:
-                carried = self.subtree @ carried
-            matrix = carried[self.dof_body][:, p.symmetric].unflatten(1, (-1, self.axis.shape[1]))
-            push = (matrix * self.axis[:, None]).sum(-1)
-            value = (push[p.row] * self.axis[p.col]).sum(-1)
-        return value
+        if not self.contacts:
+            return self.axis.new_zeros(len(p.row))
+        carried = self.springs_of_bodies(stiff, wrench, weight)
+        if not p.leaves:
+            carried = self.subtree @ carried
+        matrix = carried[self.dof_body][:, p.symmetric].unflatten(1, (-1, self.axis.shape[1]))
+        push = (matrix * self.axis[:, None]).sum(-1)
+        return (push[p.row] * self.axis[p.col]).sum(-1)
+
+    def springs_of_bodies(self, stiff: Tensor, wrench: Tensor, weight: Tensor) -> Tensor:
+        """The stiffness of each body, the upper half (nbody, 21) of a matrix (6, 6), or (nbody, 6) of one of (3, 3).
+
+        stiff, wrench, weight: as for `stiffness`, if there are contacts
+        """
+        p, (c,) = self.bodies, self.contacts
+        w = torch.cat([weight, weight.new_zeros(1)])[c.row][..., None]
+        found = wrench.new_zeros(len(self.subtree), len(p.upper_row))
+        for body, moves, push in zip(c.body, stiff, wrench, strict=True):
+            spring = (w * push[..., p.upper_row] * push[..., p.upper_col]).sum(1)
+            # Said where it is added, zeros are not added.
+            found = found.index_add(0, body, torch.where(moves[:, None], spring, 0.0))
+        return found
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Those of x (nefc,) that belong to `single`, to `fixed`, to `edges` and to contacts."""

@@ -13,7 +13,7 @@ from mjtorch.compiler.ir.walk import walk
 from mjtorch.compiler.passes import run_passes
 from mjtorch.compiler.targets.cpu.pipeline import CPU
 from mjtorch.compiler.targets.emulated.target import EmulatedWarp
-from mjtorch.control_flow import fori_loop, while_loop
+from mjtorch.control_flow import fori_loop, scan, while_loop
 
 SIZE = 12
 
@@ -89,7 +89,42 @@ def returned_twice(x: Tensor, n: Tensor) -> Any:
     return while_loop(lambda c: c[0] < 3, outer, (n * 0, x, x))[1:]
 
 
-PROBLEMS = (nested, three_deep, reads_what_was_there, used_afterwards, carried_twice, returned_twice)
+def handed_up(x: Tensor, n: Tensor) -> Any:
+    """A tree, from the last node to the first: each adds what it has, and what it was given, to the one above it."""
+
+    def node(given: Tensor, it: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        number, above, own = it
+        total = own + given.index_select(0, number[None])[0]
+        return given.index_add(0, above[None], total[None]), total
+
+    above = torch.tensor([SIZE, 0, 1, 1, 0, 4, 5, 5, 7, 0, 9, 10])
+    given = torch.cat([0.5 * x, n[None].to(x)])
+    given, totals = scan(node, given, (torch.arange(SIZE), above, x), reverse=True, unroll=False)
+    return given, totals
+
+
+def handed_anywhere(x: Tensor, n: Tensor) -> Any:
+    """As `handed_up`, to where each world says, and what is read afterwards is what was there before."""
+
+    def node(given: Tensor, it: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        place, own = it
+        before = given.index_select(0, place[None])[0]
+        given = given.index_add(0, place[None], own[None])
+        return given, before + 2 * given.index_select(0, place[None])[0]
+
+    return scan(node, x, ((torch.arange(SIZE) * (n + 1)) % SIZE, x.flip(0)), unroll=False)
+
+
+PROBLEMS = (
+    nested,
+    three_deep,
+    reads_what_was_there,
+    used_afterwards,
+    carried_twice,
+    returned_twice,
+    handed_up,
+    handed_anywhere,
+)
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +158,16 @@ def test_nothing_is_copied_in_loops(problem: Any, worlds: tuple[Tensor, Tensor])
     program = run_passes(jit(problem, in_dims=0).lower(*worlds).program, CPU)
     assert whole_arrays(program) == 0
     assert whole_arrays(run_passes(jit(carried_twice, in_dims=0).lower(*worlds).program, CPU))
+
+
+def test_a_scan_along_a_tree_writes_what_it_hands_on() -> None:
+    """Where that goes is known, so that nothing is scattered either."""
+    x = torch.zeros(3, SIZE, 8)
+    problem = jit(lambda x: handed_up(x, x[0, 0, None].expand(8)), in_dims=0)
+    program = run_passes(problem.lower(x).program, CPU)
+    inner = [s for loop in walk(program.body) if isinstance(loop, For) for s in walk(loop.body) if isinstance(s, For)]
+    assert inner and not any(s.stop.base == SIZE + 1 for s in inner)
+    assert not any(isinstance(s, Scatter) for s in walk(program.body))
 
 
 def whole_arrays(program: Program) -> int:

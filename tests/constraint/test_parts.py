@@ -58,7 +58,7 @@ def test_as_stored(model, dtype: torch.dtype, tolerance: float) -> None:
     m = mjtorch.put_model(mj_model, dtype=dtype)
     d = mjtorch.forward(m, mjtorch.put_data(mj_model, state(mj_model), model=m))
     p, q = build(m, d), build(stored(m), d)
-    assert isinstance(p.rows, BodyRows) and not p.forest and not p.whole and not p.jacobian and q.jacobian
+    assert isinstance(p.rows, BodyRows) and not p.forest and not p.articulated and not p.jacobian and q.jacobian
     (h,), (c,) = p.parts, p.rows.contacts
     touched = (h.number < h.plan.none).sum(1)
     assert (touched > 1).any() and (touched[~c.there] == 0).all() and (touched[c.there] > 0).all()

@@ -56,13 +56,14 @@ def _while_loop(
 def updates(body: GraphModule, count: int) -> dict[Node, dict[int, int]]:
     """Nodes that change, in place, some of the first `count` inputs, which come back with some elements written.
 
-    For each which of its operands is which input: the first one of a `scatter`, or one that a loop carries.
+    For each which of its operands is which input: the first one of a `scatter` or `index_add`, or one that a loop
+    carries.
     """
     order = {n: k for k, n in enumerate(body.graph.nodes)}
     inputs = [n for n in body.graph.nodes if n.op == "placeholder"]
     outputs = list(next(n for n in body.graph.nodes if n.op == "output").args[0])
     found: dict[Node, dict[int, int]] = {}
-    for k, (x, y) in enumerate(zip(inputs[:count], outputs, strict=True)):
+    for k, (x, y) in enumerate(zip(inputs[:count], outputs[:count], strict=True)):
         if not isinstance(y, Node) or len(y.users) > 1 or outputs.count(y) > 1:
             continue
         writer, operand = writes(y, x)
@@ -74,6 +75,8 @@ def updates(body: GraphModule, count: int) -> dict[Node, dict[int, int]]:
 def writes(y: Any, x: Node) -> tuple[Node | None, int]:
     """The node that makes `y` by writing to `x`, if one does, and which of its operands that is."""
     if y.target is torch.ops.aten.scatter.src and y.args[0] is x and "reduce" not in y.kwargs:
+        return y, 0
+    if y.target is torch.ops.aten.index_add.default and y.args[0] is x:
         return y, 0
     if y.target is operator.getitem and y.args[0].target is torch.ops.higher_order.while_loop:
         loop, operand = y.args
@@ -155,13 +158,16 @@ def _scan(
 
     def iteration(k: Index) -> None:
         here = [View(x.buffer, x.base + lookup(x.axes[0], k), x.axes[1:]) for x in inputs]
+        for n, changed in updates(body, len(state)).items():
+            low.in_place[n] = {operand: (state[k], None) for operand, k in changed.items()}
         results = low.graph(body, [*state, *here, *fixed])
         new = [low.stored(x) for x in results[: len(state)]]
-        new = [low.store(x) if any(x.buffer is s.buffer for s in state) else x for x in new]
+        new = [low.store(x) if x != s and any(x.buffer is t.buffer for t in state) else x for x, s in pairs(new, state)]
         for y, out in zip(results[len(state) :], outputs, strict=True):
             low.store(y, View(out.buffer, out.base + lookup(out.axes[0], k), out.axes[1:]))
-        for x, s in zip(new, state, strict=True):
-            low.store(x, s)
+        for x, s in pairs(new, state):
+            if x != s:
+                low.store(x, s)
 
     low.loop(length, iteration, scope=True)
     return [*state, *outputs]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.fx import Node
 
-from mjtorch.compiler.ir.nodes import BOOL, INT, Call, Expr, Index, Number, lookup, step_of
+from mjtorch.compiler.ir.nodes import BOOL, INT, Call, Expr, Index, Load, Number, lookup, step_of
 from mjtorch.compiler.lower.elementwise import as_dtype, op_name, result_dtype
 from mjtorch.compiler.lower.lowering import MAX_INLINE, Lowering, call, rule
 from mjtorch.compiler.lower.reduce import least
@@ -49,12 +49,15 @@ def wrap(e: Expr, n: int, signed: bool) -> Expr:
 
 def dynamic_offset(
     low: Lowering, x: View, axes: Sequence[int], entries: Sequence[Expr], *, signed: bool = False
-) -> tuple[Index, Expr]:
-    """Where the elements of `x` at `entries` along `axes` start: a fixed part and a part of each world's own."""
+) -> tuple[Index, Expr | None]:
+    """Where the elements of `x` at `entries` along `axes` start: a fixed part and, if any, one of each world's own."""
     base, total = Index(), None
     for d, e in zip(axes, entries, strict=True):
         axis = x.axes[d]
         step = step_of(axis)
+        if isinstance(e, Load) and e.buffer.constant is not None:
+            base = base + lookup([axis[wrapped(int(k), len(axis), signed)] for k in e.buffer.constant], e.index)
+            continue
         if step is None:
             table = low.constant(torch.tensor(axis))
             term: Expr = load(table.buffer, Index(), wrap(e, len(axis), signed))
@@ -62,8 +65,12 @@ def dynamic_offset(
             base = base + axis[0]
             term = call("mul", wrap(e, len(axis), signed), Number(step, INT), dtype=INT)
         total = term if total is None else call("add", total, term, dtype=INT)
-    assert total is not None
     return base, total
+
+
+def wrapped(k: int, n: int, signed: bool) -> int:
+    """`wrap` of a number that is known."""
+    return min(max(k + n if signed and k < 0 else k, 0), n - 1)
 
 
 @rule("index")
@@ -97,19 +104,21 @@ def _indexed(low: Lowering, x: Value, indices: Sequence[Value | None], *, signed
     front = where[0] if adjacent else 0
     rest = [d for d in range(len(v.shape)) if d not in where]
     shape = tuple(v.shape[d] for d in rest[:front]) + block + tuple(v.shape[d] for d in rest[front:])
-    start = dynamic_offset(low, v, where, [Number(0, INT) for _ in where])[0]
 
-    def offset(own: Sequence[Index]) -> Expr:
-        return dynamic_offset(low, v, where, [broadcast(p, block, own) for p in picks], signed=signed)[1]
+    def place(own: Sequence[Index]) -> tuple[Index, Expr | None]:
+        return dynamic_offset(low, v, where, [broadcast(p, block, own) for p in picks], signed=signed)
 
     # Once for all elements of the axes that are not indexed.
-    offsets = low.store(Lazy(block, INT, offset, MAX_INLINE))
+    offsets = None
+    if 0 not in block and place([Index()] * len(block))[1] is not None:
+        offsets = low.store(Lazy(block, INT, lambda own: place(own)[1] or Number(0, INT), MAX_INLINE))
 
     def at(index: Sequence[Index]) -> Expr:
-        address = v.base + start
+        own = index[front : front + len(block)]
+        address = v.base + place(own)[0]
         for d, i in zip(rest, [*index[:front], *index[front + len(block) :]], strict=True):
             address = address + lookup(v.axes[d], i)
-        return load(v.buffer, address, offsets.at(index[front : front + len(block)]))
+        return load(v.buffer, address, None if offsets is None else offsets.at(own))
 
     return Lazy(shape, v.dtype, at, 3)
 
@@ -149,8 +158,16 @@ def _gather(low: Lowering, node: Node, x: Value, dim: int, index: Value, **_: An
 def _index_put(
     low: Lowering, node: Node, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
 ) -> View:
-    out = x if _is_passed_on(low, node, x) else low.store(x, low.alloc(low.array(x).shape, result_dtype(node)))
+    running = None
+    if node in low.in_place:
+        out, running = low.in_place[node][0]
+    elif _is_passed_on(low, node, x):
+        out = x
+    else:
+        out = low.store(x, low.alloc(low.array(x).shape, result_dtype(node)))
     source = as_dtype(low, values, out.dtype)
+    if running is not None:
+        source = low.elementwise("where", running, source, number(0, out.dtype).value, dtype=out.dtype)
     op = ("or" if out.dtype == BOOL else "add") if accumulate else None
     adds = _added(low, source) if op == "add" and not low.elements else None
     if _is_constant(indices):
@@ -167,11 +184,11 @@ def _index_put(
     if not by_row:
         source, *picks = (low.stored(x) if isinstance(x, Lazy) and x.cost else x for x in (source, *picks))
 
-    def offset_of(index: list[Index]) -> tuple[Index, Expr]:
+    def offset_of(index: list[Index]) -> tuple[Index, Expr | None]:
         entries = [broadcast(p, block, index[front : front + len(block)]) for p in picks]
         return dynamic_offset(low, out, where, entries, signed=True)
 
-    def put(index: list[Index], base: Index, offset: Expr, value: Expr) -> None:
+    def put(index: list[Index], base: Index, offset: Expr | None, value: Expr) -> None:
         keep = View(out.buffer, out.base, tuple(out.axes[d] for d in rest))
         address = keep.address([*index[:front], *index[front + len(block) :]]) + base
         _put(low, out, address, offset, value, op)
@@ -183,7 +200,7 @@ def _index_put(
         """All elements at one offset, which are computed before any of them is added."""
         inner = shape[len(index) :]
         base, offset = offset_of(index)
-        at = low.local(INT, offset)
+        at = None if offset is None else low.local(INT, offset)
         row = low.store(Lazy(inner, out.dtype, lambda i: broadcast(source, shape, [*index, *i]), MAX_INLINE))
         low.nest(inner, lambda i: put([*index, *i], base, at, row.at(i)))
 

@@ -14,6 +14,12 @@ from mjtorch.constraint.bodies import BodyRows, Contacts
 from mjtorch.control_flow import while_loop
 from mjtorch.math.compact import compacted
 
+# The part of the decrease that Newton's method promises that a step may miss in single precision: the next step gains
+# it. Half as many conjugate gradients as up to the rounding find that, and no more steps are taken.
+ROUGH = 1e-4
+# It may miss this part, too, of a decrease for which no step is taken: else a third of all are for being told to stop.
+MISSED = 0.01
+
 # What makes a vector (nv,) of a vector.
 Product = Callable[[Tensor], Tensor]
 
@@ -87,16 +93,32 @@ def along(spring: Tensor, motion: Tensor) -> Tensor:
     return angular.sum(2) + linear.sum(2)
 
 
+def enough(x: Tensor, near: Tensor, dtype: torch.dtype, negligible: Tensor | None) -> Tensor:
+    """How small () the square of what is left of x (nv,) has to be, for a problem that is given in `dtype`.
+
+    near: (nv,) what the blocks make of x; negligible: as for `curvature.hessian_solve`
+    """
+    if negligible is not None and dtype == torch.float32:
+        return torch.maximum(ROUGH * (x @ near), 2 * MISSED * negligible)
+    return torch.finfo(dtype).eps * (x @ near)
+
+
 def conjugate_gradients(
-    x: Tensor, near: Tensor, precondition: Product, product: Callable[[Tensor, Tensor], Tensor], least: Tensor
+    x: Tensor,
+    near: Tensor,
+    precondition: Product,
+    product: Callable[[Tensor, Tensor], Tensor],
+    least: Tensor,
+    turns: int = 1,
 ) -> Tensor:
     """`H^-1 x` (nv,), from `near`, which `precondition` gives for x, until the square of what is left is `least`.
 
     product: `H y`, of y (nv,) and of what `precondition` would make y of
+    turns: how many times as many steps there are at most as x has numbers
     """
 
     def go_on(s: Conjugate) -> Tensor:
-        return (s.size > least) & (s.step < len(x))
+        return (s.size > least) & (s.step < turns * len(x))
 
     def body(s: Conjugate) -> Conjugate:
         image = product(s.towards, s.held)

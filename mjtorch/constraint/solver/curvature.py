@@ -7,7 +7,8 @@ from mjtorch import tree
 from mjtorch.constraint import parts
 from mjtorch.constraint.bodies import BodyRows
 from mjtorch.constraint.parts import Held
-from mjtorch.constraint.solver import trees, whole
+from mjtorch.constraint.solver import articulated, trees
+from mjtorch.constraint.solver.articulated import doubled
 from mjtorch.constraint.solver.problem import Problem, Residuals, inertia, inertia_solve, inertia_times, merge
 from mjtorch.constraint.solver.rows import Rows
 from mjtorch.constraint.solver.trees import Forest
@@ -66,12 +67,10 @@ def gram(p: Problem, M: Tensor, b: Bends) -> Tensor:
     """`M + J' b J` (nv, nv)."""
     if isinstance(p.rows, Rows):
         return add_cones(p, b, p.rows.add_gram(M, b.rows))
-    if p.forest:
+    if p.forest or p.articulated:
         J = p.J
         return torch.addmm(M, J.mT, b.rows[:, None] * J)
-    if p.parts:
-        return parts.add_gram(p.parts, p.rows, M, b.rows)
-    return whole.add_gram(p.whole, p.rows, M, b.rows)
+    return parts.add_gram(p.parts, p.rows, M, b.rows)
 
 
 def add_cones(p: Problem, b: Bends, H: Tensor) -> Tensor:
@@ -100,6 +99,8 @@ def hessian_solve(p: Problem, at: Residuals, x: Tensor, negligible: Tensor | Non
     """
     if p.forest and isinstance(p.rows, BodyRows):
         return trees_solve(p, at, x, p.forest[0], p.rows, negligible)
+    for chains in p.articulated:
+        return articulated.solve(chains, curvature(p, at)[: p.nefc], x, negligible)
     return dense_solve(p, at, x)
 
 
@@ -155,16 +156,11 @@ def dense_solve(p: Problem, at: Residuals, x: Tensor, H: Tensor | None = None) -
 
 def double_solve(p: Problem, b: Bends, x: Tensor) -> Tensor:
     """`hessian_solve` of a problem in single precision, by the factor in double; by that of M if there is none."""
-    b, rows, added, blocks, cones = tree.map(doubled, (b, p.rows, p.whole, p.parts, p.cones))
-    q = p.replace(rows=rows, whole=added, parts=blocks, cones=cones)
+    b, rows, blocks, cones = tree.map(doubled, (b, p.rows, p.parts, p.cones))
+    q = p.replace(rows=rows, parts=blocks, cones=cones)
     factor, info = torch.linalg.cholesky_ex(gram(q, inertia(p).double(), b))
     found = linalg.cholesky_solve(factor, x.double()).to(x.dtype)
     return torch.where(info == 0, found, inertia_solve(p, x))
-
-
-def doubled(x: Tensor) -> Tensor:
-    """Numbers in double precision; what is no number as it is."""
-    return x.double() if x.is_floating_point() else x
 
 
 def whitened_solve(p: Problem, b: Bends, x: Tensor) -> Tensor:

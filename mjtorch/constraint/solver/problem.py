@@ -23,10 +23,10 @@ from mjtorch import tree
 from mjtorch.constraint import bodies, parts
 from mjtorch.constraint.bodies import BodyRows
 from mjtorch.constraint.parts import Parts
-from mjtorch.constraint.solver import rows, trees, whole
+from mjtorch.constraint.solver import articulated, rows, trees
+from mjtorch.constraint.solver.articulated import Articulated
 from mjtorch.constraint.solver.rows import Rows
 from mjtorch.constraint.solver.trees import Forest
-from mjtorch.constraint.solver.whole import Whole
 from mjtorch.math import linalg
 from mjtorch.math.vector import MIN_VALUE
 from mjtorch.model import Data, Model
@@ -76,7 +76,7 @@ class Problem(tree.Tree):
     low, high: (nterm,) the interval where a term is quadratic
     row_source: (nefc,) where each row is found in [rows, flattened cones]
     cones: one `Cones` if there are elliptic contacts, else none
-    whole: what the rows add to a second derivative that is one matrix, if they are not stored
+    articulated: what the second derivative is made of where chains are long, and no rows stored
     parts: the rows of contacts, if they are stored by parts of trees; sparse: one M as it is stored, then
     forest: one `Forest` if kinematic trees are solved one by one, else none
     leaves_first: static, whether M has branches, which its factor has too if leaves come first
@@ -98,7 +98,7 @@ class Problem(tree.Tree):
     high: Tensor
     row_source: Tensor
     cones: tuple[Cones, ...]
-    whole: tuple[Whole, ...]
+    articulated: tuple[Articulated, ...]
     parts: tuple[Parts, ...]
     sparse: tuple[SparseM, ...]
     forest: tuple[Forest, ...]
@@ -158,7 +158,7 @@ def build(m: Model, d: Data, metric: tuple[Metric, ...] = ()) -> Problem:
     k = m.plan.kinematics
     M: tuple[Tensor, ...] = ()
     jacobian: tuple[Tensor, ...] = ()
-    added: tuple[Whole, ...] = ()
+    chains: tuple[Articulated, ...] = ()
     blocks: tuple[Parts, ...] = ()
     sparse: tuple[SparseM, ...] = ()
     forest: tuple[Forest, ...] = ()
@@ -172,7 +172,7 @@ def build(m: Model, d: Data, metric: tuple[Metric, ...] = ()) -> Problem:
         if p.parts:
             blocks, sparse = parts.build(p.parts[0], lines), (sparse_m(m, d),)
         else:
-            added = whole.build(lines)
+            chains = (articulated.build(p.articulated[0], m, d, lines),)
         trace = M[0].diagonal().sum()
     else:
         lines, jacobian, M = rows.build(p.rows, d.efc_J, active), (d.efc_J,), (full_m(m, d),)
@@ -193,7 +193,7 @@ def build(m: Model, d: Data, metric: tuple[Metric, ...] = ()) -> Problem:
         high=high,
         row_source=p.row_source,
         cones=cones,
-        whole=added,
+        articulated=chains,
         parts=blocks,
         sparse=sparse,
         forest=forest,

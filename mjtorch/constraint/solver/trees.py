@@ -23,7 +23,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.constraint.bodies import BodyRows, Contacts
-from mjtorch.constraint.solver.between import Between, Product, conjugate_gradients, coupled, couplings, listed
+from mjtorch.constraint.solver.between import Between, Product, conjugate_gradients, coupled, couplings, enough, listed
 from mjtorch.control_flow import if_any, scan
 from mjtorch.math import linalg
 from mjtorch.math.compact import compacted
@@ -38,11 +38,6 @@ MOST = 32
 # Contacts of a tree with itself that its block has the rows of, and contacts of a tree with others.
 MOST_OWN = 8
 MOST_SHARED = 8
-# The part of the decrease that Newton's method promises that a step may miss in single precision: the next step gains
-# it. Half as many conjugate gradients as up to the rounding find that, and no more steps are taken.
-ROUGH = 1e-4
-# It may miss this part, too, of a decrease for which no step is taken: else a third of all are for being told to stop.
-MISSED = 0.01
 
 
 @tree.dataclass(kw_only=True)
@@ -358,10 +353,7 @@ def solve(
     weight: (nefc,) the curvatures, product: `H y` of y (nv,); negligible: as for `curvature.hessian_solve`
     """
     near = precondition(f, b, x)
-    if negligible is not None and x.dtype == torch.float32:
-        least = torch.maximum(ROUGH * (x @ near), 2 * MISSED * negligible)
-    else:
-        least = torch.finfo(x.dtype).eps * (x @ near)
+    least = enough(x, near, x.dtype, negligible)
     # Without contacts between bodies, or with edges or rows past the first k, what the blocks lack is not known.
     known = bool(f.between) and len(f.plan.shared) <= MOST and not rows.edges
 

@@ -41,8 +41,8 @@ class BodiesPlan(tree.Tree):
     turning: static, whether any joint turns bodies; where all are slides motion has no angular part
     first, last: (nv,) the bodies that each dof moves lie from the first up to the last, which is not one of them
     row, col: (npair,) pairs of dofs of which the second moves what the first moves, or is the first
-    diagonal: (nv,) which pair is each dof with itself; source: (nv, nv) where each two lie in [pairs, 0]; (0, 0) if
-        trees are solved one by one
+    diagonal: (nv,) which pair is each dof with itself
+    hops: where chains are long, the body (nbody,) that is 1, 2, 4, ... above each; the world is above itself
     geom_tree: (ncollider,) the tree of each, -1: none
     upper_row, upper_col: (21,) the upper half of a symmetric matrix (6, 6)
     edges: those that equalities hold, if there are any
@@ -59,7 +59,7 @@ class BodiesPlan(tree.Tree):
     row: Tensor
     col: Tensor
     diagonal: Tensor
-    source: Tensor
+    hops: tuple[Tensor, ...]
     geom_tree: Tensor
     edges: tuple[HeldEdgesPlan, ...]
     upper_row: Tensor
@@ -94,7 +94,7 @@ def build(m: mujoco.MjModel, make: Tensors, edge: np.ndarray, others: np.ndarray
         row=make.ints(row),
         col=make.ints(col),
         diagonal=make.ints(np.flatnonzero(row == col)),
-        source=make.ints([], 0, 0),
+        hops=(),
         geom_tree=make.ints(tree_of),
         edges=held_edges(m, make, edge, others, row, col),
         upper_row=make.ints(upper[:, 0]),

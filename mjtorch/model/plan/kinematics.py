@@ -6,7 +6,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.plan.tensors import Tensors
-from mjtorch.model.plan.transmission import on_tendon
+from mjtorch.model.plan.transmission import has_heavy_tendons
 
 FREE, BALL, SLIDE, HINGE = 0, 1, 2, 3
 
@@ -148,7 +148,7 @@ def _is_sound(m: mujoco.MjModel) -> bool:
     A pivot is what is left of a dof's inertia when the dofs behind it yield: at least its armature, and what the body
     that it moves has by itself. Tendons with armature take that away, since M has no elements between two branches.
     """
-    if m.tendon_armature.any() or m.actuator_armature[on_tendon(m)].any():
+    if has_heavy_tendons(m):
         return False
     least = np.array(m.dof_armature)
     for body in range(m.nbody):

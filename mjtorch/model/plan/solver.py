@@ -5,7 +5,8 @@ import numpy as np
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.model.plan import bodies, forest, parts
+from mjtorch.model.plan import articulated, bodies, forest, parts
+from mjtorch.model.plan.articulated import ArticulatedPlan
 from mjtorch.model.plan.bodies import BodiesPlan
 from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.constraint import ConstraintPlan
@@ -13,12 +14,14 @@ from mjtorch.model.plan.forest import ForestPlan
 from mjtorch.model.plan.kinematics import TreesPlan
 from mjtorch.model.plan.parts import PartsPlan
 from mjtorch.model.plan.tensors import Tensors
+from mjtorch.model.plan.transmission import has_heavy_tendons
 
 CONSTRAINT = mujoco.mjtConstraint
 STATE = mujoco.mjtConstraintState
 FRICTION = (int(CONSTRAINT.mjCNSTR_FRICTION_DOF), int(CONSTRAINT.mjCNSTR_FRICTION_TENDON))
-# Rows of contacts are stored if bodies are moved by fewer dofs than these, on average, and trees not solved one by one.
-LONG = 25
+# Rows of contacts are stored if bodies are moved by fewer dofs than these, on average, and trees not solved one by one;
+# else the second derivative is factored along the tree.
+LONG = 20
 
 
 @tree.dataclass(kw_only=True)
@@ -63,6 +66,7 @@ class SolverPlan(tree.Tree):
     draws: (iterations * (nblock - 1),) random numbers that shuffle the blocks; only one if the solver is not PGS
     rows: which of them have one dof
     bodies: how contacts touch bodies, if their rows are not stored; else none
+    articulated: the dofs along the kinematic trees, where chains are long; else none
     forest: how they touch kinematic trees, if these are solved one by one; else none
     parts: of trees, if rows of contacts are stored as what they say of these; else none
     """
@@ -85,6 +89,7 @@ class SolverPlan(tree.Tree):
     draws: Tensor
     rows: RowsPlan
     bodies: tuple[BodiesPlan, ...]
+    articulated: tuple[ArticulatedPlan, ...]
     forest: tuple[ForestPlan, ...]
     parts: tuple[PartsPlan, ...]
 
@@ -112,8 +117,9 @@ def build(
     by_body: tuple[BodiesPlan, ...] = ()
     by_tree: tuple[ForestPlan, ...] = ()
     by_part: tuple[PartsPlan, ...] = ()
+    chains: tuple[ArticulatedPlan, ...] = ()
     needs_rows = pgs or mj_model.opt.noslip_iterations or discrete
-    long = not needs_rows and bodies.mean_chain(mj_model) >= LONG
+    long = not (needs_rows or has_heavy_tendons(mj_model)) and bodies.mean_chain(mj_model) >= LONG
     if (trees or long) and moved_by_bodies(constraint) and not single.all():
         plan = bodies.build(
             mj_model, make, constraint.equality.edge.cpu().numpy(), np.flatnonzero(~held[: constraint.ne])
@@ -122,7 +128,8 @@ def build(
         if by_tree:
             by_body = (plan,)
         elif long and not (plan.elements or plan.edges):
-            by_body = (plan.replace(source=make.ints(bodies.pair_places(mj_model))),)
+            by_body = (plan.replace(hops=articulated.hops(mj_model, make)),)
+            chains = (articulated.build(mj_model, make),)
         elif not needs_rows and plan.joins and plan.turning and not (plan.elements or plan.edges):
             by_part = parts.build(mj_model, make)
             by_body = (plan,) if by_part else ()
@@ -134,6 +141,7 @@ def build(
         iterations=int(mj_model.opt.iterations) if pgs else 0,
         by_dof=by_dof,
         by_body=by_body,
+        chains=chains,
         by_tree=by_tree,
         by_part=by_part,
     )
@@ -158,6 +166,7 @@ def from_rows(
     iterations: int,
     by_dof: RowsPlan,
     by_body: tuple[BodiesPlan, ...] = (),
+    chains: tuple[ArticulatedPlan, ...] = (),
     by_tree: tuple[ForestPlan, ...] = (),
     by_part: tuple[PartsPlan, ...] = (),
 ) -> SolverPlan:
@@ -194,6 +203,7 @@ def from_rows(
         draws=make.ints(_pcg32(max(1, iterations * (len(blocks) - 1)))),
         rows=by_dof,
         bodies=by_body,
+        articulated=chains,
         forest=by_tree,
         parts=by_part,
     )

@@ -282,6 +282,11 @@ def on_joint(m: mujoco.MjModel) -> np.ndarray:
     return np.isin(m.actuator_trntype, [Trn.mjTRN_JOINT, Trn.mjTRN_JOINTINPARENT])
 
 
+def has_heavy_tendons(m: mujoco.MjModel) -> bool:
+    """Whether any tendon has armature, its own or that of an actuator: it joins dofs in the inertia matrix."""
+    return bool(m.tendon_armature.any() or m.actuator_armature[on_tendon(m)].any())
+
+
 def on_tendon(m: mujoco.MjModel) -> np.ndarray:
     """(nactuator,) bool: acts on a tendon."""
     return m.actuator_trntype == Trn.mjTRN_TENDON

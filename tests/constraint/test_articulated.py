@@ -1,4 +1,4 @@
-"""The second derivative of rows that are not stored, as one matrix: that of the rows that are."""
+"""The second derivative by articulated bodies: that of rows that are stored."""
 
 import mujoco
 import pytest
@@ -11,7 +11,7 @@ import mjtorch
 from mjtorch import tree
 from mjtorch.compiler.targets.emulated.target import EmulatedWarp
 from mjtorch.constraint.bodies import BodyRows
-from mjtorch.constraint.solver.curvature import bends, double_solve, hessian, hessian_solve, whitened_solve
+from mjtorch.constraint.solver.curvature import hessian, hessian_solve
 from mjtorch.constraint.solver.problem import build, residuals
 from mjtorch.model.plan.bodies import mean_chain
 
@@ -29,28 +29,22 @@ def chain(links: int, option: str = "") -> mujoco.MjModel:
 
 
 @pytest.fixture
-def whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def articulated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of models of any size no rows are stored, and no trees are solved one by one."""
     monkeypatch.setattr("mjtorch.model.plan.solver.LONG", 0)
     monkeypatch.setattr("mjtorch.model.plan.forest.LEAST_DOFS", 10**9)
     monkeypatch.setattr("mjtorch.model.plan.forest.LEAST_DOFS_OF_FLEXES", 10**9)
 
 
-@pytest.mark.parametrize("places", [16, 1])
 @pytest.mark.parametrize("model", [tied, lambda: chain(12)])
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-3), (torch.float64, 1e-9)])
-def test_as_stored(
-    model, dtype: torch.dtype, tolerance: float, places: int, whole: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With a place in the list for each contact of two bodies, and for the first one only."""
-    monkeypatch.setattr("mjtorch.constraint.solver.whole.LEAST_PLACES", places)
-    monkeypatch.setattr("mjtorch.constraint.solver.whole.SLOTS_A_PLACE", 10**9)
+def test_as_stored(model, dtype: torch.dtype, tolerance: float, articulated: None) -> None:
     mj_model = model()
     m = mjtorch.put_model(mj_model, dtype=dtype)
     d = mjtorch.forward(m, mjtorch.put_data(mj_model, state(mj_model), model=m))
     p = build(m, d)
     assert isinstance(p.rows, BodyRows) and not p.forest and not p.jacobian
-    assert p.whole[0].count > 1 and (p.whole[0].count > places) == (places == 1) and p.whole[0].stiff.any()
+    assert p.articulated[0].between[0].there.sum() > 2 and p.articulated[0].stiff.any()
     at = residuals(p, d.efc_J @ d.qacc_smooth - d.efc_aref)
     stored = m.replace(plan=m.plan.replace(solver=m.plan.solver.replace(bodies=())))
     q = build(stored, d)
@@ -61,9 +55,8 @@ def test_as_stored(
     assert error.abs().max() < tolerance
     found = torch.linalg.solve(wanted.double(), x.double())
     scale = found @ wanted.double() @ found
-    for solved in (hessian_solve(p, at, x), double_solve(p, bends(p, at), x), whitened_solve(p, bends(p, at), x)):
-        error = solved.double() - found
-        assert error @ wanted.double() @ error < tolerance**2 * scale
+    error = hessian_solve(p, at, x).double() - found
+    assert error @ wanted.double() @ error < tolerance**2 * scale
 
 
 @pytest.mark.parametrize("option", ["", 'integrator="implicitfast"', 'solver="CG"'])
@@ -79,11 +72,8 @@ def test_long_chains_as_c(option: str) -> None:
     assert_fields_close(mine, d, ("qacc", "qfrc_constraint"), 1e-5)
 
 
-@pytest.mark.parametrize("places", [16, 1])
-def test_worlds_and_derivatives(places: int, whole: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worlds_and_derivatives(articulated: None) -> None:
     """Side by side and compiled, one in the air; and what derivatives there are, as with rows that are stored."""
-    monkeypatch.setattr("mjtorch.constraint.solver.whole.LEAST_PLACES", places)
-    monkeypatch.setattr("mjtorch.constraint.solver.whole.SLOTS_A_PLACE", 10**9)
     mj_model = chain(12)
     m = mjtorch.put_model(mj_model, dtype=torch.float64)
     d = mjtorch.put_data(mj_model, state(mj_model), model=m)
@@ -91,7 +81,7 @@ def test_worlds_and_derivatives(places: int, whole: None, monkeypatch: pytest.Mo
     above[2] += 1
     worlds = tree.map(lambda x: x.expand(2, *x.shape), d).replace(qpos=torch.stack([d.qpos, above]))
     stored = m.replace(plan=m.plan.replace(solver=m.plan.solver.replace(bodies=())))
-    assert build(m, mjtorch.forward(m, d)).whole[0].count > 1
+    assert build(m, mjtorch.forward(m, d)).articulated[0].between[0].there.any()
 
     def acceleration(m: mjtorch.Model, d: mjtorch.Data) -> torch.Tensor:
         return mjtorch.forward(m, d).qacc
@@ -119,7 +109,7 @@ def test_single_precision_and_a_batch_of_one() -> None:
     assert (found[0] - found[1]).abs().max() < 1e-2 * found[1].abs().max()
 
 
-def test_a_chain_that_nothing_touches_is_tied(whole: None) -> None:
+def test_a_chain_that_nothing_touches_is_tied(articulated: None) -> None:
     """Rows of an equality, and no contact."""
     xml = CHAIN.format(links="".join(LINK.format(y=1, z=0) for _ in range(4)) + "</body>" * 4, option="")
     xml = xml.replace("</worldbody>", '</worldbody><equality><connect body1="end" anchor=".1 0 0"/></equality>')
@@ -133,6 +123,22 @@ def test_a_chain_that_nothing_touches_is_tied(whole: None) -> None:
     assert_fields_close(mjtorch.forward(m, theirs), d, ("qacc", "qfrc_constraint"), 1e-5)
 
 
+def hung(links: int) -> str:
+    """A chain of which a tendon joins two hinges."""
+    bodies = "".join(LINK.format(y=k % 2, z=1 - k % 2) for k in range(links)) + "</body>" * links
+    for name in "ab":
+        bodies = bodies.replace("<joint axis", f'<joint name="{name}" axis', 1)
+    tendon = '<tendon><fixed armature=".01"><joint joint="a" coef="1"/><joint joint="b" coef="2"/></fixed></tendon>'
+    return CHAIN.format(links=bodies, option="").replace("</mujoco>", f"{tendon}</mujoco>")
+
+
 @pytest.mark.parametrize("option", ['solver="PGS"', 'noslip_iterations="3"', 'cone="elliptic"'])
 def test_what_needs_rows_has_them(option: str) -> None:
     assert not mjtorch.put_model(chain(40, option)).plan.solver.bodies
+
+
+def test_a_tendon_with_armature_couples_more_than_bodies_do() -> None:
+    mj_model = converged(load(hung(40)))
+    m, d = mjtorch.put_model(mj_model, dtype=torch.float64), state(mj_model)
+    assert not m.plan.solver.articulated
+    assert_fields_close(mjtorch.forward(m, mjtorch.put_data(mj_model, d, model=m)), d, ("qacc",), 1e-5)
