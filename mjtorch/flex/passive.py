@@ -5,6 +5,7 @@ from torch import Tensor
 
 from mjtorch.flex.elasticity import cell_force, crease_force, element_tension, hinge_force
 from mjtorch.flex.kinematics import edges, of_edges, pair_motion, point_velocity, points
+from mjtorch.flex.neo_hookean import solid_force
 from mjtorch.flex.rod import rod_force
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.flex import FlexPlan
@@ -46,6 +47,8 @@ def point_force(m: Model, d: Data, p: FlexPlan, pos: Tensor, velocity: Tensor | 
         add(hinges.point, hinge_force(m, d, hinges, pos, velocity))
     for cells in p.cells:
         add(cells.cells.point, cell_force(m, cells, pos, velocity))
+    for solids in p.solids:
+        add(solids.point, solid_force(m, solids, pos, velocity, of_edges(p, m.flexedge_length0)))
     for creases in p.creases:
         add(creases.cells.point[creases.face], crease_force(m, creases, pos))
     for rods, on_edge in zip(p.rods, on_edges, strict=True):

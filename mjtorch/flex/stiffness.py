@@ -1,7 +1,8 @@
 """The stiffness of flexes: by how much the forces on their points change as these move (mj_effBuild).
 
 As the integrator `discrete` takes it, of which it is no more than what is never negative: frames of cells do not turn,
-edges that are pushed together are not slack, and curved references have no part in it.
+edges that are pushed together are not slack, curved references have no part in it, and solids of another law are left
+without their negative eigenvalues.
 """
 
 from typing import NamedTuple
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from mjtorch.flex.elasticity import cell_matrices, corotated, offsets
 from mjtorch.flex.kinematics import of_edges, pair_motion, point_velocity, points
+from mjtorch.flex.neo_hookean import solid_stiffness
 from mjtorch.flex.rod_stiffness import Weights, rod_stiffness
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.flex import ElementPlan, FlexPlan
@@ -67,12 +69,13 @@ def of_dofs(p: BlockPlan, reach: Tensor, stiffness: Tensor) -> Tensor:
 
 
 def blocks(m: Model, d: Data, p: FlexPlan, pos: Tensor, weights: Weights) -> list[Block]:
-    """Of elements, hinges and cells, by kind."""
+    """Of elements, hinges, cells and solids, by kind."""
     rest = of_edges(p, m.flexedge_length0)
     found = [element_stiffness(m, d, x, pos[plan.point], rest) for x, plan in zip(p.elements, p.blocks, strict=False)]
     found += [in_space(m.flex_bending[x.stiffness]) for x in p.hinges]
     found += [cell_stiffness(m, x, pos) for x in p.cells]
-    flex = [*(x.flex for x in p.elements), *(x.flex for x in p.hinges), *(x.flex for x in p.cells)]
+    found += [solid_stiffness(m, x, pos) for x in p.solids]
+    flex = [x.flex for some in (p.elements, p.hinges, p.cells, p.solids) for x in some]
     weight = [(weights.spring + weights.damper * m.flex_damping[of])[..., None] for of in flex]
     return [Block(plan, x, w * x) for plan, x, w in zip(p.blocks, found, weight, strict=False)]
 

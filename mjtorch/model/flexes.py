@@ -15,7 +15,7 @@ from mjtorch.model.plan.colliders import (
     met_planes,
     too_many,
 )
-from mjtorch.model.plan.flex_points import asking, elastic
+from mjtorch.model.plan.flex_points import asking, elastic, is_neo_hookean
 from mjtorch.model.plan.flex_rod import boxed, twisting
 from mjtorch.model.plan.geom_pairs import (
     BOX,
@@ -32,8 +32,6 @@ from mjtorch.model.plan.version import is_since
 
 # By mjModel, a test of each flex.
 Test = Callable[[mujoco.MjModel], np.ndarray]
-# How many numbers of `flex_stiffness` an element of three dimensions has: those after the metric are of another law.
-METRIC, SOLID_SIZE = 21, 24
 FRICTION_DIM = 3  # contacts of larger `condim` have torques
 
 
@@ -150,11 +148,12 @@ def plastic_grids(m: mujoco.MjModel) -> np.ndarray:
 
 def neo_hookean(m: mujoco.MjModel) -> np.ndarray:
     """(nflex,) bool: solids of another law than Saint Venant's and Kirchhoff's."""
-    found = np.zeros(m.nflex, dtype=bool)
-    for f in np.flatnonzero(elastic(m) & (m.flex_dim == 3) & (m.flex_interp == 0)):
-        start, count = m.flex_stiffnessadr[f], m.flex_elemnum[f]
-        found[f] = m.flex_stiffness[start : start + SOLID_SIZE * count].reshape(count, -1)[:, METRIC:].any()
-    return found
+    return elastic(m) & np.array([is_neo_hookean(m, f) for f in range(m.nflex)], dtype=bool)
+
+
+def plastic_solids(m: mujoco.MjModel) -> np.ndarray:
+    """(nflex,) bool: Neo-Hookean solids that yield."""
+    return plastic(m) & neo_hookean(m)
 
 
 def resisting(m: mujoco.MjModel) -> np.ndarray:
@@ -194,6 +193,7 @@ SUPPORTED: tuple[tuple[str, Test], ...] = (
     ("elastic membranes, shells and solids", elastic),
     ("elastic rods", twisting),
     ("plastic flexes", plastic),
+    ("Neo-Hookean solids", neo_hookean),
     ("contacts of flexes with planes", on_planes),
     ("contacts of flexes with convex geoms", on_solids),
     ("contacts of flexes with height fields", on_fields),
@@ -220,7 +220,7 @@ REFUSED: tuple[tuple[str, Test, str], ...] = (
     ),
     ("elastic rods whose edges no joints turn", untwisted, "use a flexcomp, whose ends are not joined"),
     ("plastic grids", plastic_grids, "remove yield"),
-    ("Neo-Hookean solids", neo_hookean, "set elastic3d to 0"),
+    ("plastic Neo-Hookean solids", plastic_solids, "set elastic3d to 0, or remove yield"),
     ("elastic flexes with implicit or implicitfast", implicit, 'use integrator="Euler" or "RK4"'),
     ("springs and dampers of edges with discrete", sprung, "use elasticity, or edge equality"),
     (

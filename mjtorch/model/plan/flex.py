@@ -19,8 +19,22 @@ from mjtorch.model.plan.flex_grid import (
     creases,
     elastic_cells,
 )
-from mjtorch.model.plan.flex_points import ELEMENT_EDGES, Builder, asking, elastic, filled, is_stiff, stiffness_size
+from mjtorch.model.plan.flex_points import (
+    ELEMENT_EDGES,
+    Builder,
+    asking,
+    edge_ends,
+    elastic,
+    element_edges,
+    element_vertices,
+    filled,
+    is_neo_hookean,
+    is_stiff,
+    metric_place,
+    stiffness_size,
+)
 from mjtorch.model.plan.flex_rod import RodPlan, rods, turned_bodies, twisting
+from mjtorch.model.plan.flex_solid import SolidPlan, solids
 from mjtorch.model.plan.flex_yield import (
     BENDING,
     THICKNESS,
@@ -105,12 +119,13 @@ class FlexPlan(tree.Tree):
         edge_body: (2, nflexedge) the bodies of both ends; simple: (nflexedge,) bool, whether both can do nothing but
             slide
         elements: by their dimension; hinges: one or none; cells, creases: by the number of nodes of a cell or face
-        blocks: of elements, hinges, cells and rods, where the integrator takes their stiffness for inertia
+        solids: of another law than elements, one or none
+        blocks: of elements, hinges, cells, solids and rods, where the integrator takes their stiffness for inertia
         rods: those that twist, one or none
         memory: (k,) where what elements, hinges and rods remember lies in `plastic`, in the order of `flex_memory`
         kept: (l,) where what does not change of that lies, between hinges and rods
         strains: by the number of nodes of their cells; rows of equalities, not forces
-        moving: static, whether hinges, cells or rods need the velocities of points
+        moving: static, whether hinges, cells, solids or rods need the velocities of points
         passive: static, whether there are any passive forces
     """
 
@@ -152,6 +167,7 @@ class FlexPlan(tree.Tree):
     hinges: tuple[HingePlan, ...]
     cells: tuple[ElasticCellPlan, ...]
     creases: tuple[CreasePlan, ...]
+    solids: tuple[SolidPlan, ...]
     rods: tuple[RodPlan, ...]
     memory: Tensor
     kept: Tensor
@@ -167,6 +183,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> tuple[FlexPlan, ...]:
     entries = _entries(b)
     node, weight = between(b)
     elements, hinges, cells, bent, lines = _elements(b), _hinges(b), elastic_cells(b), creases(b), rods(b)
+    tetrahedra = solids(b)
     yielding = [y for x in elements for y in x.yielding], [y for x in hinges for y in x.yielding]
     memory, kept = remembered(m, *yielding[0], *yielding[1])
     vertex = np.where(b.point_of_vertex < 0, 0, b.point_of_vertex)
@@ -193,8 +210,8 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> tuple[FlexPlan, ...]:
             padding=m.nJfe - nentry,
             springs=springs,
             dampers=dampers,
-            moving=any([*(x.damped for x in hinges), *(x.damped for x in cells), *(x.damped for x in lines)]),
-            passive=springs or dampers or bool(elements or hinges or cells or bent or lines),
+            moving=any(x.damped for some in (hinges, cells, tetrahedra, lines) for x in some),
+            passive=springs or dampers or bool(elements or hinges or cells or bent or tetrahedra or lines),
             body=make.ints(b.body),
             root=make.ints(m.body_rootid[b.body]),
             local=make.ints(b.local),
@@ -224,11 +241,12 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> tuple[FlexPlan, ...]:
             hinges=hinges,
             cells=cells,
             creases=bent,
+            solids=tetrahedra,
             rods=lines,
             memory=make.ints(memory),
             kept=make.ints(kept),
             strains=constrained_cells(b),
-            blocks=_blocks(b, hinges, cells, lines) if is_metric(m) else (),
+            blocks=_blocks(b, hinges, cells, tetrahedra, lines) if is_metric(m) else (),
         ),
     )
 
@@ -296,48 +314,41 @@ def _entries(b: Builder) -> list[tuple[int, int, int, int]]:
 
 
 def _blocks(
-    b: Builder, hinges: tuple[HingePlan, ...], cells: tuple[ElasticCellPlan, ...], lines: tuple[RodPlan, ...]
+    b: Builder,
+    hinges: tuple[HingePlan, ...],
+    cells: tuple[ElasticCellPlan, ...],
+    tetrahedra: tuple[SolidPlan, ...],
+    lines: tuple[RodPlan, ...],
 ) -> tuple[BlockPlan, ...]:
-    """Of elements, hinges, cells and rods, in this order."""
+    """Of elements, hinges, cells, solids and rods, in this order."""
     m, points = b.m, []
     for dim in ELEMENT_EDGES:
-        found = []
-        for f in _stretching(b, dim):
-            start, count = m.flex_elemdataadr[f], m.flex_elemnum[f] * (dim + 1)
-            found.append(m.flex_vertadr[f] + m.flex_elem[start : start + count].reshape(-1, dim + 1))
+        found = [element_vertices(m, f) for f in _stretching(b, dim)]
         points += [b.point_of_vertex[np.concatenate(found)]] if found else []
-    tensors = [x.point for x in hinges] + [x.cells.point for x in cells] + [x.points for x in lines]
+    tensors = [x.point for x in hinges] + [x.cells.point for x in cells]
+    tensors += [x.point for x in tetrahedra] + [x.points for x in lines]
     return tuple(block_plan(b, x) for x in (*points, *(x.cpu().numpy() for x in tensors)))
 
 
 def _stretching(b: Builder, dim: int) -> list[int]:
-    """The flexes of elements of `dim` dimensions that resist stretching."""
-    return [f for f in b.edged if b.m.flex_dim[f] == dim and is_stiff(b.m, f)]
+    """The flexes of elements of `dim` dimensions that resist stretching, but for Neo-Hookean solids."""
+    m = b.m
+    return [f for f in b.edged if m.flex_dim[f] == dim and is_stiff(m, f) and not is_neo_hookean(m, f)]
 
 
 def _elements(b: Builder) -> tuple[ElementPlan, ...]:
     """The elements of triangles, then those of tetrahedra."""
     m, found = b.m, []
-    for dim, edges in ELEMENT_EDGES.items():
-        k, upper = len(edges), np.triu_indices(len(edges))
-        place = np.zeros((k, k), dtype=int)
-        place[upper] = place[upper[::-1]] = np.arange(len(upper[0]))
-        flexes, ends = _stretching(b, dim), np.zeros((k, dim + 1))
-        ends[np.arange(k)[:, None], edges] = [-1, 1]
-        edge, stiffness = [], []
-        for f in flexes:
-            n, start, adr = m.flex_elemnum[f], m.flex_stiffnessadr[f], m.flex_elemedgeadr[f]
-            edge.append(b.place[m.flex_edgeadr[f] + m.flex_elemedge[adr : adr + k * n].reshape(n, k)])
-            stride = stiffness_size(m, f) // n
-            stiffness.append(start + stride * np.arange(n)[:, None, None] + place)
+    for dim in ELEMENT_EDGES:
+        flexes = _stretching(b, dim)
         if flexes:
             flex = np.repeat(flexes, m.flex_elemnum[flexes])
             found.append(
                 ElementPlan(
                     damped=bool(m.flex_damping[flexes].any()),
-                    edge=b.make.ints(np.concatenate(edge)),
-                    ends=b.make.floats(ends),
-                    stiffness=b.make.ints(np.concatenate(stiffness)),
+                    edge=b.make.ints(np.concatenate([element_edges(b, f) for f in flexes])),
+                    ends=b.make.floats(edge_ends(dim)),
+                    stiffness=b.make.ints(np.concatenate([metric_place(m, f) for f in flexes])),
                     flex=b.make.ints(flex[:, None]),
                     yielding=stretch_plan(b, flexes),
                 )

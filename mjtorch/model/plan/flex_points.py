@@ -12,6 +12,9 @@ STRAIN = 3
 # The edges of an element of 2 and of 3 dimensions, by its vertices, in the order of `flex_elemedge`.
 ELEMENT_EDGES = {2: ((1, 2), (2, 0), (0, 1)), 3: ((0, 1), (1, 2), (2, 0), (2, 3), (0, 3), (1, 3))}
 
+# How many numbers of `flex_stiffness` a tetrahedron has; those after the metric are of Neo-Hookean solids alone.
+METRIC, SOLID_SIZE = 21, 24
+
 
 class Builder:
     """Structure of the flexes of one model in numpy, and what makes tensors of it."""
@@ -76,6 +79,56 @@ def stiffness_size(m: mujoco.MjModel, flex: int) -> int:
     starts = sorted({*m.flex_stiffnessadr[m.flex_stiffnessadr >= 0].tolist(), int(m.nflexstiffness)})
     start = int(m.flex_stiffnessadr[flex])
     return starts[starts.index(start) + 1] - start
+
+
+def is_neo_hookean(m: mujoco.MjModel, flex: int) -> bool:
+    """Whether a flex is a solid of another law than Saint Venant's and Kirchhoff's."""
+    if m.flex_dim[flex] != 3 or m.flex_interp[flex] or not is_stiff(m, flex):
+        return False
+    start, count = m.flex_stiffnessadr[flex], m.flex_elemnum[flex]
+    return bool(m.flex_stiffness[start : start + SOLID_SIZE * count].reshape(count, -1)[:, METRIC:].any())
+
+
+def element_vertices(m: mujoco.MjModel, flex: int) -> np.ndarray:
+    """(nelement, n + 1) the vertices of elements of a flex of n dimensions, in the model."""
+    size = m.flex_dim[flex] + 1
+    start, count = m.flex_elemdataadr[flex], m.flex_elemnum[flex] * size
+    return m.flex_vertadr[flex] + m.flex_elem[start : start + count].reshape(-1, size)
+
+
+def rest_vertices(m: mujoco.MjModel, flex: int) -> np.ndarray:
+    """(nelement, n + 1, 3) [m] where these are at rest."""
+    return 2 * m.flex_size[flex] * m.flex_vert0[element_vertices(m, flex)]
+
+
+def element_edges(b: Builder, flex: int) -> np.ndarray:
+    """(nelement, k) the edges of elements of a flex, among those of `FlexPlan`."""
+    m, k = b.m, len(ELEMENT_EDGES[int(b.m.flex_dim[flex])])
+    start, count = m.flex_elemedgeadr[flex], m.flex_elemnum[flex] * k
+    return b.place[m.flex_edgeadr[flex] + m.flex_elemedge[start : start + count].reshape(-1, k)]
+
+
+def element_start(m: mujoco.MjModel, flex: int) -> np.ndarray:
+    """(nelement,) where the numbers of elements of a flex begin in `flex_stiffness`."""
+    n = int(m.flex_elemnum[flex])
+    return m.flex_stiffnessadr[flex] + stiffness_size(m, flex) // n * np.arange(n)
+
+
+def metric_place(m: mujoco.MjModel, flex: int) -> np.ndarray:
+    """(nelement, k, k) where the stiffness between the edges of elements of a flex lies in `flex_stiffness`."""
+    k = len(ELEMENT_EDGES[int(m.flex_dim[flex])])
+    upper = np.triu_indices(k)
+    place = np.zeros((k, k), dtype=int)
+    place[upper] = place[upper[::-1]] = np.arange(len(upper[0]))
+    return element_start(m, flex)[:, None, None] + place
+
+
+def edge_ends(dim: int) -> np.ndarray:
+    """(k, dim + 1) of the edges of an element: 1 for the vertex they lead to, -1 for that which they come from."""
+    edges = ELEMENT_EDGES[dim]
+    ends = np.zeros((len(edges), dim + 1))
+    ends[np.arange(len(edges))[:, None], edges] = [-1, 1]
+    return ends
 
 
 def asking(m: mujoco.MjModel) -> np.ndarray:

@@ -5,7 +5,7 @@ import numpy as np
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.model.plan.flex_points import ELEMENT_EDGES, Builder
+from mjtorch.model.plan.flex_points import Builder, edge_ends, rest_vertices
 from mjtorch.model.plan.flex_rod import memory_places
 
 # Bits of `flex_plasticmode`.
@@ -96,10 +96,7 @@ def stretch_plan(b: Builder, flexes: list[int]) -> tuple[StretchYieldPlan, ...]:
 
 def _growth(m: mujoco.MjModel, flex: int, dim: int) -> np.ndarray:
     """`StretchYieldPlan.growth` of the elements of one flex."""
-    start, count = m.flex_elemdataadr[flex], m.flex_elemnum[flex] * (dim + 1)
-    vertex = m.flex_vertadr[flex] + m.flex_elem[start : start + count].reshape(-1, dim + 1)
-    rest = 2 * m.flex_size[flex] * m.flex_vert0[vertex]
-    arrow = np.stack([rest[:, j] - rest[:, i] for i, j in ELEMENT_EDGES[dim]], axis=1)
+    arrow = edge_ends(dim) @ rest_vertices(m, flex)
     if dim == 2:
         # In axes of the triangle.
         along = arrow[:, 0] / np.linalg.norm(arrow[:, 0], axis=1, keepdims=True)
