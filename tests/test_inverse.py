@@ -30,7 +30,10 @@ POISONED = "qfrc_inverse qfrc_constraint qfrc_bias efc_force efc_J efc_aref M qL
 CLOSE = 1e-8
 # C finds where a capsule and a height field are nearest to 1e-8 m, which stiff contacts magnify, and frames of cells of
 # flexes to 1e-9.
-COARSE = {"feature/surfaces": 1e-5, **dict.fromkeys(("feature/grids", "feature/puddings", "feature/custard"), 1e-7)}
+COARSE = {
+    "feature/surfaces": 1e-5,
+    **dict.fromkeys(("feature/grids", "feature/clay", "feature/puddings", "feature/custard"), 1e-7),
+}
 INTEGRATORS = ("Euler", "implicit", "implicitfast")
 
 

@@ -11,6 +11,7 @@ from mjtorch.math.vector import MIN_VALUE, basis, cofactors, cross, dot, normali
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.flex import ElementPlan, HingePlan
 from mjtorch.model.plan.flex_grid import CellPlan, CreasePlan, ElasticCellPlan
+from mjtorch.model.plan.flex_yield import WHOLE, CellYieldPlan
 
 
 def element_tension(m: Model, d: Data, p: ElementPlan, length: Tensor, rest: Tensor, velocity: Tensor) -> Tensor:
@@ -33,8 +34,9 @@ def element_tension(m: Model, d: Data, p: ElementPlan, length: Tensor, rest: Ten
     return tension if p.damped else torch.cat([tension, torch.zeros_like(tension)])
 
 
-def offsets(d: Data, p: ElementPlan | HingePlan) -> list[Tensor]:
-    """What elements have grown by (nelement, k) [m^2], or hinges are bent by (nhinge, 1) [N/m^2], for good, if any."""
+def offsets(d: Data, p: ElementPlan | HingePlan | ElasticCellPlan) -> list[Tensor]:
+    """What is there for good, if anything: growth of elements (nelement, k) [m^2], bends of hinges (nhinge, 1) [N/m^2],
+    strains of cells (ncell, k)."""
     return [torch.cat([d.plastic, d.plastic.new_zeros(1)])[y.offset] for y in p.yielding]
 
 
@@ -57,12 +59,16 @@ def hinge_force(m: Model, d: Data, p: HingePlan, pos: Tensor, velocity: Tensor |
     return torch.stack([spring, -m.flex_damping[p.flex][..., None] * (stiffness @ velocity[p.point])])
 
 
-def cell_force(m: Model, p: ElasticCellPlan, pos: Tensor, velocity: Tensor | None) -> Tensor:
+def cell_force(m: Model, d: Data, p: ElasticCellPlan, pos: Tensor, velocity: Tensor | None) -> Tensor:
     """What cells do to their nodes (2, ncell, n, 3) [N]: linear elasticity in a frame that turns with the cell.
+
+    Of cells that have yielded the nodes rest where the strain takes them.
 
     pos: (npoint, 3) [m]; velocity: (npoint, 3) [m/s], if any of them has damping
     """
     frame, displacement = corotated(m, p.cells, pos)
+    for y, strain in zip(p.yielding, offsets(d, p), strict=True):
+        displacement = displacement - m.flex_node0[p.cells.node] @ y.axes @ of_axes(y, strain) @ y.axes.mT
     displaced = displacement[None]
     if velocity is not None and p.damped:
         moved = m.flex_damping[p.flex][..., None] * (velocity[p.cells.point] @ frame)
@@ -70,6 +76,11 @@ def cell_force(m: Model, p: ElasticCellPlan, pos: Tensor, velocity: Tensor | Non
     force = cell_matrices(m, p) @ displaced.flatten(2)[..., None]
     force = force.reshape(displaced.shape) @ frame.mT
     return force if force.shape[0] == 2 else torch.cat([force, torch.zeros_like(force)])
+
+
+def of_axes(p: CellYieldPlan, strain: Tensor) -> Tensor:
+    """Strains (n, k) as matrices between the axes of cells (n, dim, dim)."""
+    return (p.weight * strain)[:, WHOLE[p.axes.shape[-1]]]
 
 
 def cell_matrices(m: Model, p: ElasticCellPlan) -> Tensor:
@@ -102,9 +113,13 @@ def corotated(m: Model, p: CellPlan, pos: Tensor) -> tuple[Tensor, Tensor]:
 
     The frame is the rotation in the deformation at the centre of the cell. pos: (npoint, 3) [m]
     """
-    x, rest = pos[p.point], m.flex_node0[p.node]
-    frame = nearest_rotation(directions(p, x) @ inverse(directions(p, rest)))
-    return frame, x @ frame - rest
+    frame = nearest_rotation(deformation(m, p, pos))
+    return frame, pos[p.point] @ frame - m.flex_node0[p.node]
+
+
+def deformation(m: Model, p: CellPlan, pos: Tensor) -> Tensor:
+    """How positions at centres of cells change by those at rest (ncell, 3, 3); along the normals of faces nothing."""
+    return directions(p, pos[p.point]) @ inverse(directions(p, m.flex_node0[p.node]))
 
 
 def directions(p: CellPlan, x: Tensor) -> Tensor:

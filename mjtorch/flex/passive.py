@@ -46,7 +46,7 @@ def point_force(m: Model, d: Data, p: FlexPlan, pos: Tensor, velocity: Tensor | 
     for hinges in p.hinges:
         add(hinges.point, hinge_force(m, d, hinges, pos, velocity))
     for cells in p.cells:
-        add(cells.cells.point, cell_force(m, cells, pos, velocity))
+        add(cells.cells.point, cell_force(m, d, cells, pos, velocity))
     for solids in p.solids:
         add(solids.point, solid_force(m, solids, pos, velocity, of_edges(p, m.flexedge_length0)))
     for creases in p.creases:

@@ -1,28 +1,31 @@
-"""What flexes remember: how elements and hinges have yielded (XMLreference, "yield"), and how rods lie."""
+"""What flexes remember: how elements, hinges and cells have yielded (XMLreference, "yield"), and how rods lie."""
 
 import torch
 from torch import Tensor
 
+from mjtorch.flex.elasticity import deformation, of_axes
 from mjtorch.flex.kinematics import edges, of_edges, pair_motion, point_velocity, points
 from mjtorch.flex.rod import rod_memory
+from mjtorch.math.polar import nearest_rotation
 from mjtorch.math.vector import MIN_VALUE, cross, dot, norm
 from mjtorch.model import Data, DisableBit, Model
 from mjtorch.model.plan.flex import ElementPlan, FlexPlan, HingePlan
-from mjtorch.model.plan.flex_yield import SYMMETRIC, WHOLE, BendYieldPlan, StretchYieldPlan
+from mjtorch.model.plan.flex_grid import ElasticCellPlan
+from mjtorch.model.plan.flex_yield import SYMMETRIC, WHOLE, BendYieldPlan, CellYieldPlan, StretchYieldPlan
 
 # Steps of Newton's method from above; the last one carries the derivative.
 STEPS = 12
-# No hinge is bent for good by more than this [rad].
-MOST_BENT = 1.3
+# No hinge is bent for good by more than this [rad], and no cell that yields keeps more strain than that.
+MOST_BENT, MOST_STRAIN = 1.3, 0.35
 
 
 def flex_memory(m: Model, d: Data, p: FlexPlan, qvel: Tensor) -> Tensor:
     """`plastic` of flexes, at `FlexPlan.memory`, after a step from `d` with the velocity `qvel` (nv,).
 
-    Elements and hinges yield where points will be, if springs are enabled; rods remember where they were.
+    Elements, hinges and cells yield where points will be, if springs are enabled; rods remember where they were.
     """
     found: list[Tensor] = []
-    if any(x.yielding for x in p.elements) or any(x.yielding for x in p.hinges):
+    if any(x.yielding for some in (p.elements, p.hinges, p.cells) for x in some):
         pos = points(m, d, p)
         velocity = point_velocity(d.replace(qvel=qvel), p, pair_motion(d, p, pos))
         found = yielded(m, d, p, pos + m.opt.timestep * velocity)
@@ -32,7 +35,7 @@ def flex_memory(m: Model, d: Data, p: FlexPlan, qvel: Tensor) -> Tensor:
 
 
 def yielded(m: Model, d: Data, p: FlexPlan, pos: Tensor) -> list[Tensor]:
-    """The offsets of elements, then those of hinges, where points are at `pos` (npoint, 3) [m]."""
+    """The offsets of elements, then those of hinges and of cells, where points are at `pos` (npoint, 3) [m]."""
     springs = not m.opt.disabled(DisableBit.SPRING)
     length, found = edges(p, pos)[1].squeeze(-1), []
     for elements in p.elements:
@@ -43,6 +46,10 @@ def yielded(m: Model, d: Data, p: FlexPlan, pos: Tensor) -> list[Tensor]:
     for hinges in p.hinges:
         for bend in hinges.yielding:
             found.append(bent(m, d, hinges, bend, pos) if springs else d.plastic[bend.place])
+    for cells in p.cells:
+        for strains in cells.yielding:
+            new = strained(m, d, cells, strains, pos) if springs else d.plastic[strains.place]
+            found.append(new.flatten())
     return found
 
 
@@ -62,18 +69,48 @@ def stretched(m: Model, d: Data, p: ElementPlan, y: StretchYieldPlan, growth: Te
         return (y.metric @ x[..., None]).squeeze(-1)[:, WHOLE[dim]]
 
     metric, strain = tensor(old), tensor(growth - old) / 2
-    mean = strain.diagonal(dim1=-2, dim2=-1).sum(-1)[:, None, None] / dim
-    unit = torch.eye(dim, dtype=old.dtype, device=old.device)
-    thins = (mean > 0) & (dim == 2)
-    flows = strain - torch.where(thins, 0.0, mean) * unit
-    # What a membrane loses in thickness is one more number of the strain.
-    size = norm(torch.cat([flows.flatten(1), torch.where(thins, 2 * mean, 0.0)[:, 0]], dim=1), keepdim=True)
-    size = ((2 / 3) ** 0.5 * size).clamp(min=MIN_VALUE)
-    beyond = (1 - limit / size[..., None]).clamp(min=0)
+    beyond, flows = flow(strain, limit, 2.0)
     new = metric + 2 * beyond * flows
     if dim == 3:
+        unit = torch.eye(dim, dtype=old.dtype, device=old.device)
         new = torch.where(beyond > 0, of_volume(new + unit) - unit, metric)
     return (y.growth @ new[:, row, col][..., None]).squeeze(-1)
+
+
+def flow(strain: Tensor, limit: Tensor, thinning: float) -> tuple[Tensor, Tensor]:
+    """Of strains (n, dim, dim) the share by which they are beyond `limit` (n, 1, 1), and what flows of them.
+
+    What makes no less volume flows: of three dimensions all but the mean; of two, what is stretched loses in thickness,
+    which counts for von Mises' strain by `thinning`.
+    """
+    dim = strain.shape[-1]
+    unit = torch.eye(dim, dtype=strain.dtype, device=strain.device)
+    mean = strain.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None]
+    flows = strain - mean * unit
+    size = (2 / 3) ** 0.5 * flows.flatten(1)
+    if dim == 2:
+        stretch = mean.clamp(min=0)
+        size, flows = torch.cat([size, thinning * stretch[:, 0]], dim=1), flows + stretch * unit
+    size = norm(size).clamp(min=MIN_VALUE)[:, None, None]
+    return (1 - limit / size).clamp(min=0), flows
+
+
+def strained(m: Model, d: Data, p: ElasticCellPlan, y: CellYieldPlan, pos: Tensor) -> Tensor:
+    """Strains (n, k) at which cells rest that are deformed as by `pos` (npoint, 3) [m].
+
+    Those are by axes that turn with the cell: what the deformation at its centre has besides the turn.
+    """
+    axes = y.axes[y.own]
+    dim = axes.shape[-1]
+    old = of_axes(y, d.plastic[y.place])
+    stretch = deformation(m, p.cells, pos)[y.own]
+    unit = torch.eye(3, dtype=pos.dtype, device=pos.device)
+    strain = axes.mT @ (nearest_rotation(stretch).mT @ stretch - unit) @ axes - old
+    beyond, flows = flow(strain, m.flex_yield[p.flex[y.own, 0], 0][:, None, None], 1.0)
+    new = old + beyond * flows
+    size = norm(new.flatten(1)).clamp(min=MOST_STRAIN)[:, None, None]
+    row, col = SYMMETRIC[dim]
+    return torch.where(beyond > 0, new * (MOST_STRAIN / size), old)[:, row, col] / y.weight
 
 
 def of_volume(a: Tensor) -> Tensor:

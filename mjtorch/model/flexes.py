@@ -137,13 +137,8 @@ def grids(m: mujoco.MjModel) -> np.ndarray:
 
 
 def plastic(m: mujoco.MjModel) -> np.ndarray:
-    """(nflex,) bool: membranes and solids that yield."""
+    """(nflex,) bool: membranes, solids and grids that yield."""
     return np.asarray(getattr(m, "flex_plasticmode", np.zeros(m.nflex))) != 0
-
-
-def plastic_grids(m: mujoco.MjModel) -> np.ndarray:
-    """(nflex,) bool: grids that yield."""
-    return plastic(m) & (m.flex_interp != 0)
 
 
 def neo_hookean(m: mujoco.MjModel) -> np.ndarray:
@@ -219,7 +214,6 @@ REFUSED: tuple[tuple[str, Test, str], ...] = (
         MEET,
     ),
     ("elastic rods whose edges no joints turn", untwisted, "use a flexcomp, whose ends are not joined"),
-    ("plastic grids", plastic_grids, "remove yield"),
     ("plastic Neo-Hookean solids", plastic_solids, "set elastic3d to 0, or remove yield"),
     ("elastic flexes with implicit or implicitfast", implicit, 'use integrator="Euler" or "RK4"'),
     ("springs and dampers of edges with discrete", sprung, "use elasticity, or edge equality"),

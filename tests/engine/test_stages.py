@@ -69,7 +69,7 @@ STAGES = (
 )
 SENSORS = (sensor_pos, sensor_vel, sensor_acc)
 # C turns the frames of cells until they turn by less than 1e-9.
-LOOSER = {"feature/grids": 1e-8, "feature/quilt": 1e-8, "feature/custard": 1e-8}
+LOOSER = dict.fromkeys([f"feature/{name}" for name in ("grids", "quilt", "custard", "clay")], 1e-8)
 NOT_OURS = ("efc_type", "efc_id")  # static here, but compared
 # Under the integrator `discrete` these are changed once the actuators are known: tests/test_discrete.py compares them.
 CHANGED = {"efc_D", "efc_R", "efc_diagA", "efc_aref"}

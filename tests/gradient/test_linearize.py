@@ -29,10 +29,11 @@ def comparable(mj_model: mujoco.MjModel, tie: int | None = None) -> Tensor:
 
 # C's function refuses delays and sleep: differences of C's steps, made here, do instead.
 REFUSED_BY_C = ("feature/delays", "feature/sleep", "feature/users")
-# C does not put plastic springs, or what rods remember, back to what it was before each difference, and finds contacts
-# with height fields to 1e-8 m, which is much in a difference. Searches in the fields of plugins jump: one does within
-# 1e-6 of a state.
-NOT_BY_C = {"feature/plastic": STEP, "feature/leash": STEP, "feature/surfaces": STEP, "feature/plugin_fields": 1e-8}
+# C does not put plastic springs, or what flexes remember, back to what it was before each difference, and finds
+# contacts with height fields to 1e-8 m, which is much in a difference. Searches in the fields of plugins jump: one does
+# within 1e-6 of a state.
+NOT_BY_C = dict.fromkeys([f"feature/{name}" for name in ("plastic", "clay", "leash", "surfaces")], STEP)
+NOT_BY_C["feature/plugin_fields"] = 1e-8
 # Rays stop near what they see in the fields of plugins.
 COARSE = {"feature/plugin_fields": 1e-4}
 # A ball touches two elements of a flex in a point: which is listed first, and moves how, a nudge decides.

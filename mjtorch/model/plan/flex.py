@@ -122,8 +122,8 @@ class FlexPlan(tree.Tree):
         solids: of another law than elements, one or none
         blocks: of elements, hinges, cells, solids and rods, where the integrator takes their stiffness for inertia
         rods: those that twist, one or none
-        memory: (k,) where what elements, hinges and rods remember lies in `plastic`, in the order of `flex_memory`
-        kept: (l,) where what does not change of that lies, between hinges and rods
+        memory: (k,) where what elements, hinges, cells and rods remember lies in `plastic`, as `flex_memory` orders it
+        kept: (l,) where what does not change of that lies, between cells and rods
         strains: by the number of nodes of their cells; rows of equalities, not forces
         moving: static, whether hinges, cells, solids or rods need the velocities of points
         passive: static, whether there are any passive forces
@@ -184,8 +184,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> tuple[FlexPlan, ...]:
     node, weight = between(b)
     elements, hinges, cells, bent, lines = _elements(b), _hinges(b), elastic_cells(b), creases(b), rods(b)
     tetrahedra = solids(b)
-    yielding = [y for x in elements for y in x.yielding], [y for x in hinges for y in x.yielding]
-    memory, kept = remembered(m, *yielding[0], *yielding[1])
+    memory, kept = remembered(m, *(y for plans in (elements, hinges, cells) for x in plans for y in x.yielding))
     vertex = np.where(b.point_of_vertex < 0, 0, b.point_of_vertex)
     vertex[b.point_of_vertex < 0] = b.npoint + np.arange(len(node))
     offsets = np.concatenate([m.flex_vert, m.flex_node])[b.local]

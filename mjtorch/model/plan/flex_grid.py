@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.plan.flex_points import STRAIN, Builder, is_stiff
+from mjtorch.model.plan.flex_yield import CellYieldPlan, cell_yield_plan
 
 # How many numbers of `flex_bending` an edge between two faces of a shell has: both faces, where they meet in either,
 # stiffness, and what their normals differ by at rest. Before them is how many edges there are.
@@ -35,12 +36,14 @@ class ElasticCellPlan(tree.Tree):
 
     start: static, where the stiffness of those of each flex begins in `flex_stiffness`, and how many cells it has
     flex: (ncell, 1) their flexes; damped: static, whether any of these has damping
+    yielding: how they yield, if any does
     """
 
     damped: bool = tree.field(static=True)
     start: tuple[tuple[int, int], ...] = tree.field(static=True)
     cells: CellPlan
     flex: Tensor
+    yielding: tuple[CellYieldPlan, ...]
 
 
 @tree.dataclass(kw_only=True)
@@ -95,6 +98,7 @@ def elastic_cells(b: Builder) -> tuple[ElasticCellPlan, ...]:
                     start=tuple((int(m.flex_stiffnessadr[f]), n) for f, n in zip(flexes, count, strict=True)),
                     cells=_cell_plan(b, np.concatenate(nodes), interp),
                     flex=b.make.ints(np.repeat(flexes, count)[:, None]),
+                    yielding=cell_yield_plan(b, flexes, nodes, interp),
                 )
             )
     return tuple(found)

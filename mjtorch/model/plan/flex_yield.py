@@ -1,4 +1,4 @@
-"""Index plan of flexes that yield: what elements and hinges remember of how they were deformed for good."""
+"""Index plan of flexes that yield: what elements, hinges and cells remember of how they were deformed for good."""
 
 import mujoco
 import numpy as np
@@ -51,10 +51,27 @@ class BendYieldPlan(tree.Tree):
     thickness: Tensor
 
 
+@tree.dataclass(kw_only=True)
+class CellYieldPlan(tree.Tree):
+    """The cells of grids, or faces of their shells, that yield to stretching.
+
+    offset: (ncell, k) where the strains (`SYMMETRIC`) at which they rest lie in [plastic, 0], of all; those between two
+        axes are of the angle, weight: (k,) 0.5 for these and else 1
+    own: (m,) which of all cells yield; place: (m, k) their strains in `plastic`
+    axes: (ncell, 3, n) the axes that strains are by: of faces along their sides at rest
+    """
+
+    offset: Tensor
+    weight: Tensor
+    own: Tensor
+    place: Tensor
+    axes: Tensor
+
+
 def yields(m: mujoco.MjModel, mode: int) -> np.ndarray:
-    """(nflex,) bool: flexes of vertices on bodies that yield to `BENDING` or `STRETCHING`."""
+    """(nflex,) bool: flexes that yield to `BENDING` or `STRETCHING`, but rigid ones."""
     found = np.asarray(getattr(m, "flex_plasticmode", np.zeros(m.nflex, dtype=int))) & mode != 0
-    return found & (m.flex_interp == 0) & ~m.flex_rigid.astype(bool)
+    return found & ~m.flex_rigid.astype(bool)
 
 
 def stretch_place(m: mujoco.MjModel, flex: int) -> np.ndarray:
@@ -128,7 +145,41 @@ def bend_plan(b: Builder, edge: np.ndarray, flex: np.ndarray, start: np.ndarray)
     )
 
 
-def remembered(m: mujoco.MjModel, *plans: StretchYieldPlan | BendYieldPlan) -> tuple[np.ndarray, np.ndarray]:
+def cell_yield_plan(b: Builder, flexes: list[int], nodes: list[np.ndarray], interp: int) -> tuple[CellYieldPlan, ...]:
+    """Of the cells or faces of `flexes`, whose nodes are `nodes` (ncell, n); none if no flex yields."""
+    m, some = b.m, yields(b.m, STRETCHING)
+    if not some[flexes].any():
+        return ()
+    dim, order = 3 if interp > 0 else 2, abs(interp)
+    k = len(SYMMETRIC[dim][0])
+    offset = [
+        cell_place(m, f, len(x)) if some[f] else np.full((len(x), k), m.nplastic)
+        for f, x in zip(flexes, nodes, strict=True)
+    ]
+    own = np.flatnonzero(np.repeat(some[flexes], [len(x) for x in nodes]))
+    node = m.flex_node0[np.concatenate(nodes)]
+    sides = np.stack([node[:, order * (order + 1)], node[:, order]], axis=2) - node[:, :1].swapaxes(1, 2)
+    sides = sides / np.linalg.norm(sides, axis=1, keepdims=True)
+    return (
+        CellYieldPlan(
+            offset=b.make.ints(np.concatenate(offset)),
+            weight=b.make.floats(np.where(np.equal(*SYMMETRIC[dim]), 1, 0.5)),
+            own=b.make.ints(own),
+            place=b.make.ints(np.concatenate(offset)[own]),
+            axes=b.make.floats(sides if dim == 2 else np.broadcast_to(np.eye(3), (len(node), 3, 3))),
+        ),
+    )
+
+
+def cell_place(m: mujoco.MjModel, flex: int, count: int) -> np.ndarray:
+    """(count, k) where strains of the cells or faces of a grid that yields lie in `plastic`."""
+    k = len(SYMMETRIC[3 if m.flex_interp[flex] > 0 else 2][0])
+    return m.flex_plasticadr[flex] + np.arange(count * k).reshape(-1, k)
+
+
+def remembered(
+    m: mujoco.MjModel, *plans: StretchYieldPlan | BendYieldPlan | CellYieldPlan
+) -> tuple[np.ndarray, np.ndarray]:
     """Where what flexes remember lies in `plastic`: offsets of `plans`, then what never changes, which is the second
     result, then rods."""
     places = [np.zeros(0, dtype=int), *(x.place.cpu().numpy().ravel() for x in plans)]
