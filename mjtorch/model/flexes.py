@@ -16,15 +16,12 @@ from mjtorch.model.plan.colliders import (
     too_many,
 )
 from mjtorch.model.plan.flex_points import asking, elastic, is_neo_hookean
-from mjtorch.model.plan.flex_rod import boxed, twisting
+from mjtorch.model.plan.flex_rod import twisting
 from mjtorch.model.plan.geom_pairs import (
-    BOX,
-    CAPSULE,
     COLLIDED,
     CONVEX_ELEMENT,
     CONVEX_ELEMENTS,
     FIELD_ELEMENT,
-    SPHERE,
     pairs_of,
 )
 from mjtorch.model.plan.passive_contact import fixed_geoms
@@ -123,14 +120,6 @@ def touched_rods(m: mujoco.MjModel) -> np.ndarray:
     return twisting(m) & touching(m)
 
 
-def touched_boxes(m: mujoco.MjModel) -> np.ndarray:
-    """(nflex,) bool: rods with box sections that may touch what has no formula with boxes."""
-    pairs = met_flexes(m)
-    soft = np.isin(np.arange(m.nflex), pairs[(m.flex_dim[pairs] > 1).any(1)])
-    others: np.ndarray = np.isin(m.geom_type, sorted({*SOLIDS} - {SPHERE, CAPSULE, BOX}))
-    return boxed(m) & ((meeting(m) & others[:, None]).any(axis=0) | on_fields(m) | soft)
-
-
 def grids(m: mujoco.MjModel) -> np.ndarray:
     """(nflex,) bool: grids that may touch more than planes."""
     return (on_solids(m) | on_fields(m) | on_distances(m) | on_flexes(m)) & (m.flex_interp != 0)
@@ -208,11 +197,6 @@ REFUSED: tuple[tuple[str, Test, str], ...] = (
     ("passive contacts with other integrators than discrete", pushed_explicitly, 'use integrator="discrete"'),
     ("passive contacts with PGS, noslip iterations or sleep", pushed_otherwise, HARD),
     (f"more than {MOST_PAIRS // 10**6} million pairs of elements", crowded, f'{MEET}, or selfcollide="none"'),
-    (
-        "contacts of box sections of elastic rods with what is no plane, sphere, capsule, box or line",
-        touched_boxes,
-        MEET,
-    ),
     ("elastic rods whose edges no joints turn", untwisted, "use a flexcomp, whose ends are not joined"),
     ("plastic Neo-Hookean solids", plastic_solids, "set elastic3d to 0, or remove yield"),
     ("elastic flexes with implicit or implicitfast", implicit, 'use integrator="Euler" or "RK4"'),

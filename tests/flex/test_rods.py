@@ -161,12 +161,13 @@ SCENES = {
 @pytest.mark.parametrize("section", ["", BOX.format(".01 .02")], ids=["circle", "box"])
 @pytest.mark.parametrize("scene", SCENES)
 def test_what_touches_turns_edges(scene: str, section: str, cone: str) -> None:
-    """Torsional and rolling friction, ends that bodies hold, what else is soft; boxes touch no triangles."""
+    """Torsional and rolling friction, ends that bodies hold, what else is soft."""
     pinned, around = SCENES[scene]
-    inside, most = f'<pin id="{pinned}"/>' if pinned else "", 1 if section and scene == "membrane" else 3
+    inside = f'<pin id="{pinned}"/>' if pinned else ""
     text = rod(section=section, inside=inside, around=GROUND + around)
-    text = text.replace(QUIET, f'<contact contype="{most}" conaffinity="{most}" selfcollide="none" condim="6"/>', 1)
+    text = text.replace(QUIET, '<contact contype="3" conaffinity="3" selfcollide="none" condim="6"/>', 1)
     mj_model = converged(load(text.replace("<option", f'<option cone="{cone}"')))
+    mj_model.opt.ccd_tolerance, mj_model.opt.ccd_iterations = 1e-14, 300
     m = put_model(mj_model, dtype=torch.float64)
     mj_data = mujoco.MjData(mj_model)
     rng = np.random.default_rng(0)
@@ -177,27 +178,50 @@ def test_what_touches_turns_edges(scene: str, section: str, cone: str) -> None:
     mujoco.mj_forward(mj_model, mj_data)
     assert mj_data.ncon > 1
     found = mjtorch.forward(m, poison(put_data(mj_model, mj_data, model=m), ["efc_J", "efc_D", "qacc"]))
-    accurate = scene != "membrane"  # C's search for contacts with triangles ends early
-    assert_fields_close(found, mj_data, ["efc_J", "efc_D", "efc_vel"], 1e-9 if accurate else 1e-3, m=m)
+    accurate = scene != "membrane"  # contacts with triangles are searched for
+    assert_fields_close(found, mj_data, ["efc_J", "efc_D", "efc_vel"], 1e-9 if accurate else 1e-5, m=m)
     if scene != "world":  # vertices of the world make rows of 1e15 times the weight, beside which no solver sees others
-        assert_fields_close(found, mj_data, ["qacc"], 1e-7 if accurate else 1e-3, m=m)
+        assert_fields_close(found, mj_data, ["qacc"], 1e-7 if accurate else 1e-5, m=m)
 
 
-BALL = '<geom type="ellipsoid" size=".1 .2 .1"/>'
+# What has no formula with boxes, at the height of the rod; meshes and height fields are given with them.
+LUMPS = {
+    "ellipsoid": '<geom type="ellipsoid" size=".15 .2 .1" pos=".02 0 .895" euler="10 20 0"/>',
+    "cylinder": '<geom type="cylinder" size=".15 .1" pos=".02 0 .88" euler="10 20 0"/>',
+    "mesh": '<geom type="mesh" mesh="wedge" pos=".02 0 .9" euler="10 20 0"/>',
+    "field": '<geom type="hfield" hfield="hills" pos="0 0 .895"/>',
+    "membrane": ACROSS.format(2, 3, '<edge equality="true"/>'),
+    "solid": ACROSS.format(3, 2, '<elasticity young="1e3"/>').replace("2 1", "2 2").replace("1.015", ".96"),
+}
+ASSETS = """
+  <asset>
+    <mesh name="wedge" vertex=".2 0 .1  -.2 .1 .1  -.1 -.2 .1  .2 0 -.1  -.2 .1 -.1  0 -.2 -.1"/>
+    <hfield name="hills" nrow="3" ncol="4" size=".4 .4 .1 .1" elevation="0 1 0 1  1 0 1 0  0 1 0 1"/>
+  </asset>"""
+
+
+@pytest.mark.parametrize("lump", LUMPS)
+def test_boxes_are_capsules_where_they_have_no_formula(lump: str) -> None:
+    text = rod(section=BOX.format(".01 .02"), around=LUMPS[lump] + "{}").replace("<worldbody>", ASSETS + "<worldbody>")
+    text = text.replace(QUIET, '<contact contype="3" conaffinity="3" selfcollide="none" condim="6"/>', 1)
+    mj_model = converged(load(text))
+    mj_model.opt.ccd_tolerance, mj_model.opt.ccd_iterations = 1e-14, 300
+    m = put_model(mj_model, dtype=torch.float64)
+    mj_data, rng = mujoco.MjData(mj_model), np.random.default_rng(0)
+    mj_data.qvel[:] = 0.3 * rng.standard_normal(mj_model.nv)
+    for _ in range(5):
+        mujoco.mj_step(mj_model, mj_data)
+    mujoco.mj_forward(mj_model, mj_data)
+    assert mj_data.ncon
+    found = mjtorch.forward(m, poison(put_data(mj_model, mj_data, model=m), ["efc_J", "efc_pos", "efc_D", "qacc"]))
+    assert_fields_close(found, mj_data, ["efc_pos"], 1e-9, m=m)
+    assert_fields_close(found, mj_data, ["efc_J", "efc_D", "qacc"], 1e-5, m=m)
+
+
 RING = '<flexcomp name="rod" type="circle" dim="1" count="6 1 1" spacing=".1 .1 .1" mass="1" radius=".01">{}</flexcomp>'
 
 
-@pytest.mark.parametrize(
-    ("xml", "feature"),
-    [
-        (RING.format(f'{QUIET}<elasticity young="1e3"/>'), "elastic rods whose edges no joints turn"),
-        (
-            BALL + RING.replace("circle", "grid").format(f'<elasticity young="1e3" {BOX.format(".01 .02")}/>'),
-            "contacts of box sections of elastic rods with what is no plane",
-        ),
-    ],
-)
-def test_what_is_refused(xml: str, feature: str) -> None:
-    world = f'<mujoco><worldbody><geom type="plane" size="1 1 1"/>{xml}</worldbody></mujoco>'
-    with pytest.raises(NotImplementedError, match=feature):
-        put_model(load(world))
+def test_rings_are_refused() -> None:
+    xml = RING.format(f'{QUIET}<elasticity young="1e3"/>')
+    with pytest.raises(NotImplementedError, match="elastic rods whose edges no joints turn"):
+        put_model(load(f"<mujoco><worldbody>{xml}</worldbody></mujoco>"))

@@ -49,9 +49,6 @@ ALONE = '<contact contype="0" selfcollide="none"/>'
 WIDE = sheet('<contact selfcollide="none"/>', count="40 40 1")
 FLOOR = '<geom name="floor" type="plane" size="1 1 1"/>'
 ELASTIC = '<elasticity young="1e3" thickness=".01" elastic2d="both"/>'
-YIELDING = '<elasticity young="1e3" yield=".01"/>'
-LUMP = '<geom name="lump" type="ellipsoid" size=".1 .2 .1"/>'
-RIBBON = '<elasticity young="1e3" section="box" sectionsize=".005 .01"/>'
 SHEET = 'flex "sheet"'
 BRAKE, ENGINE = 'biastype="dcmotor"', 'actuator "engine"'
 
@@ -70,14 +67,8 @@ REFUSED = (
         *("passive contacts with PGS, noslip iterations or sleep", SHEET),
         marks=SINCE_4,
     ),
-    refused("world", LUMP + sheet(RIBBON, dim=1, radius=".005"), "contacts of box sections of elastic rods", SHEET),
     refused("world", sheet('<contact selfcollide="bvh"/>', count="40 40 1"), "more than 4 million pairs", SHEET),
     refused("world", WIDE + WIDE.replace("sheet", "other"), "more than 4 million pairs", f'{SHEET}, flex "other"'),
-    pytest.param(
-        {"world": sheet(QUIET + YIELDING, dim=3, count="3 3 3", dof="trilinear")},
-        *("plastic grids", SHEET),
-        marks=SINCE_4,
-    ),
     refused("sections", GENERAL.format(f'{BRAKE} dynprm="0 0 0 0 0 1"'), "without the activations", ENGINE),
     refused("sections", GENERAL.format(f'{BRAKE} forcerange="-1 1"'), "with a force limit", ENGINE),
     (

@@ -23,7 +23,7 @@ from mjtorch.model.plan import colliders, crowd, mesh
 from mjtorch.model.plan.colliders import corners, element_flex
 from mjtorch.model.plan.contact_source import contact_condim
 from mjtorch.model.plan.crowd import Crowd
-from mjtorch.model.plan.geom_pairs import CONVEX_ELEMENTS, LINE
+from mjtorch.model.plan.geom_pairs import CONVEX_ELEMENTS, element_type
 from mjtorch.model.plan.mesh import hull_reach
 
 # Families of spheres and capsules among themselves; and all whose pairs are quickly collided, so that boxes along the
@@ -265,7 +265,7 @@ def observed(
 
 def contact_kinds(mj_model: mujoco.MjModel, contact: Any) -> list[Kinds]:
     """The types of what touches in each of mjData.contact; elements of flexes have types of their own."""
-    element = LINE - 1 + np.append(mj_model.flex_dim, 0)[contact.flex]
+    element = np.append(element_type(mj_model), -1)[contact.flex]
     types = np.where(contact.flex < 0, np.append(mj_model.geom_type, -1)[contact.geom], element)
     return [(one, two) for one, two in types.tolist()]
 

@@ -107,7 +107,8 @@ SUPPORTED = {
 }
 # The same of all colliders. Elements that have no formula of their own are convex shapes.
 CONVEX_ELEMENT, CONVEX_ELEMENTS = "geom-element", "element-element"
-ELEMENT_TYPES = (LINE, TRIANGLE, SOLID)
+# Boxes of rods have none with shapes of few, and with what else is soft: there they are capsules.
+ELEMENT_TYPES = (LINE, TRIANGLE, SOLID, RIBBON)
 ELEMENTS: dict[tuple[int, int], Collided] = {
     **{(geom, element): Collided(CONVEX_ELEMENT, 1) for geom in SOLIDS for element in ELEMENT_TYPES},
     **{(one, two): Collided(CONVEX_ELEMENTS, 1) for one in ELEMENT_TYPES for two in ELEMENT_TYPES},
@@ -264,10 +265,13 @@ def _by_type(mj_model: mujoco.MjModel, geom: np.ndarray) -> np.ndarray:
 
 def collider_type(mj_model: mujoco.MjModel) -> np.ndarray:
     """(n,) the types of colliders."""
-    boxes = boxed(mj_model)
-    elements = np.where(boxes, RIBBON, LINE - 1 + mj_model.flex_dim)[element_flex(mj_model)]
-    vertices = np.where(boxes, CORNERS, VERTEX)[vertex_flex(mj_model)]
-    return np.concatenate([mj_model.geom_type, vertices, elements])
+    vertices = np.where(boxed(mj_model), CORNERS, VERTEX)[vertex_flex(mj_model)]
+    return np.concatenate([mj_model.geom_type, vertices, element_type(mj_model)[element_flex(mj_model)]])
+
+
+def element_type(mj_model: mujoco.MjModel) -> np.ndarray:
+    """(nflex,) the type of the elements of each flex."""
+    return np.where(boxed(mj_model), RIBBON, LINE - 1 + mj_model.flex_dim)
 
 
 def _vertices(m: mujoco.MjModel) -> np.ndarray:
