@@ -5,7 +5,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mjtorch.constraint.element import Elements
-from mjtorch.constraint.rod import rod_directions, rod_rows
 from mjtorch.constraint.wrench import along
 from mjtorch.math.impedance import mixed
 from mjtorch.math.vector import MIN_VALUE
@@ -14,6 +13,7 @@ from mjtorch.model.touching import colliders
 from mjtorch.smooth.adhesion import acting, cone_friction, pulled, used_rows
 from mjtorch.smooth.carried import carriers, moved, touched
 from mjtorch.smooth.jacobian import dof_motion
+from mjtorch.smooth.rod import rod_directions, rod_rows
 
 # mjMINMU: no contact has less friction; an empty slot has none
 MIN_FRICTION = 1e-5
@@ -36,7 +36,8 @@ def contact_jacobian(m: Model, d: Data, there: Tensor) -> Tensor:
     row = along_rows(m, d, torch.where(there, directions, 0.0).flatten(0, 1))
     J = (row @ motion.mT) * moved(m, d, there)[p.slot]
     for rods in p.rods:
-        J = J + rod_rows(m, d, rods, along_rows(m, d, rod_directions(m, d, rods, point, there)), motion)
+        row = along_rows(m, d, rod_directions(m, d, rods, point, there))
+        J = J + rod_rows(m, rods, colliders(m, d)[p.slot], row, motion)
     return J
 
 

@@ -78,11 +78,6 @@ def pushed_about(m: mujoco.MjModel) -> np.ndarray:
     return touching(m) & asks & (condim > FRICTION_DIM) & (m.flex_interp != 0)
 
 
-def pushed_rods(m: mujoco.MjModel) -> np.ndarray:
-    """(nflex,) bool: elastic rods that may touch something, where some flex asks for passive contacts."""
-    return touched_rods(m) & bool(asking(m).any())
-
-
 def pushed_explicitly(m: mujoco.MjModel) -> np.ndarray:
     """(nflex,) bool: flexes that ask for passive contacts, with integrators that MuJoCo refuses for them, too."""
     return asking(m) & (int(m.opt.integrator) != Integrator.DISCRETE)
@@ -193,7 +188,6 @@ MEET = "set contype and conaffinity so that they do not meet"
 REFUSED: tuple[tuple[str, Test, str], ...] = (
     ("contacts of flexes as libccd finds them (nativeccd disabled)", by_other_means, "enable the flag nativeccd"),
     ("passive contacts of grids with condim 4 or 6", pushed_about, "set condim to 3"),
-    ("passive contacts of elastic rods", pushed_rods, HARD),
     ("passive contacts with other integrators than discrete", pushed_explicitly, 'use integrator="discrete"'),
     ("passive contacts with PGS, noslip iterations or sleep", pushed_otherwise, HARD),
     (f"more than {MOST_PAIRS // 10**6} million pairs of elements", crowded, f'{MEET}, or selfcollide="none"'),

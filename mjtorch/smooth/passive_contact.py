@@ -7,6 +7,7 @@ from mjtorch.model import Data, Model
 from mjtorch.model.touching import colliders
 from mjtorch.smooth.carried import moved, touched
 from mjtorch.smooth.jacobian import dof_motion, wrench_at
+from mjtorch.smooth.rod import rod_directions, rod_rows
 
 # mjFLEXCONTACT_OMEGA2: [1/s^2] the square of the frequency with which the lightest point of a contact swings.
 STIFFNESS_PER_MASS = 5e7
@@ -38,8 +39,11 @@ def contact_springs(m: Model, d: Data) -> tuple[Tensor, Tensor]:
     stiffness = torch.where(swings, STIFFNESS_PER_MASS / torch.where(swings, most, 1.0), 0.0)
     point, motion = dof_motion(m, d)
     normal = c.frame[:, 0]
-    along = wrench_at(normal, torch.zeros_like(normal), c.pos - point) @ motion.mT
-    return stiffness, along * moves
+    J = (wrench_at(normal, torch.zeros_like(normal), c.pos - point) @ motion.mT) * moves
+    for rods in m.plan.constraint.contact.rods:
+        row = rod_directions(m, d, rods, point, there[:, None, None]).unflatten(0, (len(normal), -1))[:, 0]
+        J = J + rod_rows(m, rods, colliders(m, d), row, motion)
+    return stiffness, J
 
 
 def contact_push(m: Model, d: Data) -> Tensor:

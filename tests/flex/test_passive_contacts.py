@@ -7,6 +7,7 @@ import torch
 from reference import SINCE_4, assert_fields_close, converged, load, slow_but
 
 import mjtorch
+from mjtorch.forward import fwd_acceleration, fwd_actuation, fwd_velocity
 from mjtorch.model import get_data, put_data, put_model
 from mjtorch.smooth.passive_contact import STIFFNESS_PER_MASS
 
@@ -21,6 +22,10 @@ ARM = """<body name="arm" pos=".05 .05 .01"><joint axis="0 1 0"/>
   <geom size=".02" pos=".1 0 0" contype="0" conaffinity="0"/>{}</body>"""
 HELD = """<body pos="0 5 0"><joint type="slide" range="1 2" limited="true"/>
   <geom size=".1" contype="0" conaffinity="0"/></body>"""
+
+ROD = """<flexcomp name="rod" type="grid" dim="1" count="4 1 1" spacing=".05 .05 .05" mass=".1" radius=".005"
+  pos="0 0 -.004" euler="0 0 30"><contact passive="true" selfcollide="none"/>{}
+  <elasticity young="1e6" damping=".01" {}/></flexcomp>"""
 
 
 def flex(name: str = "flex", place: str = "0 0 .003", more: str = "", **given: str) -> str:
@@ -55,6 +60,16 @@ SCENES = {
     "shell": FLOOR + BALL + flex(count="4 4 1", dof="trilinear", place="0 0 .02", euler="2 5 0"),
 }
 
+# Of these C searches for contacts, and small errors in their normals are much to stiff springs.
+SEARCHED = {
+    "on a line": flex("line", more='<edge equality="true"/>', dim="1", count="4 1 1", place="0 0 -.004")
+    + flex(more=THIN),
+    "on a rod": ROD.format("", "") + flex(more=THIN),
+    "on a box": ROD.format('<pin id="0"/>', 'section="box" sectionsize=".005 .01"') + flex(more=THIN),
+    "solid on a rod": ROD.format("", "") + flex(count="3 3 2", dim="3", more=SOFT, place="0 0 .028"),
+    "grid on a rod": ROD.format("", "") + grid("trilinear", place="0 0 .06"),
+}
+
 
 def model(world: str, **options: int) -> mujoco.MjModel:
     option = '<option integrator="discrete" timestep="2e-3" ccd_iterations="100" ccd_tolerance="1e-12"/>'
@@ -83,6 +98,19 @@ def test_forces_match_c(scene: str) -> None:
         assert (mj_data.contact.exclude == 4).any()
 
 
+@pytest.mark.parametrize("scene", SEARCHED)
+def test_forces_of_contacts_that_c_found(scene: str) -> None:
+    mj_model = model(SEARCHED[scene])
+    m = put_model(mj_model, dtype=torch.float64)
+    for seed in range(3):
+        mj_data = moved(mj_model, seed)
+        assert (mj_data.contact.exclude == 4).any()
+        d = put_data(mj_model, mj_data, model=m)
+        found = fwd_acceleration(m, fwd_actuation(m, fwd_velocity(m, d)))
+        assert_fields_close(found, mj_data, ["qfrc_spring", "qacc_smooth"], 1e-9, m=m, context=f"seed {seed}")
+        assert mjtorch.forward(m, d).ncon == mj_data.ncon
+
+
 @pytest.mark.parametrize("others", slow_but(["true", "false"], "true"))
 @pytest.mark.parametrize("place", ["0 0 .3", "1 0 .003", ".08 .08 .01"], ids=["apart", "beside", "above"])
 def test_islands_are_those_of_c(place: str, others: str) -> None:
@@ -106,6 +134,18 @@ def test_a_cloth_rests_as_deep_as_its_springs_are_stiff() -> None:
     np.testing.assert_allclose(worlds.qpos[1].numpy(), mj_data.qpos, atol=1e-11)
     depth = -worlds.contact.dist[0][worlds.contact.detected[0]]
     np.testing.assert_allclose(depth.mean(), 9.81 / STIFFNESS_PER_MASS, rtol=1e-6)
+
+
+@pytest.mark.parametrize("rigid", [False, True])
+def test_lines_and_rigid_flexes_ask_in_vain(rigid: bool) -> None:
+    lump = (
+        f"""<body name="lump"><freejoint/><geom size=".01" contype="0" conaffinity="0"/>{flex(rigid="true")}</body>"""
+    )
+    mj_model = model(FLOOR + (lump if rigid else ROD.format("", "")), integrator=0)
+    mj_data, m = moved(mj_model, 0), put_model(mj_model, dtype=torch.float64)
+    found = mjtorch.forward(m, put_data(mj_model, mj_data, model=m))
+    assert mj_data.ncon and not mj_data.contact.exclude.any()
+    assert_fields_close(found, mj_data, ["qfrc_spring", "qfrc_constraint", "qacc"], 2e-9, m=m)
 
 
 def test_grids_have_no_torques() -> None:

@@ -132,8 +132,9 @@ def edge_ends(dim: int) -> np.ndarray:
 
 
 def asking(m: mujoco.MjModel) -> np.ndarray:
-    """(nflex,) bool: flexes that ask for passive contacts."""
-    return np.asarray(getattr(m, "flex_passive", np.zeros(m.nflex))) != 0
+    """(nflex,) bool: flexes that ask for passive contacts; lines and rigid ones ask in vain."""
+    asks = np.asarray(getattr(m, "flex_passive", np.zeros(m.nflex))) != 0
+    return asks & (m.flex_dim > 1) & ~m.flex_rigid.astype(bool)
 
 
 def elastic(m: mujoco.MjModel) -> np.ndarray:

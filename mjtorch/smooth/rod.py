@@ -82,11 +82,12 @@ def rod_directions(m: Model, d: Data, p: RodContactsPlan, point: Tensor, there: 
     return torch.cat([sides.movedim(3, 1).flatten(2), about.mT], dim=-1).flatten(0, 1)
 
 
-def rod_rows(m: Model, d: Data, p: RodContactsPlan, row: Tensor, motion: Tensor) -> Tensor:
-    """How fast rows (nc, nv) move as dofs move and twist edges of rods. row: (nc, 26) of `rod_directions`"""
-    q = m.plan.constraint.contact
-    number = colliders(m, d)[q.slot]
+def rod_rows(m: Model, p: RodContactsPlan, number: Tensor, row: Tensor, motion: Tensor) -> Tensor:
+    """How fast rows (nc, nv) move as dofs move and twist edges of rods.
+
+    number: (nc, 2) colliders of both sides; row: (nc, 26) of `rod_directions`
+    """
     wrench, twist = row.split([24, 2], dim=-1)
-    ends = q.geom_dof[m.ngeom + p.edge[number]].flatten(1, 2)
+    ends = m.plan.constraint.contact.geom_dof[m.ngeom + p.edge[number]].flatten(1, 2)
     moved = ((wrench.unflatten(1, (4, 6)) @ motion.mT) * ends).sum(1)
     return moved + (twist[..., None] * p.twists[number]).sum(1)
