@@ -103,7 +103,9 @@ def integrated(m: Model, d: Data) -> Data:
         case Integrator.IMPLICIT | Integrator.IMPLICITFAST:
             return implicit(m, d)
         case Integrator.DISCRETE:
-            return advance(m, d, d.qacc, again=dynamics_of_velocity)
+            after = advance(m, d, d.qacc, again=dynamics_of_velocity)
+            # As in C, with that flag each step begins to solve where the first one did.
+            return after.replace(qacc_warmstart=d.qacc_warmstart) if m.opt.enabled(EnableBit.IPC) else after
     return euler(m, d)
 
 

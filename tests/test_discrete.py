@@ -97,6 +97,35 @@ def test_flags_match_c(model: str, flags: str) -> None:
     check(discrete(model, disableflags=ours))
 
 
+@pytest.mark.parametrize("model", slow_but([STIFF, "feature/contacts", "feature/leash", "feature/jelly"], STIFF))
+def test_ipc_without_membranes_matches_c(model: str) -> None:
+    """Steps are the same; each begins to solve where the first one did."""
+    mj_model = converged(load(model, integrator=int(Integrator.DISCRETE), enableflags=int(EnableBit.IPC)))
+    mj_model.flex_edgedamping[:] = mj_model.flex_edgestiffness[:] = 0
+    this = case_of(mj_model, seeds=2)
+    check(this)
+    for mj_data, d in zip(this.mj_datas, this.datas, strict=True):
+        wanted, after = mj_stepped(mj_model, mj_data), mjtorch.step(this.m, d)
+        assert_fields_close(after, wanted, ["qacc_warmstart"], 1e-12, m=this.m)
+        after, wanted = mjtorch.step(this.m, after), mj_stepped(mj_model, wanted)
+        assert_fields_close(after, wanted, ["qpos", "qvel"], 1e-6, m=this.m)
+
+
+@pytest.mark.parametrize(
+    ("model", "option", "value", "feature"),
+    [
+        (SLAB, "solver", 2, "ipc of membranes"),
+        (STIFF, "integrator", 0, "ipc with fwdinv, sleep, PGS or another integrator"),
+        (STIFF, "solver", 0, "ipc with fwdinv, sleep, PGS or another integrator"),
+    ],
+)
+def test_where_ipc_is_refused(model: str, option: str, value: int, feature: str) -> None:
+    mj_model = load(model, integrator=int(Integrator.DISCRETE), enableflags=int(EnableBit.IPC), solver=2)
+    setattr(mj_model.opt, option, value)
+    with pytest.raises(NotImplementedError, match=feature):
+        mjtorch.put_model(mj_model)
+
+
 @pytest.mark.parametrize("exact", [False, True], ids=["", "diagexact"])
 @pytest.mark.parametrize("cone", [0, 1], ids=["pyramidal", "elliptic"])
 @pytest.mark.parametrize("solver", [0, 1], ids=["PGS", "CG"])

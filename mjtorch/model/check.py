@@ -27,8 +27,8 @@ FLAGS = ("disableflags", "enableflags", "disableactuator")
 CHOICES = {"integrator": Integrator, "cone": Cone, "solver": Solver}
 # What the flags may consist of.
 BITS = {"disableflags": sum(map(int, DisableBit)), "enableflags": sum(map(int, EnableBit))}
-# mjtEnableBit that `put_model` refuses.
-UNSUPPORTED = (EnableBit.IPC,)
+# mjtEnableBit that plans were made with or without, by the name of that in `OptionPlan`.
+PLANNED = {EnableBit.SLEEP: "sleep", EnableBit.SPECULATIVE: "speculative", EnableBit.IPC: "ipc"}
 
 
 def check_data(m: Model, d: Data, caller: str) -> None:
@@ -128,11 +128,8 @@ def check_options(m: Model, caller: str) -> None:
         if getattr(opt, name) & ~known_bits:
             unknown = getattr(opt, name) & ~known_bits
             raise ValueError(f"{caller}: m.opt.{name} has bits that mean nothing: {unknown:#x}; leave them out")
-    for unsupported in UNSUPPORTED:
-        if opt.enabled(unsupported):
-            raise ValueError(
-                f"{caller}: m.opt.enableflags has {unsupported.name}, which is not supported; leave it out"
-            )
+    if opt.enabled(EnableBit.IPC) and opt.enabled(EnableBit.FWDINV):
+        raise ValueError(f"{caller}: m.opt.enableflags has both IPC and FWDINV; leave one of them out")
     if opt.integrator == Integrator.RK4 and plan.delayed:
         raise ValueError(f"{caller}: m.opt.integrator is RK4, which supports sensors with delays from MuJoCo 4.0 on")
     if (opt.integrator == Integrator.DISCRETE) != plan.discrete:
@@ -151,7 +148,8 @@ def check_options(m: Model, caller: str) -> None:
         _refuse(caller, "noslip_iterations", f"is {opt.noslip_iterations}, but was 0")
     if (opt.sdf_iterations > 0) != plan.sdf:
         _refuse(caller, "sdf_iterations", f"is {opt.sdf_iterations}, but was {'not ' if plan.sdf else ''}0")
-    for enabling, was in ((EnableBit.SLEEP, plan.sleep), (EnableBit.SPECULATIVE, plan.speculative)):
+    for enabling, name in PLANNED.items():
+        was = getattr(plan, name)
         if opt.enabled(enabling) != was:
             change = "disables {}, which was enabled" if was else "enables {}, which was disabled"
             _refuse(caller, "enableflags", change.format(enabling.name))

@@ -67,7 +67,8 @@ MJX = Relative(
             *("pairs of other geoms", _PORTALS),
         ),
         "contacts": {
-            **_all("override", "surface velocity", "speculative", "ipc"),
+            **_all("override", "surface velocity", "speculative"),
+            "ipc without membranes": "ipc",
             **_all("adhesion of geoms", "adhesion of pairs", "adhesion across a gap"),
             "condim 1, 3, 4, 6": "condim 1 with elliptic cones",
             "margin and gap": "gap, margin of meshes",
@@ -105,7 +106,8 @@ WARP = Relative(
             "several contacts of convex shapes (multiccd)": "multiccd of other than boxes and meshes",
             **_all(_PORTALS),
         },
-        "contacts": _all("override", "speculative", "ipc", margin_and_gap="margin of boxes or meshes with multiccd"),
+        "contacts": _all("override", "speculative", margin_and_gap="margin of boxes or meshes with multiccd")
+        | {"ipc without membranes": "ipc"},
         "equality": _all("flexvert"),
         "solver": _all("PGS", "noslip iterations", "diagexact"),
         "integrator": _all("discrete"),

@@ -211,6 +211,18 @@ def _speculative_with_others(m: mujoco.MjModel) -> bool:
     return speculates(m) and (has_fields or bool(m.geom_adhesion.any() or m.pair_adhesion.any()))
 
 
+def _pushes_membranes(m: mujoco.MjModel) -> bool:
+    """Whether contacts of membranes would be solved for in a loop around the step, with a memory of its own."""
+    return bool(m.opt.enableflags & EnableBit.IPC and (m.flex_dim == 2).any())
+
+
+def _pushes_otherwise(m: mujoco.MjModel) -> bool:
+    """Whether the flag ipc is enabled beside what MuJoCo does not allow, either."""
+    others = bool(m.opt.enableflags & (EnableBit.FWDINV | EnableBit.SLEEP))
+    others |= int(m.opt.solver) == Solver.PGS or int(m.opt.integrator) != Integrator.DISCRETE
+    return bool(m.opt.enableflags & EnableBit.IPC) and others
+
+
 def _sleeps_whole(m: mujoco.MjModel) -> bool:
     """Whether trees may sleep, but not by islands."""
     return bool(m.opt.enableflags & EnableBit.SLEEP and m.opt.disableflags & DisableBit.ISLAND)
@@ -357,7 +369,15 @@ TABLE: tuple[Feature, ...] = (
         option(_speculative_with_others, 'flag speculative="enable"'),
         "disable the flag",
     ),
-    Feature("contacts", "ipc", NO, enabled(EnableBit.IPC, "ipc"), "disable the flag"),
+    Feature("contacts", "ipc without membranes", YES, enabled(EnableBit.IPC, "ipc")),
+    Feature("contacts", "ipc of membranes", NO, option(_pushes_membranes, 'flag ipc="enable"'), "disable the flag"),
+    Feature(
+        "contacts",
+        "ipc with fwdinv, sleep, PGS or another integrator than discrete",
+        NO,
+        option(_pushes_otherwise, 'flag ipc="enable"'),
+        "disable the flag",
+    ),
     *_rows("equality", "", "eq_type", _members(mjtEq), EQUALITY, "use another equality"),
     Feature("solver", "Newton", YES, choice("solver", Solver.NEWTON)),
     Feature("solver", "CG", YES, choice("solver", Solver.CG)),

@@ -56,7 +56,8 @@ OPTIONS: list[tuple[str, Any, type[Exception], str]] = [
     ("integrator", 4, ValueError, "m.opt.integrator is DISCRETE, but was not DISCRETE when the model was put"),
     ("cone", "elliptic", TypeError, "m.opt.cone must be a mjtorch.Cone, got 'elliptic'"),
     ("cone", Cone.ELLIPTIC, ValueError, "m.opt.cone is ELLIPTIC, but the rows of contacts are for PYRAMIDAL"),
-    ("enableflags", int(EnableBit.IPC), ValueError, "m.opt.enableflags has IPC, which is not supported"),
+    ("enableflags", int(EnableBit.IPC), ValueError, "m.opt.enableflags enables IPC, which was disabled when the"),
+    ("enableflags", int(EnableBit.IPC | EnableBit.FWDINV), ValueError, "m.opt.enableflags has both IPC and FWDINV"),
     ("enableflags", int(EnableBit.SLEEP), ValueError, "m.opt.enableflags enables SLEEP, which was disabled when the"),
     ("enableflags", int(EnableBit.SPECULATIVE), ValueError, "enables SPECULATIVE, which was disabled when the model"),
     ("disableflags", int(DisableBit.FILTERPARENT), ValueError, "set it in mj_model.opt before put_model"),
@@ -160,8 +161,8 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "o_margin": (0.01, 0.0),
     "impratio": (3.0, 1.0),
 }
-FIXED = {"cone", "FILTERPARENT", "MIDPHASE", "NATIVECCD", "MULTICCD", "SLEEP", "SPECULATIVE"}
-REFUSED = FIXED | {"PGS", "noslip_iterations", "IPC"}
+FIXED = {"cone", "FILTERPARENT", "MIDPHASE", "NATIVECCD", "MULTICCD", "SLEEP", "SPECULATIVE", "IPC"}
+REFUSED = FIXED | {"PGS", "noslip_iterations"}
 REFUSED_BACK = FIXED | {"CONSTRAINT", "EQUALITY", "FRICTIONLOSS", "LIMIT", "CONTACT"}
 NAMES = {"RK4": "integrator", "PGS": "solver"}
 BITS = [("disableflags", flag) for flag in DisableBit] + [("enableflags", flag) for flag in EnableBit]

@@ -164,17 +164,6 @@ def test_callbacks_of_c_are_refused() -> None:
         mujoco.set_mjcb_control(None)
 
 
-@pytest.mark.parametrize("flag", ["ipc"])
-def test_flags_are_refused(flag: str) -> None:
-    bit = getattr(mujoco.mjtEnableBit, f"mjENBL_{flag.upper()}", None)
-    if bit is None:
-        pytest.skip("this MuJoCo does not have the flag")
-    mj_model = build()
-    mj_model.opt.enableflags |= int(bit)
-    with pytest.raises(NotImplementedError, match=f'flag {flag}="enable"'):
-        support.check(mj_model)
-
-
 @pytest.mark.parametrize("model", MODELS)
 def test_our_models_are_accepted(model: str) -> None:
     support.check(load(model))

@@ -27,7 +27,7 @@ class OptionPlan(tree.Tree):
     disableflags: of those, the flags in `ONLY_OFF` and `FIXED`
     sweeps: `iterations` if the solver is PGS, which needs random numbers for them, else 0
     noslip, sdf: whether there are iterations of the noslip solver, and of contacts of signed distance fields
-    sleep: whether trees may sleep; speculative: whether contacts may be foreseen
+    sleep: whether trees may sleep; speculative: whether contacts may be foreseen; ipc: whether that flag is enabled
     delayed: whether sensors have delays that RK4 does not support
     discrete: whether the integrator is `discrete`, in whose inertia dofs of all trees may be coupled
     """
@@ -39,6 +39,7 @@ class OptionPlan(tree.Tree):
     sdf: bool = tree.field(static=True)
     sleep: bool = tree.field(static=True)
     speculative: bool = tree.field(static=True)
+    ipc: bool = tree.field(static=True)
     delayed: bool = tree.field(static=True)
     discrete: bool = tree.field(static=True)
 
@@ -63,6 +64,7 @@ def build(mj_model: mujoco.MjModel) -> OptionPlan:
         sdf=opt.sdf_iterations > 0,
         sleep=bool(opt.enableflags & EnableBit.SLEEP),
         speculative=bool(opt.enableflags & EnableBit.SPECULATIVE),
+        ipc=bool(opt.enableflags & EnableBit.IPC),
         delayed=bool(late_sensors(mj_model).any()),
         discrete=int(opt.integrator) == Integrator.DISCRETE,
     )
