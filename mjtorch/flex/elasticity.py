@@ -113,13 +113,17 @@ def corotated(m: Model, p: CellPlan, pos: Tensor) -> tuple[Tensor, Tensor]:
 
     The frame is the rotation in the deformation at the centre of the cell. pos: (npoint, 3) [m]
     """
-    frame = nearest_rotation(deformation(m, p, pos))
-    return frame, pos[p.point] @ frame - m.flex_node0[p.node]
+    x, rest = pos[p.point], m.flex_node0[p.node]
+    frame = nearest_rotation(deformation(p, x, rest))
+    return frame, x @ frame - rest
 
 
-def deformation(m: Model, p: CellPlan, pos: Tensor) -> Tensor:
-    """How positions at centres of cells change by those at rest (ncell, 3, 3); along the normals of faces nothing."""
-    return directions(p, pos[p.point]) @ inverse(directions(p, m.flex_node0[p.node]))
+def deformation(p: CellPlan, x: Tensor, rest: Tensor) -> Tensor:
+    """How positions at centres of cells change by those at rest (ncell, 3, 3); along the normals of faces nothing.
+
+    x, rest: (ncell, n, 3) [m] of nodes
+    """
+    return directions(p, x) @ inverse(directions(p, rest))
 
 
 def directions(p: CellPlan, x: Tensor) -> Tensor:

@@ -103,7 +103,7 @@ def strained(m: Model, d: Data, p: ElasticCellPlan, y: CellYieldPlan, pos: Tenso
     axes = y.axes[y.own]
     dim = axes.shape[-1]
     old = of_axes(y, d.plastic[y.place])
-    stretch = deformation(m, p.cells, pos)[y.own]
+    stretch = deformation(p.cells, pos[p.cells.point], m.flex_node0[p.cells.node])[y.own]
     unit = torch.eye(3, dtype=pos.dtype, device=pos.device)
     strain = axes.mT @ (nearest_rotation(stretch).mT @ stretch - unit) @ axes - old
     beyond, flows = flow(strain, m.flex_yield[p.flex[y.own, 0], 0][:, None, None], 1.0)
