@@ -81,7 +81,7 @@ def some(seeds: int = 2) -> Case:
     return case_of(solids(xml=TETRAHEDRON), seeds=seeds)
 
 
-@pytest.mark.parametrize("scale", [1e-3, 0.03, 0.3])
+@pytest.mark.parametrize("scale", [1e-3, 0.3])
 @pytest.mark.parametrize("damping", ["", 'damping=".05"'], ids=["", "damped"])
 def test_forces_match_c(damping: str, scale: float) -> None:
     """Near rest, where forces are small differences, and turned inside out."""

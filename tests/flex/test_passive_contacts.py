@@ -98,7 +98,7 @@ def test_forces_match_c(scene: str) -> None:
         assert (mj_data.contact.exclude == 4).any()
 
 
-@pytest.mark.parametrize("scene", SEARCHED)
+@pytest.mark.parametrize("scene", slow_but(SEARCHED, "on a line", "on a rod"))
 def test_forces_of_contacts_that_c_found(scene: str) -> None:
     mj_model = model(SEARCHED[scene])
     m = put_model(mj_model, dtype=torch.float64)

@@ -4,7 +4,18 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from reference import SINCE_4, STATE, assert_fields_close, case, converged, load, mj_stepped, poison, random_state
+from reference import (
+    SINCE_4,
+    STATE,
+    assert_fields_close,
+    case,
+    converged,
+    load,
+    mj_stepped,
+    poison,
+    random_state,
+    slow_but,
+)
 
 import mjtorch
 from mjtorch.model import put_data, put_model
@@ -200,7 +211,7 @@ ASSETS = """
   </asset>"""
 
 
-@pytest.mark.parametrize("lump", LUMPS)
+@pytest.mark.parametrize("lump", slow_but(LUMPS, "ellipsoid", "membrane"))
 def test_boxes_are_capsules_where_they_have_no_formula(lump: str) -> None:
     text = rod(section=BOX.format(".01 .02"), around=LUMPS[lump] + "{}").replace("<worldbody>", ASSETS + "<worldbody>")
     text = text.replace(QUIET, '<contact contype="3" conaffinity="3" selfcollide="none" condim="6"/>', 1)

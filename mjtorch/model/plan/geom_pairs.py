@@ -107,7 +107,7 @@ SUPPORTED = {
 }
 # The same of all colliders. Elements that have no formula of their own are convex shapes.
 CONVEX_ELEMENT, CONVEX_ELEMENTS = "geom-element", "element-element"
-# Boxes of rods have none with shapes of few, and with what else is soft: there they are capsules.
+# Boxes of rods have formulas with some geoms and with lines; to all else they are capsules.
 ELEMENT_TYPES = (LINE, TRIANGLE, SOLID, RIBBON)
 ELEMENTS: dict[tuple[int, int], Collided] = {
     **{(geom, element): Collided(CONVEX_ELEMENT, 1) for geom in SOLIDS for element in ELEMENT_TYPES},
