@@ -68,7 +68,9 @@ class Contacts(tree.Tree):
     def moved(self, motion: Tensor, k: int) -> Tensor:
         """How fast (ncon, 3 or 6) one of the bodies moves where it touches; how it turns first, if needed."""
         if not self.arm:
-            return torch.where(self.moves[k][:, None], motion[self.body[k]], 0.0)
+            # What no dof moves has no motion; so all corners of an element are looked up under one condition.
+            found = motion[self.body[k]]
+            return found if self.share else torch.where(self.moves[k][:, None], found, 0.0)
         angular, linear = torch.where(self.there[:, None], motion[self.body[k]], 0.0).split(3, dim=-1)
         linear = linear + cross(angular, self.arm[0][k])
         return linear if self.direction.shape[-1] == 3 else torch.cat([angular, linear], dim=-1)
@@ -80,10 +82,19 @@ class Contacts(tree.Tree):
 
     def spread(self, total: Tensor, nbody: int) -> Tensor:
         """Spatial forces (nbody, 3 or 6) on bodies of forces (ncon, 3 or 6) on the second sides of contacts."""
-        total = torch.where(self.there[:, None], total, 0.0)
-        pushes = [part[:, None] * total for part in self.share[0]] if self.share else [-total, total]
         force = total.new_zeros(nbody, 6 if self.arm else 3)
-        for k, push in enumerate(pushes):
+        for share in self.share:
+            # Contact by contact, so that of those that are not there nothing is looked up.
+            push = share.mT[..., None] * total[:, None]
+            given = linear = push[..., -3:]
+            for arm in self.arm:
+                angular = cross(arm.movedim(0, 1), linear)
+                angular = angular if push.shape[-1] == 3 else angular + push[..., :3]
+                given = torch.cat([angular, linear], dim=-1)
+            given = torch.where(self.moves.mT.flatten()[:, None], given.flatten(0, 1), 0.0)
+            return force.index_add(0, self.body.mT.flatten(), given)
+        total = torch.where(self.there[:, None], total, 0.0)
+        for k, push in enumerate((-total, total)):
             given = linear = push[:, -3:]
             for arm in self.arm:
                 angular = cross(arm[k], linear)

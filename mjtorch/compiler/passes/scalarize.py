@@ -39,11 +39,9 @@ from mjtorch.compiler.ir.walk import bodies, is_program, map_bodies, mentions, u
 # accesses are such: then it is better to do the others for all worlds at once.
 SHARE = 0.05
 # An iteration with more accesses than this is no step of a walk: all worlds take about the same.
-WALK = 500_000
-# A loop around such loops is run so too if at least this share of its accesses is in them, and this one at offsets:
-# those of searches for what is nearest have 8.5 to 9.3 %, Newton's iterations for long chains 4 to 6.5 %.
+WALK = 30_000
+# A loop around such loops is run so too if at least this share of its accesses is in them.
 INNER = 0.3
-SHARE_AROUND = 0.07
 # Elements that such loops may hold in variables of their own.
 MEMORY = 8192
 # Before them arrays may be filled with values of so many parts.
@@ -98,7 +96,7 @@ def is_walk(s: While) -> bool:
     if not inner:
         return SHARE * total <= moving and total <= WALK
     within = sum(TRIPS * accesses([*x.head, *x.body])[1] for x in inner)
-    return all(map(is_walk, inner)) and within >= INNER * total and SHARE_AROUND * total <= moving
+    return all(map(is_walk, inner)) and within >= INNER * total
 
 
 def regions(statements: Sequence[Statement], counts: Counter[Buffer]) -> Iterator[list[Statement]]:
