@@ -34,7 +34,8 @@ LIGHT = ("sphere-box", "sphere-cylinder", *CORES, "line-line", CONVEX_ELEMENTS)
 # with so many pairs of a family.
 FEW, FEW_PAIRS = 12, 32
 SECONDS = 3.0  # simulated time of an episode, for a model of moderate size; larger models get less
-# Bound on the steps of an episode times dofs and geoms: of the first, in which heaps have time to settle, and others.
+# Bound on the steps of an episode times dofs and geoms, and of flexes rows: of the first, in which heaps have time to
+# settle, and others.
 WORK, WORK_OF_OTHERS = 750_000, 150_000
 # Bound on the rows of all steps of an episode, each times the square of its entries: what Newton's method works on.
 SOLVED, SOLVED_BY_OTHERS = 8e8, 3e8
@@ -276,12 +277,13 @@ def states(mj_model: mujoco.MjModel) -> Iterator[Moment]:
     starts = [None, *range(min(model.nkey, EPISODES))]
     episodes = max(EPISODES, len(starts))
     for episode in range(episodes):
-        steps = _steps(model, WORK_OF_OTHERS if episode else WORK)
-        left = SOLVED_BY_OTHERS if episode else SOLVED
-        for step, data in enumerate(_rollout(model, starts[episode % len(starts)], episode, steps)):
+        work, left = (WORK_OF_OTHERS, SOLVED_BY_OTHERS) if episode else (WORK, SOLVED)
+        for step, data in enumerate(_rollout(model, starts[episode % len(starts)], episode, _steps(model, work))):
             yield Moment(data, step, episode >= EPISODES // 2 and data.time < SETTLE, False)
+            # What touches flexes makes more rows than these have dofs, and a row takes as long as a dof.
+            work -= model.nv + model.ngeom + (data.nefc if model.nflex else 0)
             left -= data.nJ**2 / max(data.nefc, 1)
-            if left < 0:
+            if min(work, left) < 0:
                 break
     rng = np.random.default_rng(episodes)
     data = mujoco.MjData(model)
