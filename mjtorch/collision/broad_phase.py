@@ -8,8 +8,8 @@ from torch import Tensor
 from mjtorch.math.shape import Boxes, apart_along_axes, apart_along_faces, parts, reach, with_elements
 from mjtorch.math.vector import dot
 from mjtorch.model import Data, Model
-from mjtorch.model.plan.collision import Family
 from mjtorch.model.plan.contact_capacity import LIGHT
+from mjtorch.model.plan.family import Family
 
 
 class Chosen(NamedTuple):

@@ -16,8 +16,8 @@ from mjtorch.math.shape import Shape
 from mjtorch.math.vector import dot
 from mjtorch.model import Data, Model
 from mjtorch.model.arguments import check_both, checked_ids
-from mjtorch.model.plan.collision import Family
 from mjtorch.model.plan.distance import PairGroup
+from mjtorch.model.plan.family import Family
 from mjtorch.model.plan.geom_pairs import HFIELD, PLANE, ROUND, SDF, SUPPORTED
 from mjtorch.model.plan.measured import BOX_BOX
 from mjtorch.model.plan.mesh import Hulls

@@ -11,13 +11,14 @@ from mjtorch.collision.crowd import met
 from mjtorch.collision.families import family_contacts
 from mjtorch.collision.frame import make_frame
 from mjtorch.collision.parameters import margins, parameters
+from mjtorch.collision.patches import nearby, places
 from mjtorch.collision.round import round_contacts
 from mjtorch.collision.speculative import foreseen
 from mjtorch.control_flow import if_any
 from mjtorch.math.shape import Boxes
 from mjtorch.model import Contact, Data, DisableBit, Model
 from mjtorch.model.make_data import empty_contact
-from mjtorch.model.plan.crowd import numbered
+from mjtorch.model.plan.crowd import EXACT, numbered
 from mjtorch.model.sleeping import awake
 
 # mjWARN_CONTACTFULL: where `Data.warning` counts the contacts that found no slot.
@@ -120,7 +121,7 @@ def touching_objects(m: Model, collider: Tensor) -> dict[str, Tensor]:
 
 
 class Candidates(NamedTuple):
-    """What may be contacts, n of them: those that are listed, then those of the pairs in crowds that have places.
+    """What may be contacts, n of them: those that are listed, then those of other pairs that have places.
 
     geom: (n, 2) numbers of colliders; source: (n, 2) and aligned: (n, 1) as in `CollisionPlan`
     number: (n,) in the order in which C lists them; None: as they come
@@ -136,19 +137,25 @@ class Candidates(NamedTuple):
 
 
 def candidates(m: Model, d: Data, crowds: list[Chosen]) -> Candidates:
-    """All that may be contacts; crowds: the pairs of each family of a crowd."""
+    """All that may be contacts; crowds: the pairs of each family that is not listed."""
     p = m.plan.collision
     geom, source, margin_source, aligned, number = p.geom, p.source, p.margin_source, p.aligned, None
-    for crowd in p.crowd:
+    if crowds:
         blocks = [family.blocks[0] for family in p.families[-len(crowds) :]]
         pairs = torch.cat(
             [x.geom.mT[:, None].expand(-1, b.contacts, 2).flatten(0, 1) for x, b in zip(crowds, blocks, strict=True)]
         )
-        first, second = crowd.priority[pairs].split(1, dim=-1)
-        winner = torch.where(first > second, pairs[:, :1], torch.where(second > first, pairs[:, 1:], pairs))
-        number = torch.cat([crowd.number, numbered(pairs, crowd.block, crowd.swapped)])
+        for crowd in p.crowd:
+            first, second = crowd.priority[pairs].split(1, dim=-1)
+            winner = torch.where(first > second, pairs[:, :1], torch.where(second > first, pairs[:, 1:], pairs))
+            number = torch.cat([crowd.number, numbered(pairs, crowd.block, crowd.swapped)])
+            added = pairs
+        for patches in p.patches:
+            one, two = p.collider_flex[pairs].unbind(-1)
+            winner, added = patches.source[one, two], patches.margin_source[one, two]
+            number = torch.cat([patches.listed, patches.number[one, two] + places(m, pairs)])
         geom, source = torch.cat([geom, pairs]), torch.cat([source, winner])
-        margin_source = torch.cat([margin_source, pairs])
+        margin_source = torch.cat([margin_source, added])
         aligned = torch.cat([aligned, torch.zeros_like(winner[:, :1], dtype=torch.bool)])
     includemargin, threshold = margins(m, margin_source)
     if m.callbacks.has("contact_filter"):
@@ -166,11 +173,13 @@ def discarded(m: Model, d: Data, geom: Tensor, source: Tensor) -> Tensor:
 
 
 def in_crowds(m: Model, d: Data, bound: Boxes | None) -> list[Chosen]:
-    """The pairs of each family of a crowd, if there is one."""
-    p = m.plan.collision
-    if bound is None or not p.crowd:
+    """The pairs of each family of a crowd, or of elements that are found by patches, if there are some."""
+    p, families = m.plan.collision, [family for family in m.plan.collision.families if family.of_crowd]
+    if bound is None or not families:
         return []
-    return met(m, p.crowd[0], [f for f in p.families if f.of_crowd], bound, stirring(m, d))
+    if p.patches:
+        return nearby(m, p.patches[0], families, bound, stirring(m, d))
+    return met(m, p.crowd[0], families, bound, stirring(m, d))
 
 
 def stirring(m: Model, d: Data) -> Tensor | None:
@@ -251,7 +260,8 @@ def closest(m: Model, key: Tensor, candidate: Tensor | None) -> tuple[Tensor, Te
             more = (there.sum() - slots).clamp(min=0)
             chosen = if_any(more > 0, functools.partial(smallest, mine, slots), there)
             # Among many numbers, infinities take no time to sort.
-            rows = number.to(key.dtype).masked_fill(~chosen, torch.inf).sort(stable=True).indices[:slots]
+            exact = key.dtype if m.plan.collision.ncandidate < EXACT else torch.float64
+            rows = number.to(exact).masked_fill(~chosen, torch.inf).sort(stable=True).indices[:slots]
             filled = torch.arange(len(rows), device=key.device) < chosen.sum()
             lost.append(more)
         keep.append(start + rows)

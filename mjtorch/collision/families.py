@@ -36,7 +36,7 @@ from mjtorch.collision.support import MESH, Core, assembled, from_first, to_loca
 from mjtorch.collision.triangle_sdf import triangle_sdf_contacts
 from mjtorch.control_flow.map import each
 from mjtorch.model import Data, DisableBit, Model
-from mjtorch.model.plan.collision import Block, Family
+from mjtorch.model.plan.family import Block, Family
 from mjtorch.model.plan.geom_pairs import CONVEX_ELEMENT, CONVEX_ELEMENTS, CYLINDER, FIELD_ELEMENT, SDF, TRIANGLE
 from mjtorch.model.plan.mesh import Hulls
 from mjtorch.model.plan.sdf import TriangleFields

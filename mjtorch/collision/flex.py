@@ -20,7 +20,7 @@ from mjtorch.flex.rod import axes, frames
 from mjtorch.math.triangle import nearest_on_triangle
 from mjtorch.math.vector import basis, dot, normalize
 from mjtorch.model import Data, Model
-from mjtorch.model.plan.collision import Family
+from mjtorch.model.plan.family import Family
 from mjtorch.smooth.object import to_local
 
 LINES = "line-line"

@@ -3,11 +3,10 @@
 import torch
 from torch import Tensor
 
+from mjtorch.collision.patches import places
 from mjtorch.model import Data, Model
+from mjtorch.model.plan.crowd import EXACT
 from mjtorch.model.touching import colliders
-
-# Single precision has all whole numbers up to here.
-LARGEST = 2**24
 
 
 def c_order(m: Model, d: Data) -> Tensor:
@@ -15,11 +14,14 @@ def c_order(m: Model, d: Data) -> Tensor:
     rank = m.plan.constraint.contact.rank
     if not rank.shape[0]:
         return torch.arange(d.contact.geom.shape[0], device=d.contact.geom.device)
-    geom = colliders(m, d)
-    place = rank[geom[:, 0], geom[:, 1]]
+    geom, count = colliders(m, d), rank.numel()
+    place = rank[geom[:, 0].clamp(max=len(rank) - 1) if m.plan.collision.patches else geom[:, 0], geom[:, 1]]
     if rank.dim() > 2:
         place = place.gather(1, torch.tensor(m.plan.collision.contact_dim, device=place.device)[:, None])[:, 0]
-    key = place.to(torch.float32 if rank.numel() < LARGEST else torch.float64)
+    if m.plan.collision.patches:
+        place = torch.where(geom[:, 0] < m.ngeom, place, places(m, geom))
+        count = max(count, m.plan.collision.ncandidate)
+    key = place.to(torch.float32 if count < EXACT else torch.float64)
     # Among many numbers, infinities take no time to sort.
     return key.masked_fill(~d.contact.detected, torch.inf).sort(stable=True).indices
 

@@ -13,6 +13,7 @@ from mjtorch.model.plan.colliders import (
     meeting,
     met_flexes,
     met_planes,
+    patched,
     too_many,
 )
 from mjtorch.model.plan.flex_points import asking, elastic, is_neo_hookean
@@ -22,6 +23,9 @@ from mjtorch.model.plan.geom_pairs import (
     CONVEX_ELEMENT,
     CONVEX_ELEMENTS,
     FIELD_ELEMENT,
+    SPHERE,
+    collider_type,
+    flex_pairs,
     pairs_of,
 )
 from mjtorch.model.plan.passive_contact import fixed_geoms
@@ -56,11 +60,14 @@ def by_other_means(m: mujoco.MjModel) -> np.ndarray:
         families = (CONVEX_ELEMENT, CONVEX_ELEMENTS, FIELD_ELEMENT)
         kinds = {str(kinds): kinds for kinds, how in COLLIDED.items() if how.family in families}
         found[collider_flex(m)[pairs_of(m, kinds)[:, 1] - m.ngeom]] = True
+        if patched(m):
+            types = map(tuple, collider_type(m)[flex_pairs(m).geom].tolist())
+            found[met_flexes(m)[[pair in kinds.values() for pair in types], 1]] = True
     return found
 
 
 def crowded(m: mujoco.MjModel) -> np.ndarray:
-    """(nflex,) bool: flexes of so many elements that not all pairs that may touch can be listed."""
+    """(nflex,) bool: flexes of too many elements to list all pairs that may touch, where they have to be."""
     return np.isin(np.arange(m.nflex), met_flexes(m)[too_many(m)])
 
 
@@ -190,7 +197,11 @@ REFUSED: tuple[tuple[str, Test, str], ...] = (
     ("passive contacts of grids with condim 4 or 6", pushed_about, "set condim to 3"),
     ("passive contacts with other integrators than discrete", pushed_explicitly, 'use integrator="discrete"'),
     ("passive contacts with PGS, noslip iterations or sleep", pushed_otherwise, HARD),
-    (f"more than {MOST_PAIRS // 10**6} million pairs of elements", crowded, f'{MEET}, or selfcollide="none"'),
+    (
+        f"more than {MOST_PAIRS // 10**6} million pairs of elements with speculative",
+        crowded,
+        f'{MEET}, or selfcollide="none"',
+    ),
     ("elastic rods whose edges no joints turn", untwisted, "use a flexcomp, whose ends are not joined"),
     ("plastic Neo-Hookean solids", plastic_solids, "set elastic3d to 0, or remove yield"),
     ("elastic flexes with implicit or implicitfast", implicit, 'use integrator="Euler" or "RK4"'),

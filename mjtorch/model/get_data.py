@@ -11,8 +11,9 @@ import torch
 from mjtorch import tree
 from mjtorch.model.data import Data
 from mjtorch.model.plan import constraint
+from mjtorch.model.plan.colliders import patched
 from mjtorch.model.plan.collision import CollisionPlan
-from mjtorch.model.plan.geom_pairs import tried_pairs
+from mjtorch.model.plan.geom_pairs import places_of_elements, tried_pairs
 from mjtorch.model.plan.passive_contact import are_passive
 from mjtorch.model.plan.tensors import Tensors
 from mjtorch.model.put_data import CONTACT_FIELDS
@@ -126,6 +127,8 @@ class _Layout:
             self.rank[tuple(geoms)] = k
             if pair >= 0:
                 self.rank[(*geoms, int(mj_model.pair_dim[pair]))] = k
+        # Those of elements that are found by patches are not in it.
+        self.places = places_of_elements(mj_model) if patched(mj_model) else None
 
     def contacts(self, d: Any) -> list[int]:
         """The slots that hold contacts, in MuJoCo's order."""
@@ -133,6 +136,9 @@ class _Layout:
         slots = np.flatnonzero(d.contact.detected).tolist()
 
         def place(slot: int) -> tuple[int, int]:
+            if self.places is not None and (d.contact.elem[slot] >= 0).all():
+                (f, g), (i, j) = d.contact.flex[slot], d.contact.elem[slot]
+                return int(self.places.place[f, g] + self.places.stride[f, g] * i + j), slot
             found = self.rank.get(tuple(geoms[slot]), -1)
             return self.rank.get((*geoms[slot], int(self.dim[slot])), found), slot
 

@@ -13,13 +13,13 @@ from mjtorch.model import actuators, flexes
 from mjtorch.model.callbacks import NAMES as CALLBACK_NAMES, Callbacks, let_collide
 from mjtorch.model.option import Cone, DisableBit, EnableBit, Integrator, Solver
 from mjtorch.model.plan import plugins
+from mjtorch.model.plan.colliders import speculates
 from mjtorch.model.plan.enclosed import is_enclosed
 from mjtorch.model.plan.geom_pairs import CONVEX, FIELDS, SUPPORTED as COLLIDED, pairs_of, unsupported_pairs
 from mjtorch.model.plan.measured import unmeasured_geoms
 from mjtorch.model.plan.option import late_sensors
 from mjtorch.model.plan.sdf import LEVELS, too_deep, without_field
 from mjtorch.model.plan.sensor import SUPPORTED as SENSORS
-from mjtorch.model.plan.speculative import speculates
 from mjtorch.model.plan.tactile import unfelt_geoms
 from mjtorch.model.plan.tendon import spatial_tendons
 from mjtorch.model.relatives import RELATIVES

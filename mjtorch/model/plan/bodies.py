@@ -7,7 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.model.plan.colliders import collider_body, element_flex
+from mjtorch.model.plan.colliders import collider_body, element_flex, patched
 from mjtorch.model.plan.geom_pairs import tested_pairs
 from mjtorch.model.plan.tensors import Tensors
 
@@ -84,7 +84,7 @@ def build(m: mujoco.MjModel, make: Tensors, edge: np.ndarray, others: np.ndarray
     full = np.zeros((width, width), dtype=int)
     full[tuple(upper.T)] = full[tuple(upper.T[::-1])] = np.arange(len(upper))
     return BodiesPlan(
-        joins=bool((both & (first != second)).any()),
+        joins=patched(m) or bool((both & (first != second)).any()),
         own=bool((both & (first == second)).any()),
         elements=len(element_flex(m)) > 0,
         leaves=bool((moved[:, 1] - moved[:, 0] == 1).all()),

@@ -6,15 +6,16 @@ import mujoco
 import numpy as np
 import torch
 
-from mjtorch.model.option import DisableBit
+from mjtorch.model.option import DisableBit, EnableBit
 from mjtorch.model.plan.flex_grid import between, filled_up, on_surface
 from mjtorch.model.plan.flex_points import Builder
 from mjtorch.model.plan.flex_rod import turned_bodies, twisting
 from mjtorch.model.plan.tensors import Tensors
 
+# More pairs of elements that may touch each other than these are found by patches; where contacts are foreseen all are
+# listed, so that there may be no more than the others: of 1.4 million `put_model` takes 0.9 GB and 48 s.
+LISTED, MOST_PAIRS = 2_000, 4_000_000
 # Convex geoms.
-# Pairs of elements of two flexes, or of one, all of which are listed: of 1.4 million `put_model` takes 0.9 GB and 48 s.
-MOST_PAIRS = 4_000_000
 SOLIDS = tuple(
     int(getattr(mujoco.mjtGeom, f"mjGEOM_{name}"))
     for name in ("SPHERE", "CAPSULE", "ELLIPSOID", "CYLINDER", "BOX", "MESH")
@@ -54,11 +55,27 @@ def met_flexes(m: mujoco.MjModel) -> np.ndarray:
     return np.argwhere(meets | np.diag(itself))
 
 
-def too_many(m: mujoco.MjModel) -> np.ndarray:
-    """Those of `met_flexes` (n,) bool whose pairs of elements are more than `MOST_PAIRS`."""
+def pairs_of_elements(m: mujoco.MjModel) -> np.ndarray:
+    """(n,) how many pairs of elements of each of `met_flexes` there are."""
     met = met_flexes(m)
     count = np.bincount(np.repeat(np.arange(m.nflex), m.flex_elemnum)[active(m)], minlength=m.nflex)[met]
-    return count.prod(1) // np.where(met[:, 0] == met[:, 1], 2, 1) > MOST_PAIRS
+    one, two = count.T
+    return np.where(met[:, 0] == met[:, 1], one * (one - 1) // 2, one * two)
+
+
+def patched(m: mujoco.MjModel) -> bool:
+    """Whether pairs of elements are found by patches, and are not listed."""
+    return not speculates(m) and pairs_of_elements(m).sum() > LISTED
+
+
+def too_many(m: mujoco.MjModel) -> np.ndarray:
+    """Those of `met_flexes` (n,) bool whose pairs of elements are too many to be listed, where they have to be."""
+    return (pairs_of_elements(m) > MOST_PAIRS) & speculates(m)
+
+
+def speculates(m: mujoco.MjModel) -> bool:
+    """Whether contacts are foreseen: by the flag, and as C does, only with its own collider of convex shapes."""
+    return bool(m.opt.enableflags & EnableBit.SPECULATIVE) and not m.opt.disableflags & DisableBit.NATIVECCD
 
 
 def no_contacts(m: mujoco.MjModel) -> bool:

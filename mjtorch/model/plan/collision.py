@@ -8,13 +8,13 @@ import numpy as np
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.model.plan import contact_capacity, contact_source, crowd, height_field, mesh, sdf, speculative
-from mjtorch.model.plan.colliders import collider_body, corners, element_flex, vertex_flex
+from mjtorch.model.plan import contact_capacity, contact_source, crowd, height_field, mesh, patches, sdf, speculative
+from mjtorch.model.plan.colliders import collider_body, corners, element_flex, speculates, vertex_flex
 from mjtorch.model.plan.crowd import Crowd, CrowdPlan
+from mjtorch.model.plan.family import SELECTED, Block, Family, unlisted
 from mjtorch.model.plan.geom_pairs import (
     CAPSULE,
     COLLIDED,
-    ELEMENTS,
     MESH,
     PLANE,
     ROUND,
@@ -26,88 +26,24 @@ from mjtorch.model.plan.geom_pairs import (
     GeomPairs,
     collider_type,
     contacts,
+    flex_pairs,
     together,
     tried_pairs,
     within,
 )
-from mjtorch.model.plan.height_field import HeightFields, Window
+from mjtorch.model.plan.height_field import Window
 from mjtorch.model.plan.mesh import Hulls, hull_reach
-from mjtorch.model.plan.sdf import DistanceFields, TriangleFields
-from mjtorch.model.plan.speculative import Listed, SpeculativePlan, speculates
+from mjtorch.model.plan.patches import PatchesPlan
+from mjtorch.model.plan.speculative import Listed, SpeculativePlan
 from mjtorch.model.plan.tensors import Tensors
 
-# Families that are collided by iteration, and those whose pairs take so much that, of many, the closest are chosen.
-ITERATED = ("convex", "sdf", "mesh-sdf")
-OF_ELEMENTS = tuple(dict.fromkeys(how.family for how in ELEMENTS.values()))
-SELECTED = ("box-box", "capsule-box", *ITERATED, *OF_ELEMENTS)
 # More pairs of spheres and capsules than these are families, of which the closest pairs are chosen.
 MANY = 250
 # Of so many pairs of spheres and capsules of different kinematic trees, no list is made.
 CROWDED = 3000
-# Families of which it is asked which pairs are near each other: the others are spared much.
-BOUNDED = ("plane-mesh", "box-box", "capsule-box", *ITERATED, *OF_ELEMENTS)
-WITHOUT_FIELDS: dict[str, tuple[()]] = dict.fromkeys(("fields", "distances", "triangles"), ())
 # All families; and the parts of that of planes, spheres and capsules, by the type of the first geoms.
 FAMILIES = tuple(dict.fromkeys(together(how.family) for how in COLLIDED.values()))
 CORES = {PLANE: "plane", SPHERE: "sphere", CAPSULE: "capsule"}
-
-
-class Block(NamedTuple):
-    """Pairs of a family with the same number of candidates each.
-
-    pairs: how many there are; contacts: the candidates of each; types: those of the first geoms and of the second
-    places: how many pairs, the closest ones, are looked at closely; all of them, or fewer
-    """
-
-    pairs: int
-    contacts: int
-    types: tuple[tuple[int, ...], tuple[int, ...]]
-    places: int
-
-
-@tree.dataclass(kw_only=True)
-class Family(tree.Tree):
-    """Pairs of geoms, or colliders, that one function collides, n of them.
-
-    name: static, its key in the table of colliders, or that of the general one
-    blocks: static, its parts, in order
-    of_crowd: static, whether they belong to a crowd; then they are not listed
-    geom: (2, n) geom ids
-    candidate: (n,) the first candidate of each pair
-    fields: of the first geoms, none where these are no height fields
-    distances: none where the second geoms are no signed distance fields, or meet planes
-    triangles: none where the second ones are no triangles of flexes, or the first no signed distance fields
-    """
-
-    name: str = tree.field(static=True)
-    blocks: tuple[Block, ...] = tree.field(static=True)
-    of_crowd: bool = tree.field(static=True)
-    geom: Tensor
-    candidate: Tensor
-    fields: tuple[HeightFields, ...]
-    distances: tuple[DistanceFields, ...]
-    triangles: tuple[TriangleFields, ...]
-
-    @property
-    def selects(self) -> bool:
-        """Whether there are more pairs than places."""
-        return any(block.places < block.pairs for block in self.blocks)
-
-    @property
-    def bounded(self) -> bool:
-        """Whether it is asked which pairs are near each other: to select them, or to spare the others much."""
-        return self.of_crowd or self.selects or self.name in BOUNDED
-
-    @property
-    def planes(self) -> bool:
-        """Whether the first geoms are planes."""
-        return self.types[0] == (PLANE,)
-
-    @property
-    def types(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The types of the first geoms and of the second."""
-        one, two = ({t for block in self.blocks for t in block.types[k]} for k in (0, 1))
-        return tuple(sorted(one)), tuple(sorted(two))
 
 
 @tree.dataclass(kw_only=True)
@@ -116,21 +52,22 @@ class CollisionPlan(tree.Tree):
 
     A *candidate* is a contact that may arise: one, or two, for each pair of geoms that is tested. Candidates are
     grouped by condim, each group in C's order. A group has as many slots as candidates, or fewer: then the closest are
-    kept. Of a crowd of kinematic trees the candidates are those of the pairs that have places, other ones at any time;
-    they come after those that are listed here, and are numbered in C's order.
+    kept. Of a crowd of kinematic trees, and of elements found by patches, the candidates are those of the pairs that
+    have places, other ones at any time; they come after those that are listed here, and are numbered in C's order.
     Geometry is done family by family, in rows. Planes, spheres and capsules come first, all together: the rows [plane,
     sphere, first of capsule, second of capsule]; but more than `MANY` pairs of spheres and capsules are families like
     others. These come then, pair by pair. A family of many pairs has fewer *places*: the pairs whose boxes overlap get
     them, those that overlap most first; others are known not to touch, or are counted as lost.
 
     contact_dim: static, `dim` of each contact slot
-    groups: static, one (first candidate, candidates, slots) per condim
+    groups: static, one (first candidate, candidates, slots) per condim; of patches, by the numbers of candidates
     explicit: static, whether any candidate belongs to a `<contact><pair>`
     any_aligned: static, whether any candidate is aligned
     itself, pairs_elements: static, whether a flex may touch itself, and whether elements may touch each other
     in_order: static, whether the rows lie in the order of the candidates
     families: what are not pairs of planes, spheres and capsules; those of a crowd are the last
     crowd: one, if there are very many pairs of spheres and capsules of different trees, else none
+    patches: one, if there are very many pairs of elements of flexes, else none
     speculative: if contacts are foreseen, which; then all pairs have places, and there is no crowd
     plane: (2, n) a plane and the sphere or capsule that it meets, once for each candidate
     plane_end: (n, 1) which end of a capsule touches the plane: 1, -1; 0 for a sphere
@@ -172,6 +109,7 @@ class CollisionPlan(tree.Tree):
     in_order: bool = tree.field(static=True)
     families: tuple[Family, ...]
     crowd: tuple[CrowdPlan, ...]
+    patches: tuple[PatchesPlan, ...]
     speculative: tuple[SpeculativePlan, ...]
     plane: Tensor
     plane_end: Tensor
@@ -210,7 +148,7 @@ class CollisionPlan(tree.Tree):
     @property
     def selects(self) -> bool:
         """Whether there are pairs that are looked at closely only if they are among the closest."""
-        return bool(self.crowd) or any(family.selects for family in self.families)
+        return bool(self.crowd or self.patches) or any(family.selects for family in self.families)
 
     @property
     def fixed(self) -> bool:
@@ -272,6 +210,8 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
     counts = _counted(
         np.concatenate([candidates.dim, np.repeat(contact_source.condim(mj_model, met), contacts(mj_model, met))])
     )
+    swarms, more = patches.patches_of(mj_model), patches.possible(mj_model)
+    counts = {dim: counts.get(dim, 0) + more.get(dim, 0) for dim in sorted({*counts, *more})}
     rows = _rows(candidates)
     number = np.concatenate(list(rows.values()))
     order = np.empty_like(number)
@@ -284,11 +224,11 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
         for k, pairs in ((k, candidates.tried[_firsts(candidates, block)]) for k, block in part.items())
         if not speculates(mj_model) and name in (*SELECTED, *contact_capacity.LIGHT)
     }
-    room = contact_capacity.choose(mj_model, counts, many, crowds, fields, capacity)
+    room = contact_capacity.choose(mj_model, counts, many, (*crowds, *swarms), fields, capacity)
     windows = {name: window._replace(seen=room.fields[name]) for name, window in windows.items()}
     together = np.concatenate([plane, sphere, capsule])
-    slots = _at_most(room.slots, candidates, together, blocks, room.places) if not crowds else room.slots
-    firsts = np.cumsum([0, *counts.values()]).tolist()
+    listed_only = not (crowds or swarms)
+    slots = _at_most(room.slots, candidates, together, blocks, room.places) if listed_only else room.slots
     aligned = (candidates.types == (PLANE, CAPSULE)).all(1)
     listed_pairs = GeomPairs(candidates.geom, candidates.pair)
     source = contact_source.source(mj_model, listed_pairs)
@@ -309,18 +249,31 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
     plans = []
     for members in crowds:
         families += _crowd_families(mj_model, met, room.places, make)
-        trees, halves = (room.places[key] for key in contact_capacity.CROWD[:2])
+        trees, halves = (room.places[key] for key in members.keys[:2])
         plans.append(crowd.build(mj_model, make, members, trees, halves, candidates.geom))
+    found_by, numbers = [], counts
+    for swarm in swarms:
+        # No family has more pairs than there may be contacts.
+        most = sum(counts.values())
+        families += [
+            unlisted(f.name, Block(most, f.contacts, f.types, room.places[f.keys[2]]), make) for f in swarm.families
+        ]
+        plan, numbers = patches.build(mj_model, make, swarm, room.places, candidates.dim)
+        found_by.append(plan)
+    firsts = np.cumsum([0, *numbers.values()]).tolist()
+    of_patches = flex_pairs(mj_model) if swarms else GeomPairs(met.geom[:0], met.pair[:0])
+    all_pairs = GeomPairs(*(np.concatenate(x) for x in zip(listed_pairs, of_patches, strict=True)))
     return CollisionPlan(
         contact_dim=tuple(dim for dim, n in slots.items() for _ in range(n)),
-        groups=tuple((first, counts[dim], slots[dim]) for first, dim in zip(firsts, counts, strict=False)),
+        groups=tuple((first, numbers[dim], slots[dim]) for first, dim in zip(firsts, counts, strict=False)),
         explicit=bool((candidates.pair >= 0).any()),
         any_aligned=bool(aligned.any()),
-        itself=bool(contact_source.within_itself(mj_model, listed_pairs).any()),
-        pairs_elements=bool((candidates.types[:, 0] > VERTEX).any()),
+        itself=bool(contact_source.within_itself(mj_model, all_pairs).any()),
+        pairs_elements=bool(swarms) or bool((candidates.types[:, 0] > VERTEX).any()),
         in_order=bool((np.diff(order) > 0).all()),
         families=tuple(families),
         crowd=tuple(plans),
+        patches=tuple(found_by),
         speculative=speculative.build(
             mj_model, make, Listed(candidates.geom, candidates.types, candidates.nth, candidates.most)
         ),
@@ -338,7 +291,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
         margin_source=make.ints(contact_source.margin_source(mj_model, listed_pairs)),
         aligned=make.bools(aligned, -1, 1),
         moving=bool(mj_model.geom_surfacevel.any()),
-        adhesion_source=contact_source.adhesion_source(mj_model, listed_pairs, source, make),
+        adhesion_source=contact_source.adhesion_source(mj_model, all_pairs, make),
         extent=make.floats(np.stack([(geom_type == SPHERE) | (geom_type == CAPSULE), geom_type == CAPSULE], axis=-1)),
         geom_body=make.ints(collider_body(mj_model)),
         collider_flex=make.ints(np.concatenate([none, flex, elements])),
@@ -367,7 +320,6 @@ def _crowd_families(
     mj_model: mujoco.MjModel, met: GeomPairs, places: dict[tuple[str, int], int], make: Tensors
 ) -> list[Family]:
     """Of the pairs `met` in a crowd, a family for each number of capsules; which pairs it has depends on the state."""
-    none = make.ints(np.zeros((2, 0)))
     types, most = mj_model.geom_type[met.geom], contacts(mj_model, met)
     families = []
     for k, name in enumerate(contact_capacity.CORES):
@@ -376,9 +328,7 @@ def _crowd_families(
             kinds = ((SPHERE, SPHERE), (SPHERE, CAPSULE), (CAPSULE, CAPSULE))[k]
             room = min(places["crowd", k], int(mine.sum()))
             block = Block(int(mine.sum()), int(most[mine][0]), ((kinds[0],), (kinds[1],)), room)
-            families.append(
-                Family(name=name, blocks=(block,), of_crowd=True, geom=none, candidate=none[0], **WITHOUT_FIELDS)
-            )
+            families.append(unlisted(name, block, make))
     return families
 
 

@@ -19,12 +19,13 @@ from mjtorch.compiler.cache.fingerprint import UnfamiliarError
 from mjtorch.math import shape
 from mjtorch.math.shape import Boxes, apart_along_axes, apart_along_faces, parts, reach, with_elements
 from mjtorch.model.option import EnableBit, Integrator
-from mjtorch.model.plan import colliders, crowd, mesh
+from mjtorch.model.plan import colliders, crowd, mesh, patches
 from mjtorch.model.plan.colliders import corners, element_flex
 from mjtorch.model.plan.contact_source import contact_condim
 from mjtorch.model.plan.crowd import Crowd
 from mjtorch.model.plan.geom_pairs import CONVEX_ELEMENTS, element_type
 from mjtorch.model.plan.mesh import hull_reach
+from mjtorch.model.plan.patches import Patches
 
 # Families of spheres and capsules among themselves; and all whose pairs are quickly collided, so that boxes along the
 # axes of the world will do; elements have no other boxes.
@@ -66,8 +67,6 @@ class Pairs(NamedTuple):
 Key = tuple[str, int]
 # The types of two colliders.
 Kinds = tuple[int, int]
-# What has places in a crowd: pairs of trees, of geoms and trees, and of geoms by the number of capsules.
-CROWD: tuple[Key, ...] = (("trees", 0), ("halves", 0), ("crowd", 0), ("crowd", 1), ("crowd", 2))
 
 
 class Moment(NamedTuple):
@@ -106,8 +105,8 @@ class Observed(NamedTuple):
 class Capacity(NamedTuple):
     """slots: for contacts of each condim; places: for pairs of each kind, of those that have fewer than pairs.
 
-    And for what has places in a crowd, if there is one. fields: the most contacts of each family of height fields that
-    were seen at a time.
+    And for what has places in a crowd, or by patches, if there is one. fields: the most contacts of each family of
+    height fields that were seen at a time.
     """
 
     slots: dict[int, int]
@@ -119,7 +118,7 @@ def choose(
     mj_model: mujoco.MjModel,
     candidates: dict[int, int],
     pairs: Mapping[Key, Pairs],
-    crowds: tuple[Crowd, ...],
+    crowds: tuple[Crowd | Patches, ...],
     fields: Mapping[Kinds, str],
     capacity: int | None,
 ) -> Capacity:
@@ -129,7 +128,7 @@ def choose(
         mj_model: the model; it is not changed.
         candidates: condim -> the most contacts that its pairs can make at a time.
         pairs: those that may have fewer places than they are, of each kind.
-        crowds: one, or none; what has places there is seen the same way.
+        crowds: one, or patches, or none; what has places there is seen the same way.
         fields: the types of pairs with a height field -> the family whose contacts are counted.
         capacity: the most contacts to keep, shared out by how many of each condim short rollouts show; not given:
             about twice as many as they show and four more, and of a model too large for them as many as there are
@@ -146,7 +145,7 @@ def choose(
     if not enough and capacity is None:
         most = {dim: MOST * n for dim, n in candidates.items()}
     most |= {kind: MOST * len(those.geom) for kind, those in many.items()}
-    most |= dict.fromkeys(CROWD if crowds else (), np.inf)
+    most |= {kind: np.inf for those in crowds for kind in those.keys}
     seen = remembered(mj_model, most, many, crowds, fields)
     # What moves comes into states in which pairs are near each other that short rollouts never saw so.
     spare = {k: SPARE if k[0] in LIGHT else 1.0 for k in many}
@@ -154,7 +153,7 @@ def choose(
         k: max(int(spare[k] * seen.wanted(k)), capacity or 0, math.isqrt(len(those.geom))) for k, those in many.items()
     }
     places = {kind: count for kind, count in places.items() if count <= MOST * len(many[kind].geom)}
-    places |= {kind: max(seen.wanted(kind), capacity or 0) for kind in CROWD if crowds}
+    places |= {kind: max(seen.wanted(kind), capacity or 0) for those in crowds for kind in those.keys}
     if enough:
         return Capacity(dict(candidates), places, seen.fields)
     if capacity is None:
@@ -179,11 +178,11 @@ def remembered(
     mj_model: mujoco.MjModel,
     most: Mapping[int | Key, float],
     pairs: Mapping[Key, Pairs],
-    crowds: tuple[Crowd, ...],
+    crowds: tuple[Crowd | Patches, ...],
     fields: Mapping[Kinds, str],
 ) -> Observed:
     """`observed`, of a model that was seen before as the cache has it: it takes most of the time of `put_model`."""
-    arrays = [x for those in (*pairs.values(), *crowds) for x in those]
+    arrays = [x for those in pairs.values() for x in those] + [x for those in crowds for x in those.arrays]
 
     def read(path: pathlib.Path) -> Observed:
         settled, placed, touching = (map(int, counts) for counts in json.loads(path.read_text()))
@@ -197,7 +196,7 @@ def remembered(
         return found
 
     try:
-        code = fingerprint.of(sys.modules[__name__], colliders, crowd, mesh, shape)
+        code = fingerprint.of(sys.modules[__name__], colliders, crowd, mesh, patches, shape)
         content = (np.asarray(x).tobytes() for x in (*_content(mj_model), *arrays))
         name = store.key(mujoco.__version__, code, repr((most, fields)), *content) + ".contacts"
         found = store.load(name, read)
@@ -214,7 +213,7 @@ def observed(
     mj_model: mujoco.MjModel,
     most: Mapping[int | Key, float],
     pairs: Mapping[Key, Pairs],
-    crowds: tuple[Crowd, ...],
+    crowds: tuple[Crowd | Patches, ...],
     fields: Mapping[Kinds, str],
 ) -> Observed:
     """What short rollouts with random controls show (the same on every call): episodes of so much simulated time.

@@ -60,15 +60,15 @@ def within_itself(mj_model: mujoco.MjModel, pairs: GeomPairs) -> np.ndarray:
     return np.equal(*flex[pairs.geom].T) & (pairs.geom[:, 0] >= mj_model.ngeom)
 
 
-def adhesion_source(mj_model: mujoco.MjModel, pairs: GeomPairs, rows: np.ndarray, make: Tensors) -> tuple[Tensor, ...]:
-    """`CollisionPlan.adhesion_source`; rows: the `source` of the pairs."""
+def adhesion_source(mj_model: mujoco.MjModel, pairs: GeomPairs, make: Tensors) -> tuple[Tensor, ...]:
+    """`CollisionPlan.adhesion_source`."""
     if not (mj_model.geom_adhesion.any() or mj_model.pair_adhesion.any()):
         return ()
     owner = _owners(mj_model)
     count = mj_model.ngeom + (mj_model.nflex if len(owner) > mj_model.ngeom else 0)
     table = np.zeros((count, count, 2))
     one, two = owner[pairs.geom].T
-    table[one, two] = rows
+    table[one, two] = source(mj_model, pairs)
     return (make.ints(table),)
 
 

@@ -12,6 +12,8 @@ from mjtorch.model.option import DisableBit, EnableBit
 from mjtorch.model.plan.geom_pairs import CAPSULE, SPHERE, GeomPairs
 from mjtorch.model.plan.tensors import Tensors
 
+# What has places in a crowd.
+KEYS = (("trees", 0), ("halves", 0), ("crowd", 0), ("crowd", 1), ("crowd", 2))
 # Numbers of pairs must be exact in single precision.
 EXACT = 2**24
 
@@ -58,6 +60,16 @@ class Crowd(NamedTuple):
     within: np.ndarray
 
     @property
+    def keys(self) -> tuple[tuple[str, int], ...]:
+        """What has places: pairs of trees, of geoms and trees, and of geoms by the number of capsules."""
+        return KEYS
+
+    @property
+    def arrays(self) -> list[np.ndarray]:
+        """All that says what is near."""
+        return [self.geom, self.there, self.capsule, self.within]
+
+    @property
     def pairs(self) -> np.ndarray:
         """(2, k) every two trees."""
         return np.stack(np.triu_indices(len(self.geom), 1))
@@ -79,9 +91,13 @@ class Crowd(NamedTuple):
         return [len(one), len(pair), *torch.bincount(kind, minlength=3).tolist()]
 
 
-def overlap(one: Tensor, two: Tensor) -> Tensor:
-    """Whether (...) boxes (..., 2, 3) [m], their lower corners and minus their upper ones, overlap."""
-    return ((one + two.flip(-2)) <= 0).flatten(-2).all(-1)
+def overlap(one: Tensor, two: Tensor, within: Tensor | None = None) -> Tensor:
+    """Whether (...) boxes (..., 2, 3) [m], their lower corners and minus their upper ones, overlap.
+
+    within: (...) [m] or are no further apart than that
+    """
+    gap = one + two.flip(-2)
+    return ((gap <= 0) if within is None else (gap <= within[..., None, None])).flatten(-2).all(-1)
 
 
 def crowd_of(m: mujoco.MjModel, tried: GeomPairs, dim: np.ndarray, few: int) -> tuple[Crowd, ...]:

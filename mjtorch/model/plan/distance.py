@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.plan import height_field, sdf
-from mjtorch.model.plan.collision import Block, Family
+from mjtorch.model.plan.family import Block, Family
 from mjtorch.model.plan.geom_pairs import DISTANCES, HFIELD, SUPPORTED, GeomPairs, contacts, together
 from mjtorch.model.plan.height_field import HeightFields
 from mjtorch.model.plan.measured import KINDS, Pair, by_contacts, by_field, in_order, measured, types_of

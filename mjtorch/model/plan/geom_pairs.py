@@ -17,6 +17,7 @@ from mjtorch.model.plan.colliders import (
     met_planes,
     met_solids,
     of_colliders,
+    patched,
     too_many,
     vertex_flex,
 )
@@ -158,7 +159,7 @@ class GeomPairs(NamedTuple):
 def tested_pairs(mj_model: mujoco.MjModel) -> GeomPairs:
     """All pairs that C may find in contact, whatever the state: first the explicit ones.
 
-    There are none if contacts or constraints are disabled.
+    There are none if contacts or constraints are disabled, and none of elements if these are found by patches.
     """
     m = mj_model
     if m.opt.disableflags & (DisableBit.CONTACT | DisableBit.CONSTRAINT) or m.nbody < 2:
@@ -295,11 +296,11 @@ def _elements(m: mujoco.MjModel) -> np.ndarray:
 def _pairs_of_elements(m: mujoco.MjModel) -> np.ndarray:
     """(n, 2) elements of flexes that may touch each other or themselves, but for those with vertices on one body.
 
-    None of flexes with `too_many`, which are refused.
+    None if these are found by patches, or of flexes with `too_many`, which are refused.
     """
     first = m.ngeom + len(vertex_flex(m))
     corner, there, found = corners(m), active(m), [np.zeros((0, 2), dtype=np.int64)]
-    for flexes in met_flexes(m)[~too_many(m)]:
+    for flexes in met_flexes(m)[~too_many(m)] if not patched(m) else []:
         one, two = (
             np.flatnonzero(there[start : start + count]) + start
             for start, count in zip(m.flex_elemadr[flexes], m.flex_elemnum[flexes], strict=True)
@@ -313,15 +314,43 @@ def _pairs_of_elements(m: mujoco.MjModel) -> np.ndarray:
     return np.concatenate(found)
 
 
-def rank(m: mujoco.MjModel) -> np.ndarray:
-    """(n, n) the place of each pair of colliders in C's list of contacts, the first of its places.
+def flex_pairs(m: mujoco.MjModel) -> GeomPairs:
+    """The first elements of each of `met_flexes`."""
+    elements = m.ngeom + len(vertex_flex(m)) + m.flex_elemadr[met_flexes(m)].astype(np.int64)
+    return GeomPairs(elements, np.full(len(elements), -1))
 
-    By condim (n, n, 7) where two geoms are several explicit pairs of different ones.
+
+class ElementPlaces(NamedTuple):
+    """Where C lists pairs of elements that are found by patches: `place + stride * i + j`, these being their numbers.
+
+    place, stride: (nflex, nflex) by the flexes of the first and of the second; total: of all places
+    """
+
+    place: np.ndarray
+    stride: np.ndarray
+    total: int
+
+
+def places_of_elements(m: mujoco.MjModel) -> ElementPlaces:
+    """After all pairs that are listed: pairs of two flexes, then of each with itself, as `tried_pairs` has them."""
+    met, total = met_flexes(m), len(tested_pairs(m).pair)
+    place = np.zeros((m.nflex, m.nflex), dtype=np.int64)
+    for f, g in met[np.lexsort((met[:, 1], met[:, 0], met[:, 0] == met[:, 1]))]:
+        place[f, g] = total
+        total += int(m.flex_elemnum[f]) * int(m.flex_elemnum[g])
+    return ElementPlaces(place, np.tile(m.flex_elemnum.astype(np.int64), (m.nflex, 1)), total)
+
+
+def rank(m: mujoco.MjModel) -> np.ndarray:
+    """(k, n) the place of each pair of colliders in C's list of contacts, the first of its places.
+
+    By condim (k, n, 7) where two geoms are several explicit pairs of different ones. k: as many as may come first: the
+    geoms if pairs of elements are found by patches, else all n
     """
     count, tried = len(collider_body(m)), tried_pairs(m)
     one, two = tried.geom[::-1].T
     place, pair = np.arange(len(one))[::-1], tried.pair[::-1]
-    found = np.zeros((count, count), dtype=np.int64)
+    found = np.zeros((m.ngeom if patched(m) else count, count), dtype=np.int64)
     found[one, two] = place
     if not is_given_twice(m):
         return found

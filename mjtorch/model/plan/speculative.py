@@ -8,8 +8,9 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.math.shape import Shape
-from mjtorch.model.option import DisableBit, EnableBit
+from mjtorch.model.option import DisableBit
 from mjtorch.model.plan import triangles
+from mjtorch.model.plan.colliders import speculates
 from mjtorch.model.plan.geom_pairs import MESH, PLANE, GeomPairs, tested_pairs
 from mjtorch.model.plan.tensors import Tensors
 from mjtorch.model.plan.triangles import TrianglePlan
@@ -65,12 +66,6 @@ class SpeculativePlan(tree.Tree):
     obstacles: tuple[Tensor, ...]
     meshes: Tensor
     triangles: TrianglePlan
-
-
-def speculates(mj_model: mujoco.MjModel) -> bool:
-    """Whether contacts are foreseen: by the flag, and as C does, only with its own collider of convex shapes."""
-    opt = mj_model.opt
-    return bool(opt.enableflags & EnableBit.SPECULATIVE) and not opt.disableflags & DisableBit.NATIVECCD
 
 
 def build(mj_model: mujoco.MjModel, make: Tensors, listed: Listed) -> tuple[SpeculativePlan, ...]:
