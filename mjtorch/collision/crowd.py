@@ -53,11 +53,13 @@ def met(m: Model, crowd: CrowdPlan, families: list[Family], bound: Boxes, stirs:
 class Narrowed(NamedTuple):
     """A member of a group, and those near it of another, n times.
 
-    pair: (n,) which of the pairs of groups; one, two: (n,) its groups; first: (n,) which member of the first
+    pair: (k,) the pairs of groups that are near each other, row: (n,) which of these; one, two: (n,) its groups
+    first: (n,) which member of the first
     meets: (n, w) bool, which members of the second are near it; lost: () how many pairs found no place before
     """
 
     pair: Tensor
+    row: Tensor
     one: Tensor
     two: Tensor
     first: Tensor
@@ -89,9 +91,9 @@ def narrowed(
     near = there[:, None] & members[one] & near
     half, there, past = compacted(near.flatten(), min(room[1], near.numel()))
     (row, first), lost = split(half, box.shape[1]), lost + past.sum()
-    one, two, pair = one[row], two[row], pair[row]
+    one, two = one[row], two[row]
     near = overlap(box[one, first][:, None], box[two], None if reach is None else reach[row, None])
-    return Narrowed(pair, one, two, first, there[:, None] & members[two] & near, lost)
+    return Narrowed(pair, row, one, two, first, there[:, None] & members[two] & near, lost)
 
 
 def split(place: Tensor, width: int) -> tuple[Tensor, Tensor]:

@@ -33,7 +33,7 @@ def nearby(m: Model, p: PatchesPlan, families: list[Family], bound: Boxes, stirs
         if stirs is not None:
             near = near & stirs[p.element[:, 0]][pairs.patch].any(0)
         few = narrowed(box, around, p.there, pairs.patch, near, (pairs.patches, pairs.halves), within)
-        meets = few.meets & pairs.apart[pairs.table[few.pair], few.first]
+        meets = few.meets & pairs.apart[pairs.table[few.pair][few.row], few.first]
         place, there, past = compacted(meets.flatten(), block.places)
         row = torch.div(place, meets.shape[1], rounding_mode="floor")
         one, two = p.element[few.one, few.first][row], p.element[few.two].flatten()[place]
