@@ -38,8 +38,8 @@ from mjtorch.compiler.ir.walk import bodies, is_program, map_bodies, mentions, u
 # world takes in its own way, some much longer than others. It is run world by world, unless less than this share of all
 # accesses are such: then it is better to do the others for all worlds at once.
 SHARE = 0.05
-# An iteration with more accesses than this is no step of a walk: all worlds take about as many of them. One of a polytope
-# has some 10,000, one of conjugate gradients of a cloth 170,000.
+# An iteration with more accesses than this is no step of a walk: all worlds take about as many of them. Of a polytope
+# one has some 10,000, of conjugate gradients of a cloth 170,000.
 WALK = 30_000
 # A loop around such loops is run so too if at least this share of its accesses is in them.
 INNER = 0.3
