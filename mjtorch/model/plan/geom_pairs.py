@@ -350,7 +350,7 @@ def rank(m: mujoco.MjModel) -> np.ndarray:
     count, tried = len(collider_body(m)), tried_pairs(m)
     one, two = tried.geom[::-1].T
     place, pair = np.arange(len(one))[::-1], tried.pair[::-1]
-    found = np.zeros((m.ngeom if patched(m) else count, count), dtype=np.int64)
+    found = np.zeros((max(m.ngeom, 1) if patched(m) else count, count), dtype=np.int64)
     found[one, two] = place
     if not is_given_twice(m):
         return found
