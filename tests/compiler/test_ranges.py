@@ -12,6 +12,7 @@ from mjtorch.compiler.ir.nodes import Scatter, Store
 from mjtorch.compiler.ir.parse import parse
 from mjtorch.compiler.ir.verify import verify
 from mjtorch.compiler.ir.walk import walk
+from mjtorch.compiler.passes.narrow import narrow_integers
 
 WORLDS = 5
 FLAG = "i64(gt(in0[0], 0.0))"
@@ -162,3 +163,21 @@ def test_loops(name: str) -> None:
     random = np.random.default_rng(0)
     inputs = {0: random.normal(size=(4, WORLDS)), 1: random.integers(-(2**50), 2**50, (1, WORLDS))}
     interpret(p, inputs, WORLDS, check)
+
+
+@pytest.mark.parametrize("outside", ["f32", "f64"])
+def test_doubles_in_between_keep_no_integers_wide(outside: str) -> None:
+    """As where a matrix of a step in single precision is factored in double: masks are as wide as what is outside."""
+    text = f"""
+        input in0: {outside}[4] @0
+        output out0: {outside}[4] @0
+        scratch s0: f64[4]
+        scratch s1: i64[4]
+        body:
+          for i in 0..4:
+            s0[i] = f64(in0[i])
+            s1[i] = i64(gt(s0[i], 0.0))
+            out0[i] = {outside}(s1[i])
+    """
+    stored = {s.buffer.dtype for s in walk(narrow_integers(parse(textwrap.dedent(text))).body) if isinstance(s, Store)}
+    assert stored == {"f64", "i32" if outside == "f32" else "i64", outside}

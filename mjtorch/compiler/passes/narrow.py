@@ -48,11 +48,16 @@ def narrow_integers(p: Program, doubles: bool = False) -> Program:
     """
     buffers = touched_by([*p.uniform, *p.body])
     every = (*buffers, *p.inputs, *p.outputs, *p.constants)
-    if any((b.dtype == FLOAT64 and not doubles) or b.size > LARGE for b in every):
+    if (is_wide(p) and not doubles) or any(b.size > LARGE for b in every):
         return p
     rewriter = _Narrower(p, list(buffers))
     constants = tuple(rewriter.buffers.get(b, b) for b in p.constants)
     return dataclasses.replace(p, constants=constants, uniform=rewriter.body(p.uniform), body=rewriter.body(p.body))
+
+
+def is_wide(p: Program) -> bool:
+    """Whether what is given or returned is in double precision, not only something in between."""
+    return any(b.dtype == FLOAT64 for b in (*p.inputs, *p.outputs, *p.constants))
 
 
 class _Narrower(Rewriter):

@@ -7,9 +7,10 @@ import dataclasses
 import os
 import pathlib
 
-from mjtorch.compiler.ir.nodes import FLOAT64, Program
+from mjtorch.compiler.ir.nodes import Program
 from mjtorch.compiler.lowered import Lowered
 from mjtorch.compiler.passes import Pass, Watch
+from mjtorch.compiler.passes.narrow import is_wide
 from mjtorch.compiler.targets.cpu import room
 from mjtorch.compiler.targets.cpu.build import flags, library, vector_bytes
 from mjtorch.compiler.targets.cpu.native import Build, Native
@@ -53,7 +54,7 @@ class CpuTarget(Target):
 
     def lanes(self, program: Program) -> int:
         """How many worlds are computed side by side."""
-        return 1 if self.few else lanes_for(program, 8 if _is_wide(program) else 4)
+        return 1 if self.few else lanes_for(program, 8 if is_wide(program) else 4)
 
     def schedule(self, lowered: Lowered, watch: Watch | None = None) -> Program:
         """The program after all passes, if there is memory to run it."""
@@ -63,7 +64,7 @@ class CpuTarget(Target):
 
     def print(self, program: Program) -> Printed:
         """The C++ of a program."""
-        wide, lanes = _is_wide(program), self.lanes(program)
+        wide, lanes = is_wide(program), self.lanes(program)
         source = print_program(program, parts=max(1, min(4, os.cpu_count() or 1)))
         options = (*flags(), f"-DN={lanes}", *(("-DWIDE",) if wide else ()))
         return Printed(source.parts, runtime() + source.header, options, lanes)
@@ -87,11 +88,6 @@ class CpuTarget(Target):
 def runtime() -> str:
     """What printed programs begin with."""
     return "".join((FOLDER / name).read_text() for name in ("tile.h", "runtime.h", "instructions.h"))
-
-
-def _is_wide(program: Program) -> bool:
-    """Whether it computes in double precision."""
-    return any(b.dtype == FLOAT64 for b in [*program.inputs, *program.outputs, *program.constants])
 
 
 def lanes_for(program: Program, size: int) -> int:
