@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 from mjtorch.compiler.ir.nodes import (
     Assign,
@@ -25,10 +25,12 @@ from mjtorch.compiler.ir.nodes import (
     Store,
     Variable,
 )
-from mjtorch.compiler.ir.walk import bodies, expressions, mentions, walk
+from mjtorch.compiler.ir.walk import bodies, expressions, loads, mentions, remembered
 
 Range = tuple[int, int]
 Bounds = dict[Atom, Range]
+# Expressions that stand for what was stored or assigned.
+NAMED = (Load, Gather, Local)
 
 
 class Access:
@@ -44,17 +46,22 @@ class Access:
         self.buffer, self.index, self.moving, self.writes, self.bounds = buffer, index, moving, writes, bounds
 
 
-def accesses(statements: Sequence[Statement], bounds: Bounds) -> Iterator[Access]:
+def accesses(statements: Sequence[Statement], bounds: Bounds) -> list[Access]:
     """All accesses to buffers, in the order of the text; of a store, its loads first."""
-    return iter(_accesses(statements, bounds, []))
+    return _accesses(statements, bounds, []) if bounds else [a for s in statements for a in _accesses_of(s)]
+
+
+@remembered
+def _accesses_of(s: Statement) -> list[Access]:
+    """The same of one statement, of whose surroundings nothing is known."""
+    return _accesses([s], {}, [])
 
 
 def _accesses(statements: Sequence[Statement], bounds: Bounds, found: list[Access]) -> list[Access]:
     """`found`, and the accesses of `statements`."""
     for s in statements:
-        for e in expressions(s):
-            if isinstance(e, (Load, Gather)):
-                found.append(Access(e.buffer, e.index, isinstance(e, Gather), False, bounds))
+        for e in loads(s):
+            found.append(Access(e.buffer, e.index, isinstance(e, Gather), False, bounds))
         if isinstance(s, (Store, Scatter)):
             found.append(Access(s.buffer, s.index, isinstance(s, Scatter), True, bounds))
         inside = bodies(s)
@@ -91,27 +98,32 @@ def span(i: Index, bounds: Bounds) -> Range | None:
     return low, high
 
 
-def conflicts(a: Sequence[Statement], b: Sequence[Statement]) -> set[Buffer | Local]:
+def conflicts(a: Sequence[Statement], b: Sequence[Statement]) -> Set[Buffer | Local]:
     """Buffers and variables that both use and at least one writes."""
-    (write_a, use_a), (write_b, use_b) = _uses(a), _uses(b)
-    return (write_a & use_b) | (use_a & write_b)
+    (write_a, read_a), (write_b, read_b) = writes_and_reads(a), writes_and_reads(b)
+    return (write_a & write_b) | (write_a & read_b) | (read_a & write_b)
 
 
-def _uses(statements: Sequence[Statement]) -> tuple[set[Buffer | Local], set[Buffer | Local]]:
-    """What is written, and what is read or written."""
-    written: set[Buffer | Local] = set()
-    used: set[Buffer | Local] = set()
-    for s in walk(statements):
-        for e in expressions(s):
-            if isinstance(e, (Load, Gather)):
-                used.add(e.buffer)
-            elif isinstance(e, Local):
-                used.add(e)
-        if isinstance(s, (Store, Scatter)):
-            written.add(s.buffer)
-        elif isinstance(s, (Declare, Assign)):
-            written.add(s.local)
-    return written, used | written
+def writes_and_reads(statements: Sequence[Statement]) -> tuple[Set[Buffer | Local], Set[Buffer | Local]]:
+    """The buffers and variables that are written, and those that are read."""
+    found = [_writes_and_reads_of(s) for s in statements]
+    if len(found) == 1:
+        return found[0]
+    return set().union(*[x[0] for x in found]), set().union(*[x[1] for x in found])
+
+
+@remembered
+def _writes_and_reads_of(s: Statement) -> tuple[Set[Buffer | Local], Set[Buffer | Local]]:
+    """The same of one statement."""
+    inside = [_writes_and_reads_of(x) for body in bodies(s) for x in body]
+    written: set[Buffer | Local] = set().union(*[x[0] for x in inside])
+    read: set[Buffer | Local] = set().union(*[x[1] for x in inside])
+    read.update([e if isinstance(e, Local) else e.buffer for e in expressions(s) if isinstance(e, NAMED)])
+    if isinstance(s, (Store, Scatter)):
+        written.add(s.buffer)
+    elif isinstance(s, (Declare, Assign)):
+        written.add(s.local)
+    return written, read
 
 
 def independent(a: Sequence[Statement], b: Sequence[Statement]) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
+
 from mjtorch.compiler.ir.nodes import INPUT, Buffer, FirstLane, Function, Program, Scalarized, Statement
 from mjtorch.compiler.ir.walk import bodies, is_program, touched, touched_by
 
@@ -60,9 +62,8 @@ def pack(life: Mapping[Buffer, Life]) -> tuple[dict[Buffer, int], int]:
 
     The largest first: then the whole is nearly always as small as what lives at the busiest time.
     """
-    offsets: dict[Buffer, int] = {}
-    for b in sorted(life, key=lambda b: -b.size):
-        offsets[b] = gap(b.size, sorted((at, a.size) for a, at in offsets.items() if meet(life[a], life[b])))
+    places = Places()
+    offsets = {b: places.add(b.size, life[b]) for b in sorted(life, key=lambda b: -b.size)}
     return offsets, max((at + b.size for b, at in offsets.items()), default=0)
 
 
@@ -71,12 +72,33 @@ def meet(a: Life, b: Life) -> bool:
     return a[0] <= b[1] and b[0] <= a[1]
 
 
-def gap(size: int, taken: list[tuple[int, int]]) -> int:
-    """The smallest gap that `size` fits in; past the end if none does."""
-    best, best_room, end = -1, 0, 0
-    for offset, n in taken:
-        room = offset - end
-        if room >= size and (best < 0 or room < best_room):
-            best, best_room = end, room
-        end = max(end, offset + n)
-    return best if best >= 0 else end
+class Places:
+    """A memory in which those that live at the same time do not overlap."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        # Where each begins and ends, and first and last time of its life.
+        self.taken = np.empty((4, 64), dtype=np.int64)
+
+    def gap(self, size: int, life: Life) -> int:
+        """The smallest gap that `size` fits in; past the end if none does."""
+        begin, end, first, last = self.taken[:, : self.count]
+        there = np.flatnonzero((first <= life[1]) & (last >= life[0]))
+        there = there[np.argsort(begin[there], kind="stable")]
+        ends = np.concatenate([[0], np.maximum.accumulate(end[there])])
+        room = begin[there] - ends[:-1]
+        fits = np.flatnonzero(room >= size)
+        return int(ends[fits[np.argmin(room[fits])] if len(fits) else -1])
+
+    def put(self, offset: int, size: int, life: Life) -> None:
+        """Take a place."""
+        if self.count == self.taken.shape[1]:
+            self.taken = np.concatenate([self.taken, np.empty_like(self.taken)], axis=1)
+        self.taken[:, self.count] = offset, offset + size, *life
+        self.count += 1
+
+    def add(self, size: int, life: Life) -> int:
+        """Take the smallest gap that there is; where it begins."""
+        offset = self.gap(size, life)
+        self.put(offset, size, life)
+        return offset

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from mjtorch.compiler.ir.nodes import (
     Assign,
@@ -39,19 +41,38 @@ from mjtorch.compiler.ir.nodes import (
 )
 
 Nested = (For, Compact, Group, Function, Scalarized, ScalarizedCopy, ParallelFor, FirstLane, Idiom)
+# What holds statements, and where.
+BODIES = {
+    While: lambda s: (s.head, s.body),
+    If: lambda s: (s.body, s.otherwise),
+    Pack: lambda s: (s.load, s.body, s.store),
+    **dict.fromkeys(Nested, lambda s: (s.body,)),
+}
+
+Found = TypeVar("Found")
+
+
+def remembered(f: Callable[[Any], Found]) -> Callable[[Any], Found]:
+    """A function of a node that is called again and again: what it finds is kept with the node, which never changes."""
+    name = f"{f.__module__}.{f.__qualname__}"
+
+    @functools.wraps(f)
+    def again(node: Any) -> Found:
+        known = node.__dict__
+        if name not in known:
+            known[name] = f(node)
+        return known[name]
+
+    return again
+
 
 # --- visiting ---------------------------------------------------------------------------------------------------------
 
 
 def bodies(s: Statement) -> tuple[Body, ...]:
     """The statements within `s`."""
-    if isinstance(s, While):
-        return s.head, s.body
-    if isinstance(s, If):
-        return s.body, s.otherwise
-    if isinstance(s, Pack):
-        return s.load, s.body, s.store
-    return (s.body,) if isinstance(s, Nested) else ()
+    within = BODIES.get(type(s))
+    return () if within is None else within(s)
 
 
 def is_program(s: Statement) -> bool:
@@ -61,10 +82,16 @@ def is_program(s: Statement) -> bool:
 
 def walk(statements: Sequence[Statement]) -> Iterator[Statement]:
     """The statements and all within them, in the order of the text."""
+    return iter(_with_inner_statements(statements, []))
+
+
+def _with_inner_statements(statements: Sequence[Statement], found: list[Statement]) -> list[Statement]:
+    """`found`, and the statements and all within them."""
     for s in statements:
-        yield s
+        found.append(s)
         for body in bodies(s):
-            yield from walk(body)
+            _with_inner_statements(body, found)
+    return found
 
 
 def own_expressions(s: Statement) -> tuple[Expr, ...]:
@@ -96,12 +123,19 @@ def _with_inner(e: Expr, found: list[Expr]) -> list[Expr]:
     return found
 
 
-def expressions(s: Statement) -> Iterator[Expr]:
+@remembered
+def expressions(s: Statement) -> tuple[Expr, ...]:
     """The expressions that `s` itself holds and all in them, not those of its body."""
     found: list[Expr] = []
     for e in own_expressions(s):
         _with_inner(e, found)
-    return iter(found)
+    return tuple(found)
+
+
+@remembered
+def loads(s: Statement) -> tuple[Load | Gather, ...]:
+    """What `s` itself reads from memory, in the order of the text, not what its body does."""
+    return tuple([e for e in expressions(s) if isinstance(e, (Load, Gather))])
 
 
 def indices(s: Statement) -> Iterator[Index]:
@@ -136,7 +170,7 @@ def touched(s: Statement) -> dict[Buffer, None]:
 
     The order decides where buffers lie, and a program must be printed alike by all processes.
     """
-    found = dict.fromkeys(e.buffer for e in expressions(s) if isinstance(e, (Load, Gather)))
+    found = dict.fromkeys([e.buffer for e in loads(s)])
     if isinstance(s, (Store, Scatter)):
         found[s.buffer] = None
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mjtorch.compiler.analysis.dependence import accesses
+from mjtorch.compiler.analysis.dependence import writes_and_reads
 from mjtorch.compiler.ir.nodes import SCRATCH, Body, Buffer, For, Group, If, Pack, Program, Scatter, Statement, Store
 from mjtorch.compiler.ir.walk import bodies, with_bodies, with_body
 
@@ -13,11 +13,8 @@ def eliminate_dead_stores(p: Program) -> Program:
     """`p` without stores to scratch arrays that are never read, and without loops that are empty then."""
     body = p.body
     while True:
-        read: set[Buffer] = set()
-        written: set[Buffer] = set()
-        for a in accesses(body, {}):
-            (written if a.writes else read).add(a.buffer)
-        unread = {b for b in written - read if b.kind == SCRATCH}
+        written, read = writes_and_reads(body)
+        unread = {b for b in written - read if isinstance(b, Buffer) and b.kind == SCRATCH}
         if not unread:
             return with_body(p, body)
         body = without_stores(body, unread)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from mjtorch.compiler.analysis.dependence import independent, iterations_apart
 from mjtorch.compiler.ir.nodes import Declare, For, Group, Pack, Program, Scatter, Statement, Store, Variable, While
-from mjtorch.compiler.ir.walk import ReplaceAtoms, bodies, is_program, map_bodies, with_body
+from mjtorch.compiler.ir.walk import ReplaceAtoms, bodies, is_program, map_bodies, remembered, with_body
 
 # How many statements a loop may be moved up past to meet one that it can merge with.
 REACH = 12
@@ -92,4 +92,9 @@ def _merged(a: Statement, b: Statement, allowed: Allowed) -> Statement | None:
 
 
 def _size(statements: Sequence[Statement]) -> int:
-    return sum(1 + sum(map(_size, bodies(s))) for s in statements)
+    return sum(map(_size_of, statements))
+
+
+@remembered
+def _size_of(s: Statement) -> int:
+    return 1 + sum(map(_size, bodies(s)))

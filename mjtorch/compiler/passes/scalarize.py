@@ -32,7 +32,17 @@ from mjtorch.compiler.ir.nodes import (
     Variable,
     While,
 )
-from mjtorch.compiler.ir.walk import bodies, is_program, map_bodies, mentions, uses, walk, walk_expr, with_body
+from mjtorch.compiler.ir.walk import (
+    bodies,
+    is_program,
+    map_bodies,
+    mentions,
+    remembered,
+    uses,
+    walk,
+    walk_expr,
+    with_body,
+)
 
 # A vector's access at offsets takes as many instructions as it has worlds. A loop that writes so is a walk that each
 # world takes in its own way, some much longer than others. It is run world by world, unless less than this share of all
@@ -88,6 +98,7 @@ def scalarize_copies(p: Program) -> Program:
     return with_body(p, [statement(s) for s in p.body])
 
 
+@remembered
 def is_walk(s: While) -> bool:
     """Whether to run the loop for one world after the other: it scatters, or does little but such loops."""
     if not _scatters([s]) or any(isinstance(x, Pack) for x in walk([s])):

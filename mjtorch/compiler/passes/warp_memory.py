@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from mjtorch.compiler.analysis.cost import WARP, trips
 from mjtorch.compiler.analysis.dependence import Bounds, within
-from mjtorch.compiler.analysis.lifetimes import Life, gap, lifetimes, meet, pack
+from mjtorch.compiler.analysis.lifetimes import Life, Places, lifetimes, pack
 from mjtorch.compiler.ir.nodes import (
     BOOL,
     FLOAT32,
@@ -162,17 +162,18 @@ def _fitted(life: Mapping[Buffer, Life], best: Sequence[Buffer], budget: int) ->
     """A layout with as many of the `best` in shared memory as have room there while they live, the first first."""
     if space_bytes(layout := _placed(life, NEAR), NEAR) <= budget:
         return layout
-    near: dict[str, dict[Buffer, int]] = {}
+    near: dict[str, Places] = {}
+    places: dict[Buffer, int] = {}
     tops: Counter[str] = Counter()
     for b in best:
-        placed = near.setdefault(b.dtype, {})
-        offset = gap(b.size, sorted((at, a.size) for a, at in placed.items() if meet(life[a], life[b])))
+        mine = near.setdefault(b.dtype, Places())
+        offset = mine.gap(b.size, life[b])
         top = max(tops[b.dtype], offset + b.size)
         others = sum(_rounded(n, dtype) for dtype, n in tops.items() if dtype != b.dtype)
         if others + _rounded(top, b.dtype) <= budget:
-            placed[b] = offset
+            mine.put(offset, b.size, life[b])
+            places[b] = offset
             tops[b.dtype] = top
-    places = {b: offset for placed in near.values() for b, offset in placed.items()}
     far = _placed({b: t for b, t in life.items() if b not in places}, FAR)
     sizes = {(NEAR, dtype): n for dtype, n in tops.items()}
     space = {**far.space, **dict.fromkeys(places, NEAR)}
