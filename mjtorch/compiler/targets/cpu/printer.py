@@ -70,9 +70,12 @@ K = Index(0, ((Variable("k"), 1),))
 # Constants of at most so many numbers are part of the code. Those of more than so many are strings, which compilers
 # read fifteen times as fast as numbers.
 SMALL, LARGE = 16, 256
+# Characters of code that are worth a part of their own: each begins with a header.
+WORTH_A_PART = 8_000
 # Compilers take longer for a function of length n as this power of n.
 SLOWER = 1.25
-ESCAPES = [f"\\{b:03o}" for b in range(256)]
+# Of a byte; what follows is another or the end, so that zeros in front can be left out.
+ESCAPES = [f"\\{b:o}" for b in range(256)]
 LITTLE = 'static_assert(__BYTE_ORDER__==__ORDER_LITTLE_ENDIAN__,"tables are of machines with the lowest byte first");\n'
 NUMPY = {FLOAT32: "<f4", FLOAT64: "<f8", INT: "<i8", INT32: "<i4", BOOL: "u1"}
 
@@ -280,7 +283,7 @@ class CpuPrinter(Printer):
 
 
 def print_program(program: Program, parts: int = 1) -> Source:
-    """C++ source of `program` in about equal `parts`, to be compiled together with `runtime.h`."""
+    """C++ source of `program` in about equal `parts` at most, to be compiled together with `runtime.h`."""
     p = CpuPrinter(program)
     loads = "".join(
         f"for(int i=0;i<{b.size};++i)"
@@ -309,7 +312,8 @@ def print_program(program: Program, parts: int = 1) -> Source:
         "Worlds w{first,count};tile(PASS);}\n"
     )
     texts = [_within(space, head + body) for head, body, space in p.functions]
-    divided = _divided([len(text) for text in texts], parts, len(main))
+    lengths = [len(text) for text in texts]
+    divided = _divided(lengths, min(parts, 1 + (sum(lengths) + len(main)) // WORTH_A_PART), len(main))
     bodies = ["".join([texts[k] for k in part]) for part in divided]
     bodies[0] = tile + bodies[0]
     return Source(vector + constants + declarations + "void tile(ARGS);\n", bodies)
@@ -333,17 +337,18 @@ def _tables(p: CpuPrinter) -> tuple[str, str]:
     """Constants for the header and for one part: small ones are where every part sees their values, and folds them."""
     known = [(SCALARS[b.dtype], name, b.constant, b.dtype) for b, name in p.names.items() if b.constant is not None]
     known += [("int", name, np.array(table), INT32) for table, name in p.tables.items()]
-    header, data = "", LITTLE if any(values.size > LARGE for _, _, values, _ in known) else ""
+    header = ""
+    data = [LITTLE] if any(values.size > LARGE for _, _, values, _ in known) else []
     for kind, name, values, dtype in known:
         if values.size <= SMALL:
             header += f"static const {kind} {name}[]={{{array(values, dtype)}}};\n"
         elif values.size <= LARGE:
             header += f"extern const {kind} {name}[];\n"
-            data += f"extern const {kind} {name}[]={{{array(values, dtype)}}};\n"
+            data.append(f"extern const {kind} {name}[]={{{array(values, dtype)}}};\n")
         else:
             header += f"extern const char {name}_[];\nstatic const {kind}*const {name}=(const {kind}*){name}_;\n"
-            data += f'alignas(64) extern const char {name}_[]="{_bytes(values, dtype)}";\n'
-    return header, data
+            data.append(f'alignas(64) extern const char {name}_[]="{_bytes(values, dtype)}";\n')
+    return header, "".join(data)
 
 
 def _bytes(values: np.ndarray, dtype: str) -> str:

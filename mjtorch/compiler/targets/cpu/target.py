@@ -22,6 +22,8 @@ from mjtorch.compiler.targets.target import Target
 LARGE = 4 * 2**20
 # Bytes of the registers that have halves that are as quick.
 WIDE = 64
+# Parts of a program for each core, up to so many: how long one takes is known roughly, and more of them even it out.
+PARTS, MOST_CORES = 2, 4
 FOLDER = pathlib.Path(__file__).parent
 
 
@@ -65,7 +67,8 @@ class CpuTarget(Target):
     def print(self, program: Program) -> Printed:
         """The C++ of a program."""
         wide, lanes = is_wide(program), self.lanes(program)
-        source = print_program(program, parts=max(1, min(4, os.cpu_count() or 1)))
+        cores = os.cpu_count() or 1
+        source = print_program(program, parts=1 if cores == 1 else PARTS * min(MOST_CORES, cores))
         options = (*flags(), f"-DN={lanes}", *(("-DWIDE",) if wide else ()))
         return Printed(source.parts, runtime() + source.header, options, lanes)
 
