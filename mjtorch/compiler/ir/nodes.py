@@ -87,16 +87,22 @@ Atom = Variable | Entry | Item | Length
 def lookup(table: Sequence[int], index: Index) -> Index:
     """`table[index]`, as arithmetic where the table is an arithmetic sequence."""
     entries = tuple(map(int, table))
+    return picked(entries, step_of(entries), index)
+
+
+def picked(entries: tuple[int, ...] | range, step: int | None, index: Index) -> Index:
+    """`entries[index]`, where it is known by which step each is larger than the one before, if there is one."""
     if not index.terms:
         return Index(entries[index.base])
-    step = step_of(entries)
-    return Index(0, ((Entry(entries, index), 1),)) if step is None else index * step + entries[0]
+    return Index(0, ((Entry(tuple(entries), index), 1),)) if step is None else index * step + entries[0]
 
 
-def step_of(numbers: tuple[int, ...]) -> int | None:
+def step_of(numbers: tuple[int, ...] | range) -> int | None:
     """The difference between each of these numbers and the next, if it is the same for all; zero for one or none."""
     if len(numbers) < 2:
         return 0
+    if isinstance(numbers, range):
+        return numbers.step
     step = numbers[1] - numbers[0]
     alike = range(numbers[0], numbers[0] + len(numbers) * step, step) if step else numbers[:1] * len(numbers)
     return step if numbers == tuple(alike) else None

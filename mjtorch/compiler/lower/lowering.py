@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.utils._pytree as pytree
 from torch.fx import GraphModule, Node
 
 from mjtorch.compiler.ir.nodes import (
@@ -60,6 +59,8 @@ from mjtorch.compiler.lower.values import (
     dense,
     flat,
     is_widened,
+    leaves,
+    mapped,
     number,
     numel,
 )
@@ -274,16 +275,14 @@ class Lowering:
         outer, self.environment = self.environment, env
 
         def get(a: Any) -> Any:
-            return pytree.tree_map(
-                lambda x: env[x] if isinstance(x, Node) else x, a, is_leaf=lambda x: isinstance(x, Node)
-            )
+            return mapped(a, lambda x: env[x] if isinstance(x, Node) else x)
 
         for node in module.graph.nodes:
             if node.op == "get_attr":
                 env[node] = on_cpu(getattr(module, node.target))
             elif node.op == "output":
                 self.environment = outer
-                return pytree.tree_leaves(get(node.args[0]), is_leaf=lambda x: isinstance(x, (View, Lazy)))
+                return leaves(get(node.args[0]))
             elif node.op == "call_function":
                 if node in self.in_place:
                     self.rescue(module, env, node)
@@ -307,9 +306,9 @@ class Lowering:
         """One op: folded if all it needs is constant, else by its rule."""
         if node.target is operator.getitem:
             return args[0][args[1]]
-        leaves = pytree.tree_leaves((args, kwargs), is_leaf=lambda x: isinstance(x, (View, Lazy)))
+        given = leaves((args, kwargs))
         name = getattr(node.target, "overloadpacket", node.target).__name__
-        if not any(isinstance(x, (View, Lazy)) for x in leaves) and not isinstance(
+        if not any(isinstance(x, (View, Lazy)) for x in given) and not isinstance(
             node.target, torch._ops.HigherOrderOperator
         ):
             kwargs = {k: v for k, v in kwargs.items() if k not in ("device", "pin_memory")}
@@ -319,7 +318,7 @@ class Lowering:
         if self.uniform is None or isinstance(node.target, torch._ops.HigherOrderOperator) or node in self.in_place:
             uniform = False
         else:
-            uniform = all(same_for_all(x) for x in leaves)
+            uniform = all(map(same_for_all, given))
         around, self.origin = self.origin, origin_of(node)
         if uniform:
             result = self.called_once(node, name, args, kwargs)

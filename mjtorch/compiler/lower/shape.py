@@ -13,7 +13,7 @@ from torch.fx import Node
 from mjtorch.compiler.ir.nodes import BOOL, Call, Expr, FromIndex, Index, Number, lookup
 from mjtorch.compiler.lower.elementwise import choose, op_name, result_dtype
 from mjtorch.compiler.lower.lowering import RULES, Lowering, rule
-from mjtorch.compiler.lower.values import CAST, Array, Lazy, NoRule, Value, View, flat, numel
+from mjtorch.compiler.lower.values import CAST, Array, Axis, Lazy, NoRule, Value, View, flat, numel
 
 
 def take_axes(low: Lowering, x: Array, axes: Sequence[tuple[int, Sequence[int]] | None]) -> Array:
@@ -28,7 +28,7 @@ def take_axes(low: Lowering, x: Array, axes: Sequence[tuple[int, Sequence[int]] 
         for k, axis in enumerate(x.axes):
             if k not in named:
                 base = base + axis[0]
-        new = tuple((0,) if a is None else tuple(x.axes[a[0]][e] for e in a[1]) for a in axes)
+        new = tuple((0,) if a is None else _entries(x.axes[a[0]], a[1]) for a in axes)
         return View(x.buffer, base, new)
 
     def to(index: Sequence[Index]) -> list[Index]:
@@ -42,6 +42,13 @@ def take_axes(low: Lowering, x: Array, axes: Sequence[tuple[int, Sequence[int]] 
     if x.op == CAST:
         return dataclasses.replace(taken, op=CAST, args=(take_axes(low, x.args[0], axes),))
     return taken
+
+
+def _entries(axis: Axis, entries: Sequence[int]) -> Axis:
+    """Those of an axis. Of a large table's axis nothing is copied in vain."""
+    if isinstance(entries, range) and entries == range(len(axis)):
+        return axis
+    return tuple([axis[e] for e in entries])
 
 
 def fix(low: Lowering, x: Array, dim: int, entry: int) -> Array:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +23,8 @@ from mjtorch.compiler.ir.nodes import (
     Number,
     Scatter,
     Store,
-    lookup,
+    picked,
+    step_of,
 )
 
 
@@ -49,13 +52,17 @@ DTYPES = _Dtypes(
 )
 
 
+# Offsets along an axis: those of a large table are many.
+Axis = tuple[int, ...] | range
+
+
 @dataclasses.dataclass
 class View:
     """Elements of a buffer: the address is `base` plus one offset per axis."""
 
     buffer: Buffer
     base: Index
-    axes: tuple[tuple[int, ...], ...]
+    axes: tuple[Axis, ...]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -71,11 +78,16 @@ class View:
         """The element at `index`."""
         return Load(self.buffer, self.address(index))
 
+    @functools.cached_property
+    def steps(self) -> tuple[int | None, ...]:
+        """From one element of each axis to the next, where that is the same for all."""
+        return tuple(map(step_of, self.axes))
+
     def address(self, index: Sequence[Index]) -> Index:
         """Where the element at `index` lies in the buffer."""
         address = self.base
-        for axis, i in zip(self.axes, index, strict=True):
-            address = address + lookup(axis, i)
+        for axis, step, i in zip(self.axes, self.steps, index, strict=True):
+            address = address + picked(axis, step, i)
         return address
 
     def offsets(self) -> np.ndarray:
@@ -84,6 +96,21 @@ class View:
         for axis in self.axes:
             total = np.add.outer(total, np.array(axis, dtype=np.int64))
         return total
+
+
+def mapped(x: Any, f: Callable[[Any], Any]) -> Any:
+    """What an operation takes or returns, with `f` of all that is in its lists, tuples and dicts."""
+    if isinstance(x, (list, tuple)):
+        parts = [mapped(y, f) for y in x]
+        return parts if isinstance(x, list) else tuple(parts)
+    return {k: mapped(y, f) for k, y in x.items()} if isinstance(x, dict) else f(x)
+
+
+def leaves(x: Any) -> list[Any]:
+    """All that is in the lists, tuples and dicts of what an operation takes or returns."""
+    found: list[Any] = []
+    mapped(x, found.append)
+    return found
 
 
 # The operation of an array that is another in another type.
@@ -123,12 +150,12 @@ def numel(shape: Sequence[int]) -> int:
     return int(np.prod(shape)) if len(shape) else 1
 
 
-def dense_axes(shape: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+def dense_axes(shape: Sequence[int]) -> tuple[Axis, ...]:
     """Axes of a row-major array."""
-    axes: list[tuple[int, ...]] = []
+    axes: list[Axis] = []
     stride = 1
     for n in reversed(shape):
-        axes.insert(0, tuple(range(0, n * stride, stride)) if stride else (0,) * n)
+        axes.insert(0, range(0, n * stride, stride) if stride else (0,) * n)
         stride *= n
     return tuple(axes)
 
