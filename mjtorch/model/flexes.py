@@ -23,7 +23,6 @@ from mjtorch.model.plan.geom_pairs import (
     CONVEX_ELEMENT,
     CONVEX_ELEMENTS,
     FIELD_ELEMENT,
-    SPHERE,
     collider_type,
     flex_pairs,
     pairs_of,
