@@ -115,6 +115,22 @@ def handed_anywhere(x: Tensor, n: Tensor) -> Any:
     return scan(node, x, ((torch.arange(SIZE) * (n + 1)) % SIZE, x.flip(0)), unroll=False)
 
 
+def one_after_the_other(x: Tensor, n: Tensor) -> Any:
+    """The second loop goes on with what the first has made, which nothing else reads; it adds to elements."""
+
+    def outer(i: Tensor, y: Tensor) -> Tensor:
+        y = fori_loop(0, (n + i) % 4, lambda j, z: put(z, i + 3 * j, at(z, j) * 0.5), y)
+        return fori_loop(0, n, lambda j, z: z.scatter_add(0, ((i + j) % SIZE)[None], (at(x, j) + i)[None]), y)
+
+    return fori_loop(0, n, outer, x)
+
+
+def begins_empty(x: Tensor, n: Tensor) -> Any:
+    """All that is read of it was written."""
+    made = fori_loop(0, n + 1, lambda k, y: put(y, k, at(x, k) + k), x.new_empty(SIZE))
+    return torch.where(torch.arange(SIZE) <= n, made, 0.0)
+
+
 PROBLEMS = (
     nested,
     three_deep,
@@ -124,6 +140,8 @@ PROBLEMS = (
     returned_twice,
     handed_up,
     handed_anywhere,
+    one_after_the_other,
+    begins_empty,
 )
 
 
@@ -152,7 +170,7 @@ def test_results_are_those_of_eager_mode(problem: Any, worlds: tuple[Tensor, Ten
         assert_equal(interpreted(lowered, worlds, (0, 0), 11, passes), leaves(wanted))
 
 
-@pytest.mark.parametrize("problem", [nested, three_deep], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("problem", [nested, three_deep, one_after_the_other], ids=lambda f: f.__name__)
 def test_nothing_is_copied_in_loops(problem: Any, worlds: tuple[Tensor, Tensor]) -> None:
     """All that the loops do to the array is to write single elements."""
     program = run_passes(jit(problem, in_dims=0).lower(*worlds).program, CPU)

@@ -15,6 +15,13 @@ from mjtorch.compiler.lower.lowering import Lowering, rule
 from mjtorch.compiler.lower.pack import packed
 from mjtorch.compiler.lower.values import DTYPES, Lazy, Value, View, broadcast
 
+# Operations that change some elements of their first operand.
+SCATTERS = (
+    torch.ops.aten.scatter.src,
+    torch.ops.aten.scatter_add.default,
+    torch.ops.aten.index_add.default,
+)
+
 
 @rule("while_loop")
 def _while_loop(
@@ -56,37 +63,49 @@ def _while_loop(
 def updates(body: GraphModule, count: int) -> dict[Node, dict[int, int]]:
     """Nodes that change, in place, some of the first `count` inputs, which come back with some elements written.
 
-    For each which of its operands is which input: the first one of a `scatter` or `index_add`, or one that a loop
-    carries.
+    For each which of its operands is which input: the first one of `SCATTERS`, or one that a loop carries.
     """
     order = {n: k for k, n in enumerate(body.graph.nodes)}
     inputs = [n for n in body.graph.nodes if n.op == "placeholder"]
     outputs = list(next(n for n in body.graph.nodes if n.op == "output").args[0])
     found: dict[Node, dict[int, int]] = {}
     for k, (x, y) in enumerate(zip(inputs[:count], outputs[:count], strict=True)):
-        if not isinstance(y, Node) or len(y.users) > 1 or outputs.count(y) > 1:
+        if not isinstance(y, Node) or outputs.count(y) > 1:
             continue
-        writer, operand = writes(y, x)
-        if writer is not None and all(order[u] <= order[writer] for u in x.users):
-            found.setdefault(writer, {})[operand] = k
+        changes = writers(y, x)
+        if changes and all(order[u] <= order[changes[0][0]] for u in x.users):
+            for writer, operand in changes:
+                found.setdefault(writer, {})[operand] = k
     return found
 
 
-def writes(y: Any, x: Node) -> tuple[Node | None, int]:
-    """The node that makes `y` by writing to `x`, if one does, and which of its operands that is."""
-    if y.target is torch.ops.aten.scatter.src and y.args[0] is x and "reduce" not in y.kwargs:
-        return y, 0
-    if y.target is torch.ops.aten.index_add.default and y.args[0] is x:
-        return y, 0
+def writers(y: Node, x: Node) -> list[tuple[Node, int]]:
+    """The nodes that make `y` of `x` by writing to it, in order, and which of their operands that is."""
+    changes: list[tuple[Node, int]] = []
+    while y is not x:
+        writer, operand, before = writes(y)
+        # What is changed further is not to be read as it was.
+        if writer is None or not isinstance(before, Node) or (before is not x and len(before.users) > 1):
+            return []
+        changes.insert(0, (writer, operand))
+        y = before
+    return changes
+
+
+def writes(y: Any) -> tuple[Node | None, int, Any]:
+    """The node that makes `y` by writing to one of its operands, if one does, which operand, and what it is."""
+    if y.target in SCATTERS and "reduce" not in y.kwargs:
+        return y, 0, y.args[0]
     if y.target is operator.getitem and y.args[0].target is torch.ops.higher_order.while_loop:
         loop, operand = y.args
         _, _, carry, captured = loop.args
         start = carry[operand]
-        start = start.args[0] if start.target is torch.ops.aten.clone.default else start
+        if isinstance(start, Node) and start.target is torch.ops.aten.clone.default and len(start.users) == 1:
+            start = start.args[0]
         alone = [u.args[1] for u in loop.users].count(operand) == 1
-        if start is x and alone and x not in captured:
-            return loop, operand
-    return None, 0
+        if alone and start not in captured and list(carry).count(start) < 2:
+            return loop, operand, start
+    return None, 0, None
 
 
 def pairs(new: Sequence[View], state: Sequence[View]) -> Iterator[tuple[View, View]]:

@@ -12,7 +12,7 @@ from torch.fx import Node
 from mjtorch.compiler.ir.nodes import BOOL, INT, Call
 from mjtorch.compiler.ir.ops import OPS
 from mjtorch.compiler.lower.lowering import Lowering, cast, rule
-from mjtorch.compiler.lower.values import CAST, DTYPES, Array, Lazy, NoRule, Value, View, broadcast
+from mjtorch.compiler.lower.values import CAST, DTYPES, EMPTY, Array, Lazy, NoRule, Value, View, broadcast, number
 
 # Those that are one elementary function: what PyTorch calls it, and we.
 FLOAT_UNARY = {op.aten: name for name, op in OPS.items() if op.aten}
@@ -403,6 +403,9 @@ def _filled(low: Lowering, node: Node, x: Value, *args: Any, **_: Any) -> Value:
         value = args[0]
     elif name == "new_full":
         value = args[1]
+    if "empty" in name:
+        zero = number(0, DTYPES[val.dtype])
+        return Lazy(tuple(val.shape), DTYPES[val.dtype], lambda _: zero, 0, EMPTY)
     if isinstance(value, (View, Lazy)):
         return as_dtype(low, low.remap(value, tuple(val.shape), lambda _: []), DTYPES[val.dtype])
     return torch.full(tuple(val.shape), value, dtype=val.dtype)

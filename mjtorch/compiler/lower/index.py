@@ -338,8 +338,10 @@ def _scattered(low: Lowering, node: Node, x: Value, dim: int, index: Value, sour
         address = keep.address([*i[:dim], *i[dim + 1 :]]) + base
         value = values.at(i if values.shape else [])
         if running is not None:
-            value = Call("where", (running.at([]), value, load(out.buffer, address, offset)), out.dtype)
-        if op == "add" and isinstance(value, Call) and value.op == "where" and value.args[2] == number(0, out.dtype):
+            old = load(out.buffer, address, offset)
+            new = value if op is None else call(op, old, value, dtype=out.dtype)
+            _put(low, out, address, offset, Call("where", (running.at([]), new, old), out.dtype), None)
+        elif op == "add" and isinstance(value, Call) and value.op == "where" and value.args[2] == number(0, out.dtype):
             # Most of what is masked adds nothing.
             low.choose(value.args[0], lambda: _put(low, out, address, offset, value, op), lambda: None)
         else:

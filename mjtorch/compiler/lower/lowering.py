@@ -63,6 +63,7 @@ from mjtorch.compiler.lower.values import (
     mapped,
     number,
     numel,
+    to_write,
 )
 
 # More operations than this are stored rather than repeated or inlined further.
@@ -218,16 +219,14 @@ class Lowering:
         a = self.array(x)
         out = into if into is not None else self.alloc(a.shape, dtype or a.dtype)
         self.nest(
-            out.shape,
+            to_write(a, out.shape),
             lambda i: self.emit(Store(out.buffer, out.address(i), cast(broadcast(a, out.shape, i), out.dtype))),
         )
         return out
 
     def stored(self, x: Value) -> View:
         """`x` as elements of a buffer."""
-        if isinstance(x, View):
-            return x
-        return self.constant(x) if isinstance(x, torch.Tensor) else self.store(x)
+        return x if isinstance(x, View) else self.constant(x) if isinstance(x, torch.Tensor) else self.store(x)
 
     def elementwise(self, op: str, *args: Value, dtype: str | None = None, out: str | None = None) -> Lazy:
         """`op` on broadcast arguments, which are first cast to `dtype`; `out` is the result's, if another."""

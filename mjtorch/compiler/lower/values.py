@@ -115,6 +115,8 @@ def leaves(x: Any) -> list[Any]:
 
 # The operation of an array that is another in another type.
 CAST = "cast"
+# Elements that are whatever was there.
+EMPTY = "empty"
 
 
 @dataclasses.dataclass
@@ -143,6 +145,11 @@ def is_widened(x: Lazy) -> bool:
     if x.op != CAST or x.dtype != FLOAT64:
         return False
     return isinstance(x.args[0], View) and x.args[0].dtype == FLOAT32
+
+
+def to_write(x: Array, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The part of an array of `shape` to write for it to be `x`: of an empty one an element, with which it begins."""
+    return tuple(min(n, 1) for n in shape) if isinstance(x, Lazy) and x.op == EMPTY else shape
 
 
 def numel(shape: Sequence[int]) -> int:

@@ -22,6 +22,7 @@ from mjtorch.compiler.ir.nodes import (
     Length,
     Load,
     Local,
+    Number,
     Pack,
     Program,
     Scalarized,
@@ -54,7 +55,7 @@ WALK = 30_000
 # A loop around such loops is run so too if at least this share of its accesses is in them.
 INNER = 0.3
 # Elements that such loops may hold in variables of their own.
-MEMORY = 8192
+MEMORY = 49_152
 # Before them arrays may be filled with values of so many parts.
 PREPARE = 4
 # Between two of them there may be so many accesses for them to be run together.
@@ -133,7 +134,7 @@ def _region_end(statements: Sequence[Statement], start: int, counts: Counter[Buf
             end, between = k + 1, 0
         elif _loops([s]) or (end == start and not _prepares(s)):
             break
-        else:
+        elif not _fills(s):
             between += accesses([s])[1]
             if end > start and between > BETWEEN:
                 break
@@ -151,6 +152,13 @@ def _prepares(s: Statement) -> bool:
         parts = list(walk_expr(s.value))
         return len(parts) <= PREPARE and not any(isinstance(e, Gather) for e in parts)
     return isinstance(s, For) and not s.scope and all(map(_prepares, s.body))
+
+
+def _fills(s: Statement) -> bool:
+    """Whether `s` fills arrays with numbers, which is as quick world by world."""
+    if isinstance(s, Store):
+        return s.buffer.kind == SCRATCH and isinstance(s.value, Number)
+    return isinstance(s, For) and not s.scope and all(map(_fills, s.body))
 
 
 def own_memory(statements: Sequence[Statement], counts: Counter[Buffer]) -> tuple[list[Buffer], list[Buffer]]:
