@@ -8,7 +8,7 @@ from constraint.solver_reference import OUTPUTS, compiled, error, from_c, moving
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mjtorch import tree
-from mjtorch.constraint.solver import solve
+from mjtorch.constraint.solver import dual, solve
 from mjtorch.constraint.solver.qcqp import qcqp
 from mjtorch.model import Data, Model
 
@@ -228,6 +228,16 @@ def test_pgs_without_random_numbers_is_an_error() -> None:
     m, x = from_c(*scene(PGS, PYRAMIDAL))
     with pytest.raises(ValueError, match="before put_model"):
         solve(m.replace(opt=m.opt.replace(iterations=2 * m.opt.iterations)), x)
+
+
+@pytest.mark.parametrize("cone", [PYRAMIDAL, ELLIPTIC])
+def test_pgs_finds_the_same_with_a_matrix_and_without(cone: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    m, x = from_c(*scene(PGS, cone))
+    one = solve(m, x)
+    monkeypatch.setattr(dual, "MOST", 0)
+    other = solve(m, x)
+    assert int(one.solver_niter) == int(other.solver_niter) > 1
+    torch.testing.assert_close(one.efc_force, other.efc_force, rtol=1e-9, atol=1e-9)
 
 
 def test_no_rows() -> None:

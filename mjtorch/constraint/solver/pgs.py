@@ -4,8 +4,8 @@ Minimises `f' (A + R) f / 2 + f' b` over the forces f that the constraints allow
 after another: an elliptic contact is a block, any other row is one by itself. As in C, Nesterov's momentum is added
 between sweeps, and the active blocks are visited in an order that is shuffled anew before every sweep.
 
-A is not formed. With `M = L' L` and `W = J L^-1` it is `W W'`: the velocity `v = W' f` is kept up to date, and a row of
-`A f` is a row of W times v. So a sweep takes time in proportion to the active rows alone, whatever their number.
+All that a sweep reads is gathered first: the rows of active blocks alone, in the order that C has them in. So a sweep
+takes time in proportion to what is active, whatever the number of slots, and finds it close together.
 """
 
 from typing import NamedTuple
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.constraint.solver.dual import Factored, Formed, operator, padding, room
 from mjtorch.constraint.solver.problem import CONE, QUADRATIC, SATISFIED, Problem, merge
 from mjtorch.constraint.solver.qcqp import friction_force
 from mjtorch.control_flow import fori_loop, while_loop
@@ -27,21 +28,39 @@ MAX_INCREASE = 1e-10
 
 
 @tree.dataclass(kw_only=True)
-class Dual(tree.Tree):
-    """What a sweep reads, all constant.
+class Gathered(tree.Tree):
+    """Which blocks and rows are active, in C's order, then filling.
 
-    W: (nefc, nv) J L^-1
-    table: (nefc, 6) for each row: b, R, diagonal of A + R and its inverse, low, high
-    order: (nblock,) the active blocks, then filling
-    nactive: () how many blocks are active
-    friction: (ncone + 1, w - 1) friction coefficients, one in the padding; the last line is for blocks without cone
+    blocks: (nblock,) their numbers; first: (nblock,) the first row of each, among those of active blocks
+    source: (nefc,) where these rows lie
+    nactive: () how many blocks; count: () how many rows
     """
 
-    W: Tensor
-    table: Tensor
-    order: Tensor
+    blocks: Tensor
+    first: Tensor
+    source: Tensor
     nactive: Tensor
+    count: Tensor
+
+
+@tree.dataclass(kw_only=True)
+class Dual(tree.Tree):
+    """What a sweep reads, all constant: the rows of the active blocks one after the other, then filling.
+
+    A: the residual, as forces change
+    diagonal, inverse: (nefc,) of A + R, and one by it
+    low, high: (nefc,) bounds of forces
+    friction: (ncone + 1, w - 1) friction coefficients, one in the padding; the last line is for blocks without cone
+    gathered: which blocks and rows these are
+    """
+
+    A: Formed | Factored
+    diagonal: Tensor
+    inverse: Tensor
+    low: Tensor
+    high: Tensor
     friction: Tensor
+    gathered: Gathered
 
 
 @tree.dataclass(kw_only=True)
@@ -62,22 +81,17 @@ class Sweeps(tree.Tree):
     done: Tensor
 
 
-class Rows(NamedTuple):
+class Block(NamedTuple):
     """One block of `w` rows; `w` is 1 where there are no cones.
 
-    rows: (w,) their numbers
-    W: (w, nv)
-    b, R, diagonal, inverse, low, high: (w,)
+    rows: (w,) where they are in `Dual`, filled up with the first
+    mask: (w,) 1 for its rows, 0 for filling
+    cone: () its number; the number of cones where it has none
     """
 
     rows: Tensor
-    W: Tensor
-    b: Tensor
-    R: Tensor
-    diagonal: Tensor
-    inverse: Tensor
-    low: Tensor
-    high: Tensor
+    mask: Tensor
+    cone: Tensor
 
 
 def solve_pgs(
@@ -93,19 +107,21 @@ def solve_pgs(
             "PGS needs random numbers that put_model makes for `opt.solver` and `opt.iterations`; set both in the "
             "MjModel before put_model instead of changing the Model"
         )
-    dual = _dual(plan, p, frictionloss, efc_b, visits)
-    velocity = force @ dual.W
+    # Zero J is anyway in the other rows; said so, they are not looked at.
+    W = linalg.ltl_half_solve(p.qLD, torch.where(p.active[:, None], p.J, 0.0).mT).mT
+    velocity = force @ W
     cost = 0.5 * (velocity @ velocity) + force @ (efc_b + 0.5 * (p.R * force))
     force = torch.where(cost > 0, 0.0, force)
-    dual = dual.replace(W=_active_rows(plan, dual))
+    gathered = _gathered(plan, p, visits)
+    dual, start = _dual(plan, p, W, frictionloss, efc_b, force, gathered)
 
     def go_on(s: Sweeps) -> Tensor:
         return ~s.done & (s.niter < iterations)
 
     def body(s: Sweeps) -> Sweeps:
-        order = _shuffle(plan, s.order, dual.nactive, s.niter)
-        start, previous, velocity = _extrapolate(plan, dual, s, order)
-        force, gain, agreement = _sweep(plan, dual, order, start, previous, velocity)
+        order = _shuffle(plan, s.order, gathered.nactive, s.niter)
+        start, previous, state = _extrapolate(plan, dual, s)
+        force, gain, agreement = _sweep(plan, dual, order, start, previous, state)
         restart = (s.niter > 0) & (agreement < 0)
         return Sweeps(
             force=force,
@@ -116,24 +132,15 @@ def solve_pgs(
             done=~(p.scale * gain >= p.tolerance),
         )
 
-    zero = torch.zeros_like(dual.nactive)
-    init = Sweeps(force=force, previous=force, order=dual.order, momentum=zero, niter=zero, done=dual.nactive == 0)
+    zero = torch.zeros_like(gathered.nactive)
+    order = torch.arange(len(visits), device=visits.device)
+    init = Sweeps(force=start, previous=start, order=order, momentum=zero, niter=zero, done=gathered.nactive == 0)
     last = while_loop(go_on, body, init)
-    return last.force, last.niter
 
+    def give_back(k: Tensor, force: Tensor) -> Tensor:
+        return force.scatter(0, gathered.source.index_select(0, k[None]), last.force.index_select(0, k[None]))
 
-def _dual(plan: SolverPlan, p: Problem, frictionloss: Tensor, efc_b: Tensor, visits: Tensor) -> Dual:
-    # Zero J is anyway in the other rows; said so, they are not looked at.
-    W = linalg.ltl_half_solve(p.qLD, torch.where(p.active[:, None], p.J, 0.0).mT).mT
-    bound = torch.where(p.active, frictionloss, 0.0)
-    low, high = plan.force_low - bound, plan.force_high + bound
-    diagonal = torch.where(p.active, (W * W).sum(1) + p.R, 1.0)
-    order, nactive = active_first(p.active[plan.block_rows[:, 0]], visits)
-    friction = torch.ones_like(plan.block_mask[:1, 1:])
-    for c in p.cones:
-        friction = torch.cat([torch.where(plan.cone_mask[:, 1:] > 0, c.scale[:, 1:], 1.0), friction])
-    table = torch.stack([efc_b, p.R, diagonal, 1 / diagonal, low, high], dim=1)
-    return Dual(W=W, table=table, order=order, nactive=nactive, friction=friction)
+    return fori_loop(0, gathered.count, give_back, force), last.niter
 
 
 def active_first(active: Tensor, visits: Tensor) -> tuple[Tensor, Tensor]:
@@ -144,14 +151,41 @@ def active_first(active: Tensor, visits: Tensor) -> tuple[Tensor, Tensor]:
     return place.new_zeros(n + 1).scatter(0, place, visits)[:n], active.sum()
 
 
-def _active_rows(plan: SolverPlan, dual: Dual) -> Tensor:
-    """W with zeros in rows that are not active: a copy of what the sweeps read, which lies closer together."""
+def _gathered(plan: SolverPlan, p: Problem, visits: Tensor) -> Gathered:
+    blocks, nactive = active_first(p.active[plan.block_rows[:, 0]], visits)
+    place = torch.arange(len(blocks), device=blocks.device)
+    if not plan.ncone:
+        return Gathered(blocks=blocks, first=place, source=blocks, nactive=nactive, count=nactive)
+    mask = (plan.block_mask[blocks] > 0) & (place < nactive)[:, None]
+    sizes = mask.sum(1)
+    first = sizes.cumsum(0) - sizes
+    into = torch.where(mask, first[:, None] + torch.arange(mask.shape[1], device=blocks.device), p.nefc)
+    source = first.new_zeros(p.nefc + 1).scatter(0, into.flatten(), plan.block_rows[blocks].flatten())[: p.nefc]
+    return Gathered(blocks=blocks, first=first, source=source, nactive=nactive, count=sizes.sum())
 
-    def body(k: Tensor, W: Tensor) -> Tensor:
-        r = _block(plan, dual, dual.order.index_select(0, k[None]))
-        return W.scatter(0, r.rows[:, None].expand_as(r.W), r.W)
 
-    return fori_loop(0, dual.nactive, body, torch.zeros_like(dual.W))
+def _dual(
+    plan: SolverPlan, p: Problem, W: Tensor, frictionloss: Tensor, efc_b: Tensor, force: Tensor, g: Gathered
+) -> tuple[Dual, Tensor]:
+    """What a sweep reads, and the forces to begin with; W: (nefc, nv) J L^-1."""
+    bound = torch.where(p.active, frictionloss, 0.0)
+    table = torch.stack([efc_b, p.R, plan.force_low - bound, plan.force_high + bound, force], dim=1)
+
+    def gather(k: Tensor, found: list[Tensor]) -> list[Tensor]:
+        row = g.source.index_select(0, k[None])
+        w, numbers = W.index_select(0, row)[0], table.index_select(0, row)[0]
+        own = w @ w + numbers[1]
+        more = [*numbers.unbind(), own, 1 / own]
+        return [x.scatter(0, k[None], y[None]) for x, y in zip(found, more, strict=True)]
+
+    init = [room(efc_b, p.nefc + padding(*W.shape))] * 7
+    b, R, low, high, force, diagonal, inverse = fori_loop(0, g.count, gather, init)
+    friction = torch.ones_like(plan.block_mask[:1, 1:])
+    for c in p.cones:
+        friction = torch.cat([torch.where(plan.cone_mask[:, 1:] > 0, c.scale[:, 1:], 1.0), friction])
+    A = operator(W, b, R, g.source, g.count)
+    dual = Dual(A=A, diagonal=diagonal, inverse=inverse, low=low, high=high, friction=friction, gathered=g)
+    return dual, force
 
 
 def _shuffle(plan: SolverPlan, order: Tensor, nactive: Tensor, niter: Tensor) -> Tensor:
@@ -168,50 +202,54 @@ def _shuffle(plan: SolverPlan, order: Tensor, nactive: Tensor, niter: Tensor) ->
     return fori_loop(0, nactive - 1, body, order)
 
 
-def _block(plan: SolverPlan, dual: Dual, block: Tensor) -> Rows:
-    """The rows of `block (1,)`."""
-    rows = plan.block_rows.index_select(0, block)[0] if plan.ncone else block
-    return Rows(rows, dual.W.index_select(0, rows), *dual.table.index_select(0, rows).unbind(1))
+def _block(plan: SolverPlan, dual: Dual, k: Tensor) -> Block:
+    """The active block `k (1,)`."""
+    if not plan.ncone:
+        return Block(k, torch.ones_like(dual.low[:1]), k)
+    block = dual.gathered.blocks.index_select(0, k)
+    mask = plan.block_mask.index_select(0, block)[0]
+    place = torch.arange(len(mask), device=k.device)
+    first = dual.gathered.first.index_select(0, k)
+    return Block(first + torch.where(mask > 0, place, 0), mask, plan.block_cone.index_select(0, block)[0])
 
 
-def _extrapolate(plan: SolverPlan, dual: Dual, s: Sweeps, order: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _extrapolate(plan: SolverPlan, dual: Dual, s: Sweeps) -> tuple[Tensor, Tensor, Tensor]:
     """Carry the forces on by momentum, then make them feasible.
 
-    Returns the forces to start the sweep from, those to go back to, and the velocity (nv,) of the former.
+    Returns the forces to start the sweep from, those to go back to, and the state of `dual.A` under the former.
     """
     momentum = s.momentum.to(s.force.dtype)
     beta = torch.clamp((momentum - 1) / (momentum + 2), min=0)
 
     def body(k: Tensor, carry: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        force, previous, velocity = carry
-        block = order.index_select(0, k[None])
-        r = _block(plan, dual, block)
-        now = force.index_select(0, r.rows)
-        further = now + beta * (now - previous.index_select(0, r.rows))
-        start = torch.clamp(further, r.low, r.high)
+        force, previous, state = carry
+        at = _block(plan, dual, k[None])
+        now, before, low, high = (x.index_select(0, at.rows) for x in (force, previous, dual.low, dual.high))
+        further = now + beta * (now - before)
+        start = _between(further, low, high)
         if plan.ncone:
-            start = _into_cone(plan, dual, block, start, further)
+            start = _into_cone(plan, dual, at, start, further)
         start = torch.where(beta > 0, start, now)
-        counted = start * plan.block_mask.index_select(0, block)[0] if plan.ncone else start
-        return force.scatter(0, r.rows, start), previous.scatter(0, r.rows, now), velocity + counted @ r.W
+        counted = start * at.mask if plan.ncone else start
+        state = dual.A.change(state, at.rows, counted)
+        return force.scatter(0, at.rows, start), previous.scatter(0, at.rows, now), state
 
-    return fori_loop(0, dual.nactive, body, (s.force, s.previous, torch.zeros_like(dual.W[0])))
+    return fori_loop(0, dual.gathered.nactive, body, (s.force, s.previous, dual.A.start()))
 
 
-def _into_cone(plan: SolverPlan, dual: Dual, block: Tensor, alone: Tensor, force: Tensor) -> Tensor:
+def _into_cone(plan: SolverPlan, dual: Dual, at: Block, alone: Tensor, force: Tensor) -> Tensor:
     """The nearest (w,) to `force` in the direction of its normal, if the block is a cone, else `alone`."""
-    cone = plan.block_cone.index_select(0, block)
-    mask = plan.block_mask.index_select(0, block)[0, 1:]
+    mask = at.mask[1:]
     normal, tangent = force[:1], force[1:] * mask
-    scaled = tangent / dual.friction.index_select(0, cone)[0]
+    scaled = tangent / dual.friction.index_select(0, at.cone[None])[0]
     square = scaled @ scaled
     shrink = torch.where(square > normal * normal, normal / torch.clamp(square, min=MIN_VALUE).sqrt(), 1.0)
     inside = torch.where(normal < 0, 0.0, torch.cat([normal, torch.where(mask > 0, tangent * shrink, normal)]))
-    return torch.where(cone < plan.ncone, inside, alone)
+    return torch.where(at.cone < plan.ncone, inside, alone)
 
 
 def _sweep(
-    plan: SolverPlan, dual: Dual, order: Tensor, start: Tensor, previous: Tensor, velocity: Tensor
+    plan: SolverPlan, dual: Dual, order: Tensor, start: Tensor, previous: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Update the active blocks in turn, from `start (nefc,)`.
 
@@ -221,57 +259,58 @@ def _sweep(
     update = _update_contact if plan.ncone else _update_row
 
     def body(k: Tensor, carry: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        force, velocity, gain, agreement = carry
-        block = order.index_select(0, k[None])
-        r = _block(plan, dual, block)
-        old = force.index_select(0, r.rows)
-        new, change = update(plan, dual, block, r, old, velocity)
-        worse = change > MAX_INCREASE
-        new, change = torch.where(worse, old, new), torch.where(worse, 0.0, change)
+        force, state, gain, agreement = carry
+        at = _block(plan, dual, order.index_select(0, k[None]))
+        old = force.index_select(0, at.rows)
+        new, change = update(plan, dual, at, old, dual.A.residual(state, at.rows, old))
         delta = new - old
         if plan.ncone:
-            delta = delta * plan.block_mask.index_select(0, block)[0]
-        agreement = agreement + delta @ (old - previous.index_select(0, r.rows))
-        return force.scatter(0, r.rows, new), velocity + delta @ r.W, gain - change, agreement
+            # The best of a single row cannot cost more.
+            worse = change > MAX_INCREASE
+            new, change = torch.where(worse, old, new), torch.where(worse, 0.0, change)
+            delta = (new - old) * at.mask
+        agreement = agreement + delta @ (old - previous.index_select(0, at.rows))
+        return force.scatter(0, at.rows, new), dual.A.change(state, at.rows, delta), gain - change, agreement
 
     zero = start.new_zeros(())
-    force, _, gain, agreement = fori_loop(0, dual.nactive, body, (start, velocity, zero, zero))
+    force, _, gain, agreement = fori_loop(0, dual.gathered.nactive, body, (start, state, zero, zero))
     return force, gain, agreement
 
 
-def _update_row(
-    plan: SolverPlan, dual: Dual, block: Tensor, r: Rows, old: Tensor, velocity: Tensor
-) -> tuple[Tensor, Tensor]:
+def _update_row(plan: SolverPlan, dual: Dual, at: Block, old: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
     """Minimise over one force (1,); the new force and the change of cost ()."""
-    residual = r.b + r.W @ velocity + r.R * old
-    new = torch.clamp(old - residual * r.inverse, r.low, r.high)
+    diagonal, inverse, low, high = (
+        x.index_select(0, at.rows) for x in (dual.diagonal, dual.inverse, dual.low, dual.high)
+    )
+    new = _between(old - residual * inverse, low, high)
     delta = new - old
-    return new, (delta * (0.5 * delta * r.diagonal + residual))[0]
+    return new, (delta * (0.5 * delta * diagonal + residual))[0]
 
 
-def _update_contact(
-    plan: SolverPlan, dual: Dual, block: Tensor, r: Rows, old: Tensor, velocity: Tensor
-) -> tuple[Tensor, Tensor]:
+def _between(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """`x.clamp(low, high)` for bounds that are numbers: sweeps are chains of this, and to ask takes as long again."""
+    x = torch.where(x < low, low, x)
+    return torch.where(x > high, high, x)
+
+
+def _update_contact(plan: SolverPlan, dual: Dual, at: Block, old: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
     """Minimise over a block of forces (w,): along the ray of the force and then over friction, if it is a cone."""
-    mask, cone = plan.block_mask.index_select(0, block)[0], plan.block_cone.index_select(0, block)[0]
-    is_cone = cone < plan.ncone
-    old = old * mask
-    residual = (r.b + r.W @ velocity + r.R * old) * mask
+    mask, row = at.mask, at.rows[:1]
+    old, residual = old * mask, residual * mask
     # The padding is a separate problem with the solution zero.
-    AR = torch.where(mask[:, None] * mask > 0, r.W @ r.W.mT, 0.0) + torch.diag(torch.where(mask > 0, r.R, 1.0))
+    AR = torch.where(mask[:, None] * mask > 0, dual.A.block(at.rows), torch.diag(torch.ones_like(mask)))
+    inverse, low, high = (x.index_select(0, row)[0] for x in (dual.inverse, dual.low, dual.high))
 
-    alone = torch.clamp(old[0] - residual[0] * r.inverse[0], r.low[0], r.high[0])
+    alone = torch.clamp(old[0] - residual[0] * inverse, low, high)
     normal_only = torch.cat([alone[None], torch.zeros_like(old[1:])])
-    new = torch.where(is_cone, _update_cone(dual, cone, AR, residual, r.inverse[0], old, mask), normal_only)
+    new = torch.where(at.cone < plan.ncone, _update_cone(dual, at, AR, residual, inverse, old), normal_only)
     delta = new - old
     change = 0.5 * (delta @ AR @ delta) + delta @ residual
     # Padding repeats the first row: it must write the same.
     return torch.where(mask > 0, new, new[:1]), change
 
 
-def _update_cone(
-    dual: Dual, cone: Tensor, AR: Tensor, residual: Tensor, inverse: Tensor, old: Tensor, mask: Tensor
-) -> Tensor:
+def _update_cone(dual: Dual, at: Block, AR: Tensor, residual: Tensor, inverse: Tensor, old: Tensor) -> Tensor:
     """New forces (w,) of an elliptic contact."""
     # A force without normal part starts anew from the normal, any other is scaled first.
     normal = torch.clamp(old[0] - residual[0] * inverse, min=0)
@@ -280,10 +319,10 @@ def _update_cone(
     stretch = torch.clamp(-(old @ residual) / torch.where(usable, resistance, 1.0), min=-1)
     normal = torch.where(old[0] < MIN_VALUE, normal, old[0] * (1 + torch.where(usable, stretch, 0.0)))
 
-    friction = dual.friction.index_select(0, cone[None])[0]
+    friction = dual.friction.index_select(0, at.cone[None])[0]
     A = AR[1:, 1:]
     b = residual[1:] - A @ old[1:] + AR[1:, 0] * (normal - old[0])
-    return torch.cat([normal[None], friction_force(A, b, friction, normal, mask.sum() < 5)])
+    return torch.cat([normal[None], friction_force(A, b, friction, normal, at.mask.sum() < 5)])
 
 
 def dual_state(m: Model, p: Problem, frictionloss: Tensor, force: Tensor) -> Tensor:

@@ -1,0 +1,154 @@
+"""The residual `A f + b` of the dual problem, kept up to date while single forces change.
+
+`A = J M^-1 J' = W W'` with `W = J L^-1` and `M = L' L`. Rows here are those that are active in a world, one after the
+other: so what is looked at grows with their number, and not with the number of slots. Both classes are one operator.
+"""
+
+import torch
+from torch import Tensor
+
+from mjtorch import tree
+from mjtorch.control_flow.context import wants_scans
+from mjtorch.control_flow.fori_loop import fori_loop
+
+# A is not formed where A and W have more numbers than this.
+MOST = 40_000
+# Numbers that compiled code updates together.
+WIDTH = 32
+
+
+@tree.dataclass(kw_only=True)
+class Formed(tree.Tree):
+    """A, for few rows: to change a force takes time in proportion to their number.
+
+    A: (nefc * nchunk, width) rows, each in chunks
+    b: (nchunk, width), R: (nefc,)
+    count: () how many chunks are active
+    """
+
+    A: Tensor
+    b: Tensor
+    R: Tensor
+    count: Tensor
+
+    def start(self) -> Tensor:
+        """What is kept up to date, without forces: `A f + b` (nchunk, width)."""
+        return self.b
+
+    def residual(self, state: Tensor, rows: Tensor, force: Tensor) -> Tensor:
+        """`(A + R) f + b` of `rows (w,)`, whose forces are `force (w,)`."""
+        return state.flatten().index_select(0, rows) + self.R.index_select(0, rows) * force
+
+    def block(self, rows: Tensor) -> Tensor:
+        """`A + R` between `rows (w,)`."""
+        A = self.A.view(-1, self.b.numel()).index_select(0, rows).index_select(1, rows)
+        return A + torch.where(rows[:, None] == rows, self.R.index_select(0, rows), 0.0)
+
+    def change(self, state: Tensor, rows: Tensor, delta: Tensor) -> Tensor:
+        """The state after the forces of `rows (w,)` have changed by `delta (w,)`."""
+        chunks, width = self.b.shape
+        first = rows * chunks
+
+        def body(c: Tensor, state: Tensor) -> Tensor:
+            more = delta @ self.A.index_select(0, first + c)
+            return state.scatter_add(0, c.expand(1, width), more[None])
+
+        return fori_loop(0, self.count, body, state)
+
+
+@tree.dataclass(kw_only=True)
+class Factored(tree.Tree):
+    """W, for many rows: to change a force takes time in proportion to the number of dofs.
+
+    W: (nefc, nv); b, R: (nefc,)
+    """
+
+    W: Tensor
+    b: Tensor
+    R: Tensor
+
+    def start(self) -> Tensor:
+        """What is kept up to date, without forces: the velocity `W' f` (nv,)."""
+        return torch.zeros_like(self.W[0])
+
+    def residual(self, state: Tensor, rows: Tensor, force: Tensor) -> Tensor:
+        """`(A + R) f + b` of `rows (w,)`, whose forces are `force (w,)`."""
+        b, R, W = (x.index_select(0, rows) for x in (self.b, self.R, self.W))
+        return b + W @ state + R * force
+
+    def block(self, rows: Tensor) -> Tensor:
+        """`A + R` between `rows (w,)`."""
+        W = self.W.index_select(0, rows)
+        return W @ W.mT + torch.where(rows[:, None] == rows, self.R.index_select(0, rows), 0.0)
+
+    def change(self, state: Tensor, rows: Tensor, delta: Tensor) -> Tensor:
+        """The state after the forces of `rows (w,)` have changed by `delta (w,)`."""
+        return state + delta @ self.W.index_select(0, rows)
+
+
+def is_formed(nefc: int, nv: int) -> bool:
+    """Whether `operator` forms A of so many rows and dofs."""
+    return (nefc + WIDTH) * (nefc + nv) <= MOST
+
+
+def padding(nefc: int, nv: int) -> int:
+    """How many numbers more than rows `operator` is to be given, which are not read.
+
+    A loop over chunks costs more than it saves where operations are called one by one.
+    """
+    return -nefc % WIDTH if is_formed(nefc, nv) and wants_scans() else 0
+
+
+def room(x: Tensor, *shape: int) -> Tensor:
+    """Memory for numbers like those of `x`, of which only what is written is read: compiled code does not fill it."""
+    return x.new_empty(shape) if wants_scans() else x.new_zeros(shape)
+
+
+def operator(W: Tensor, b: Tensor, R: Tensor, source: Tensor, count: Tensor) -> Formed | Factored:
+    """The operator of `count ()` rows.
+
+    W: (nefc, nv) of all rows, of which those that count lie at `source (nefc,)`
+    b, R: (nefc + padding,) of those that count, then filling
+    """
+    return (_formed if is_formed(*W.shape) else _factored)(W, b, R, source, count)
+
+
+def _factored(W: Tensor, b: Tensor, R: Tensor, source: Tensor, count: Tensor) -> Factored:
+    def body(k: Tensor, rows: Tensor) -> Tensor:
+        row = W.index_select(0, source.index_select(0, k[None]))
+        return rows.scatter(0, k.expand_as(row), row)
+
+    return Factored(W=fori_loop(0, count, body, room(W, *W.shape)), b=b, R=R)
+
+
+def _formed(W: Tensor, b: Tensor, R: Tensor, source: Tensor, count: Tensor) -> Formed:
+    n, nv = W.shape
+    if not wants_scans():
+        W = W.index_select(0, source)
+        return Formed(A=W @ W.mT, b=b[None], R=R, count=torch.ones_like(count))
+    chunks = len(b) // WIDTH
+    active = (count + WIDTH - 1) // WIDTH
+
+    def gather(k: Tensor, columns: Tensor) -> Tensor:
+        column = W.index_select(0, source.index_select(0, k[None])).mT
+        return columns.scatter(1, k.expand_as(column), column)
+
+    columns = fori_loop(0, count, gather, room(W, nv, len(b)))
+
+    def row(k: Tensor, A: Tensor) -> Tensor:
+        places = k * chunks
+
+        def part(j: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+            """Where a chunk of row k is, and what the dof j adds to it."""
+            factor = columns.flatten().index_select(0, (j * len(b) + k)[None])
+            others = columns.view(-1, WIDTH).index_select(0, (j * chunks + c)[None])
+            return (places + c).expand(1, WIDTH), factor * others
+
+        def dof(j: Tensor, A: Tensor) -> Tensor:
+            return fori_loop(0, active, lambda c, A: A.scatter_add(0, *part(j, c)), A)
+
+        A = fori_loop(0, active, lambda c, A: A.scatter(0, *part(torch.zeros_like(c), c)), A)
+        return fori_loop(1, torch.full_like(count, nv), dof, A)
+
+    A = fori_loop(0, count, row, room(W, n * chunks, WIDTH))
+    return Formed(A=A, b=b.view(chunks, WIDTH), R=R, count=active)
