@@ -138,7 +138,13 @@ def test_solvers_match_c(solver: int, cone: int, exact: bool) -> None:
 @pytest.mark.parametrize("cone", [0, 1], ids=["pyramidal", "elliptic"])
 @pytest.mark.parametrize("solver", [0, 2], ids=["PGS", "Newton"])
 @pytest.mark.parametrize(
-    "model", [TIED, STIFF, "feature/boxes", "feature/contacts"], ids=["tied", "stiff", "boxes", "contacts"]
+    "model",
+    [
+        pytest.param(TIED, id="tied"),
+        pytest.param(STIFF, id="stiff"),
+        pytest.param("feature/boxes", id="boxes", marks=pytest.mark.slow),
+        pytest.param("feature/contacts", id="contacts"),
+    ],
 )
 def test_noslip_matches_c(model: str, solver: int, cone: int) -> None:
     this = discrete(model, solver=solver, cone=cone, iterations=400, noslip_iterations=5)

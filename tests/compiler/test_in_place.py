@@ -131,6 +131,17 @@ def begins_empty(x: Tensor, n: Tensor) -> Any:
     return torch.where(torch.arange(SIZE) <= n, made, 0.0)
 
 
+def adds_some(x: Tensor, n: Tensor) -> Any:
+    """What is added is said to be zero in part, and then all of it; worlds leave the loop at different times."""
+
+    def body(i: Tensor, y: Tensor) -> Tensor:
+        place = (torch.arange(SIZE) * (n + i)) % SIZE
+        y = y.index_add(0, place, torch.where(x > 0, x, 0.0))
+        return y.index_add(0, place, 0.5 * x)
+
+    return fori_loop(0, n, body, x)
+
+
 PROBLEMS = (
     nested,
     three_deep,
@@ -142,6 +153,7 @@ PROBLEMS = (
     handed_anywhere,
     one_after_the_other,
     begins_empty,
+    adds_some,
 )
 
 

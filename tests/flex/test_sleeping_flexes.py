@@ -39,7 +39,7 @@ SETTLED, KICKED, LEFT, END = 480, 500, 640, 1000
 STATE = ("qpos", "qvel", "plastic", "tree_asleep", "tree_awake", "body_awake")
 
 
-@pytest.mark.parametrize("inside", INSIDE)
+@pytest.mark.parametrize("inside", ["bent", *(pytest.param(x, marks=pytest.mark.slow) for x in ("held", "elastic"))])
 def test_a_ball_rolls_over_a_cloth_that_sleeps(inside: str) -> None:
     """A held cloth sleeps, wakes and sleeps again; one that is nothing but elastic never does."""
     mj_model = converged(load(SCENE.format(INSIDE[inside])))

@@ -10,7 +10,7 @@ import torch
 from torch.fx import Node
 
 from mjtorch.compiler.ir.nodes import BOOL, INT, Call, Expr, Index, Load, Number, lookup, step_of
-from mjtorch.compiler.lower.elementwise import as_dtype, op_name, result_dtype
+from mjtorch.compiler.lower.elementwise import as_dtype, choose, op_name, result_dtype
 from mjtorch.compiler.lower.lowering import MAX_INLINE, Lowering, call, rule
 from mjtorch.compiler.lower.reduce import least
 from mjtorch.compiler.lower.shape import take_axes, whole
@@ -167,7 +167,7 @@ def _index_put(
         out = low.store(x, low.alloc(low.array(x).shape, result_dtype(node)))
     source = as_dtype(low, values, out.dtype)
     if running is not None:
-        source = low.elementwise("where", running, source, number(0, out.dtype).value, dtype=out.dtype)
+        source = _masked(low, running, source)
     op = ("or" if out.dtype == BOOL else "add") if accumulate else None
     adds = _added(low, source) if op == "add" and not low.elements else None
     if _is_constant(indices):
@@ -248,11 +248,23 @@ def _is_passed_on(low: Lowering, node: Node, x: Value) -> bool:
 
 def _added(low: Lowering, source: Array) -> View | None:
     """Where what is added may not be zero, if it says so: what no world adds need not be added."""
-    if not (isinstance(source, Lazy) and source.op == "where"):
-        return None
-    flag, _, rest = source.args
-    zero = isinstance(rest, Lazy) and not rest.cost and rest.at([Index()] * len(rest.shape)) == number(0, rest.dtype)
-    return low.stored(flag) if zero and flag.dtype == BOOL else None
+    return low.stored(source.args[0]) if isinstance(source, Lazy) and _is_zero_elsewhere(source) else None
+
+
+def _is_zero_elsewhere(source: Lazy) -> bool:
+    """Whether this is some array where a flag says so, and else zero."""
+    if source.op != "where" or source.args[0].dtype != BOOL:
+        return False
+    rest = source.args[2]
+    return isinstance(rest, Lazy) and not rest.cost and rest.at([Index()] * len(rest.shape)) == number(0, rest.dtype)
+
+
+def _masked(low: Lowering, running: View, source: Array) -> Lazy:
+    """What is added, of the worlds that run alone."""
+    if isinstance(source, Lazy) and _is_zero_elsewhere(source):
+        flag, added, _ = source.args
+        return choose(low, low.elementwise("and", running, flag, dtype=BOOL), added, 0, source.dtype)
+    return choose(low, running, source, 0, source.dtype)
 
 
 def _put(low: Lowering, out: View, address: Index, offset: Expr | None, value: Expr, op: str | None) -> None:
