@@ -7,6 +7,10 @@
 #include <atomic>
 
 namespace {
+// Bytes of the stack of a thread: what worlds hold that run one by one lies there, up to 400 KB of it. Some systems give
+// threads that are started 512 KB in all, or less.
+const size_t STACK = 8 << 20;
+
 // Scratch memory is kept between calls: fresh pages cost more than a small batch.
 pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 struct Lock {
@@ -193,12 +197,16 @@ bool compute(Job& job, Caller& caller, int64_t threads) {
   prepare(job, own, &caller);
   int64_t wanted = (threads < job.tiles ? threads : job.tiles) - 1, started = 0;
   pthread_t* others = wanted > 0 ? (pthread_t*)malloc(wanted * sizeof(pthread_t)) : nullptr;
+  pthread_attr_t roomy;
+  pthread_attr_init(&roomy);
+  pthread_attr_setstacksize(&roomy, STACK);
   for (; others && started < wanted; ++started) {
     count(job, 1);
-    if (!pthread_create(&others[started], nullptr, help, &job)) continue;
+    if (!pthread_create(&others[started], &roomy, help, &job)) continue;
     count(job, -1);
     break;
   }
+  pthread_attr_destroy(&roomy);
   work(job, own, &caller);
   if (started && caller.listens) wait(job, caller);
   for (int64_t t = 0; t < started; ++t) pthread_join(others[t], nullptr);
