@@ -22,10 +22,23 @@ CHAIN = """<mujoco><option timestep="0.002" {option}/><worldbody><geom type="pla
 </mujoco>"""
 
 
+def linked(links: int) -> str:
+    """Bodies within bodies, with hinges that turn them into each other's way."""
+    return "".join(LINK.format(y=k % 2, z=1 - k % 2) for k in range(links)) + "</body>" * links
+
+
 def chain(links: int, option: str = "") -> mujoco.MjModel:
     """Rolled up, so that it lies on the floor and on itself."""
-    bodies = "".join(LINK.format(y=k % 2, z=1 - k % 2) for k in range(links)) + "</body>" * links
-    return converged(load(CHAIN.format(links=bodies, option=option)))
+    return converged(load(CHAIN.format(links=linked(links), option=option)))
+
+
+def sliding() -> mujoco.MjModel:
+    """Two stacks of boxes that slide on each other, along oblique axes, and press on the floor: nothing turns."""
+    box = '<body pos="0 0 .19"><joint type="slide" axis="{x} 0 1"/><geom type="box" size=".1 .1 .1"/>'
+    stack = "".join(box.format(x=k % 3 - 1) for k in range(4)) + "</body>" * 4
+    stacks = "".join(f'<body pos="{x} 0 -.1">{stack}</body>' for x in (0, 0.19))
+    plane = '<geom type="plane" size="5 5 .1"/>'
+    return converged(load(f"<mujoco><worldbody>{plane}{stacks}</worldbody></mujoco>"))
 
 
 @pytest.fixture
@@ -36,7 +49,7 @@ def articulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mjtorch.model.plan.forest.LEAST_DOFS_OF_FLEXES", 10**9)
 
 
-@pytest.mark.parametrize("model", [tied, lambda: chain(12)])
+@pytest.mark.parametrize("model", [tied, lambda: chain(12), sliding])
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-3), (torch.float64, 1e-9)])
 def test_as_stored(model, dtype: torch.dtype, tolerance: float, articulated: None) -> None:
     mj_model = model()
@@ -125,7 +138,7 @@ def test_a_chain_that_nothing_touches_is_tied(articulated: None) -> None:
 
 def hung(links: int) -> str:
     """A chain of which a tendon joins two hinges."""
-    bodies = "".join(LINK.format(y=k % 2, z=1 - k % 2) for k in range(links)) + "</body>" * links
+    bodies = linked(links)
     for name in "ab":
         bodies = bodies.replace("<joint axis", f'<joint name="{name}" axis', 1)
     tendon = '<tendon><fixed armature=".01"><joint joint="a" coef="1"/><joint joint="b" coef="2"/></fixed></tendon>'
