@@ -309,7 +309,7 @@ def driver_with(call: str, result: str, folder: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     "call, result",
     [
-        ("pthread_create(&others[started], nullptr, help, &job)", "11"),
+        ("pthread_create(&others[started], &roomy, help, &job)", "11"),
         ("(pthread_t*)malloc(wanted * sizeof(pthread_t))", "nullptr"),
     ],
 )
