@@ -14,7 +14,7 @@ from mjtorch.control_flow.fori_loop import fori_loop
 # A is not formed where A and W have more numbers than this.
 MOST = 40_000
 # Numbers that compiled code updates together.
-WIDTH = 32
+WIDTH = 16
 
 
 @tree.dataclass(kw_only=True)
@@ -31,18 +31,33 @@ class Formed(tree.Tree):
     R: Tensor
     count: Tensor
 
-    def start(self) -> Tensor:
-        """What is kept up to date, without forces: `A f + b` (nchunk, width)."""
-        return self.b
+    def start(self, force: Tensor, count: Tensor) -> Tensor:
+        """What is kept up to date: `A f + b` (nchunk, width) under `force (nefc,)`, of which `count ()` are read."""
+        if not wants_scans():
+            return self.b + force @ self.A
+        chunks, width = self.b.shape
 
-    def residual(self, state: Tensor, rows: Tensor, force: Tensor) -> Tensor:
-        """`(A + R) f + b` of `rows (w,)`, whose forces are `force (w,)`."""
-        return state.flatten().index_select(0, rows) + self.R.index_select(0, rows) * force
+        def chunk(c: Tensor, state: Tensor) -> Tensor:
+            def row(k: Tensor, total: Tensor) -> Tensor:
+                return total + force.index_select(0, k[None]) * self.A.index_select(0, (k * chunks + c)[None])[0]
+
+            total = fori_loop(0, count, row, self.b.index_select(0, c[None])[0])
+            return state.scatter(0, c.expand(1, width), total[None])
+
+        return fori_loop(0, self.count, chunk, self.b)
+
+    def at(self, state: Tensor, rows: Tensor) -> Tensor:
+        """`A f + b` of `rows (w,)`."""
+        return state.flatten().index_select(0, rows)
 
     def block(self, rows: Tensor) -> Tensor:
         """`A + R` between `rows (w,)`."""
         A = self.A.view(-1, self.b.numel()).index_select(0, rows).index_select(1, rows)
         return A + torch.where(rows[:, None] == rows, self.R.index_select(0, rows), 0.0)
+
+    def between(self, row: Tensor, other: Tensor) -> Tensor:
+        """A between `row (1,)` and `other (1,)`."""
+        return self.A.flatten().index_select(0, row * self.b.numel() + other)
 
     def change(self, state: Tensor, rows: Tensor, delta: Tensor) -> Tensor:
         """The state after the forces of `rows (w,)` have changed by `delta (w,)`."""
@@ -67,14 +82,19 @@ class Factored(tree.Tree):
     b: Tensor
     R: Tensor
 
-    def start(self) -> Tensor:
-        """What is kept up to date, without forces: the velocity `W' f` (nv,)."""
-        return torch.zeros_like(self.W[0])
+    def start(self, force: Tensor, count: Tensor) -> Tensor:
+        """What is kept up to date: the velocity `W' f` (nv,) under `force (nefc,)`, of which `count ()` are read."""
+        if not wants_scans():
+            return force @ self.W
 
-    def residual(self, state: Tensor, rows: Tensor, force: Tensor) -> Tensor:
-        """`(A + R) f + b` of `rows (w,)`, whose forces are `force (w,)`."""
-        b, R, W = (x.index_select(0, rows) for x in (self.b, self.R, self.W))
-        return b + W @ state + R * force
+        def add(k: Tensor, state: Tensor) -> Tensor:
+            return self.change(state, k[None], force.index_select(0, k[None]))
+
+        return fori_loop(0, count, add, torch.zeros_like(self.W[0]))
+
+    def at(self, state: Tensor, rows: Tensor) -> Tensor:
+        """`A f + b` of `rows (w,)`."""
+        return self.b.index_select(0, rows) + self.W.index_select(0, rows) @ state
 
     def block(self, rows: Tensor) -> Tensor:
         """`A + R` between `rows (w,)`."""
@@ -136,19 +156,15 @@ def _formed(W: Tensor, b: Tensor, R: Tensor, source: Tensor, count: Tensor) -> F
     columns = fori_loop(0, count, gather, room(W, nv, len(b)))
 
     def row(k: Tensor, A: Tensor) -> Tensor:
-        places = k * chunks
+        def chunk(c: Tensor, A: Tensor) -> Tensor:
+            def of(j: Tensor) -> Tensor:
+                factor = columns.flatten().index_select(0, (j * len(b) + k)[None])
+                return factor * columns.view(-1, WIDTH).index_select(0, (j * chunks + c)[None])[0]
 
-        def part(j: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-            """Where a chunk of row k is, and what the dof j adds to it."""
-            factor = columns.flatten().index_select(0, (j * len(b) + k)[None])
-            others = columns.view(-1, WIDTH).index_select(0, (j * chunks + c)[None])
-            return (places + c).expand(1, WIDTH), factor * others
+            total = fori_loop(1, torch.full_like(count, nv), lambda j, total: total + of(j), of(torch.zeros_like(k)))
+            return A.scatter(0, (k * chunks + c).expand(1, WIDTH), total[None])
 
-        def dof(j: Tensor, A: Tensor) -> Tensor:
-            return fori_loop(0, active, lambda c, A: A.scatter_add(0, *part(j, c)), A)
-
-        A = fori_loop(0, active, lambda c, A: A.scatter(0, *part(torch.zeros_like(c), c)), A)
-        return fori_loop(1, torch.full_like(count, nv), dof, A)
+        return fori_loop(0, active, chunk, A)
 
     A = fori_loop(0, count, row, room(W, n * chunks, WIDTH))
     return Formed(A=A, b=b.view(chunks, WIDTH), R=R, count=active)

@@ -120,12 +120,12 @@ def solve_pgs(
 
     def body(s: Sweeps) -> Sweeps:
         order = _shuffle(plan, s.order, gathered.nactive, s.niter)
-        start, previous, state = _extrapolate(plan, dual, s)
-        force, gain, agreement = _sweep(plan, dual, order, start, previous, state)
+        start = _extrapolate(plan, dual, s)
+        force, gain, agreement = _sweep(plan, dual, order, start, s.force)
         restart = (s.niter > 0) & (agreement < 0)
         return Sweeps(
             force=force,
-            previous=previous,
+            previous=s.force,
             order=order,
             momentum=torch.where(restart, 0, s.momentum + 1),
             niter=s.niter + 1,
@@ -213,28 +213,21 @@ def _block(plan: SolverPlan, dual: Dual, k: Tensor) -> Block:
     return Block(first + torch.where(mask > 0, place, 0), mask, plan.block_cone.index_select(0, block)[0])
 
 
-def _extrapolate(plan: SolverPlan, dual: Dual, s: Sweeps) -> tuple[Tensor, Tensor, Tensor]:
-    """Carry the forces on by momentum, then make them feasible.
-
-    Returns the forces to start the sweep from, those to go back to, and the state of `dual.A` under the former.
-    """
+def _extrapolate(plan: SolverPlan, dual: Dual, s: Sweeps) -> Tensor:
+    """Forces (nefc,) carried on by momentum, made feasible."""
     momentum = s.momentum.to(s.force.dtype)
     beta = torch.clamp((momentum - 1) / (momentum + 2), min=0)
+    further = s.force + beta * (s.force - s.previous)
+    start = _between(further, dual.low, dual.high)
 
-    def body(k: Tensor, carry: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        force, previous, state = carry
+    def cone(k: Tensor, start: Tensor) -> Tensor:
         at = _block(plan, dual, k[None])
-        now, before, low, high = (x.index_select(0, at.rows) for x in (force, previous, dual.low, dual.high))
-        further = now + beta * (now - before)
-        start = _between(further, low, high)
-        if plan.ncone:
-            start = _into_cone(plan, dual, at, start, further)
-        start = torch.where(beta > 0, start, now)
-        counted = start * at.mask if plan.ncone else start
-        state = dual.A.change(state, at.rows, counted)
-        return force.scatter(0, at.rows, start), previous.scatter(0, at.rows, now), state
+        alone, force = (x.index_select(0, at.rows) for x in (start, further))
+        return start.scatter(0, at.rows, _into_cone(plan, dual, at, alone, force))
 
-    return fori_loop(0, dual.gathered.nactive, body, (s.force, s.previous, dual.A.start()))
+    if plan.ncone:
+        start = fori_loop(0, dual.gathered.nactive, cone, start)
+    return torch.where(beta > 0, start, s.force)
 
 
 def _into_cone(plan: SolverPlan, dual: Dual, at: Block, alone: Tensor, force: Tensor) -> Tensor:
@@ -249,7 +242,7 @@ def _into_cone(plan: SolverPlan, dual: Dual, at: Block, alone: Tensor, force: Te
 
 
 def _sweep(
-    plan: SolverPlan, dual: Dual, order: Tensor, start: Tensor, previous: Tensor, state: Tensor
+    plan: SolverPlan, dual: Dual, order: Tensor, start: Tensor, previous: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Update the active blocks in turn, from `start (nefc,)`.
 
@@ -257,31 +250,38 @@ def _sweep(
     had gone, `(force - start)' (start - previous)` ().
     """
     update = _update_contact if plan.ncone else _update_row
+    # Rows are a chain of latencies. It is short if each hands on to the next at once what this is going to find.
+    ahead = isinstance(dual.A, Formed) and not plan.ncone
 
-    def body(k: Tensor, carry: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        force, state, gain, agreement = carry
+    def body(k: Tensor, carry: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        force, state, gain, agreement, *known = carry
         at = _block(plan, dual, order.index_select(0, k[None]))
         old = force.index_select(0, at.rows)
-        new, change = update(plan, dual, at, old, dual.A.residual(state, at.rows, old))
+        found = known[0] if ahead else dual.A.at(state, at.rows)
+        new, change = update(plan, dual, at, old, found)
         delta = new - old
         if plan.ncone:
             # The best of a single row cannot cost more.
             worse = change > MAX_INCREASE
             new, change = torch.where(worse, old, new), torch.where(worse, 0.0, change)
             delta = (new - old) * at.mask
+        if ahead:
+            following = order.index_select(0, torch.clamp(k + 1, max=len(order) - 1)[None])
+            known = [dual.A.at(state, following) + dual.A.between(at.rows, following) * delta]
         agreement = agreement + delta @ (old - previous.index_select(0, at.rows))
-        return force.scatter(0, at.rows, new), dual.A.change(state, at.rows, delta), gain - change, agreement
+        return force.scatter(0, at.rows, new), dual.A.change(state, at.rows, delta), gain - change, agreement, *known
 
-    zero = start.new_zeros(())
-    force, _, gain, agreement = fori_loop(0, dual.gathered.nactive, body, (start, state, zero, zero))
+    state, zero = dual.A.start(start, dual.gathered.count), start.new_zeros(())
+    known = [dual.A.at(state, order[:1])] if ahead else []
+    force, _, gain, agreement, *_ = fori_loop(0, dual.gathered.nactive, body, (start, state, zero, zero, *known))
     return force, gain, agreement
 
 
-def _update_row(plan: SolverPlan, dual: Dual, at: Block, old: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-    """Minimise over one force (1,); the new force and the change of cost ()."""
-    diagonal, inverse, low, high = (
-        x.index_select(0, at.rows) for x in (dual.diagonal, dual.inverse, dual.low, dual.high)
-    )
+def _update_row(plan: SolverPlan, dual: Dual, at: Block, old: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
+    """Minimise over one force (1,), where `A f + b` is `found (1,)`; the new force and the change of cost ()."""
+    table = (dual.A.R, dual.diagonal, dual.inverse, dual.low, dual.high)
+    R, diagonal, inverse, low, high = (x.index_select(0, at.rows) for x in table)
+    residual = found + R * old
     new = _between(old - residual * inverse, low, high)
     delta = new - old
     return new, (delta * (0.5 * delta * diagonal + residual))[0]
@@ -293,10 +293,14 @@ def _between(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
     return torch.where(x > high, high, x)
 
 
-def _update_contact(plan: SolverPlan, dual: Dual, at: Block, old: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-    """Minimise over a block of forces (w,): along the ray of the force and then over friction, if it is a cone."""
+def _update_contact(plan: SolverPlan, dual: Dual, at: Block, old: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
+    """Minimise over a block of forces (w,), where `A f + b` is `found (w,)`; the new ones and the change of cost ().
+
+    Along the ray of the force and then over friction, if it is a cone.
+    """
     mask, row = at.mask, at.rows[:1]
-    old, residual = old * mask, residual * mask
+    old = old * mask
+    residual = found * mask + dual.A.R.index_select(0, at.rows) * old
     # The padding is a separate problem with the solution zero.
     AR = torch.where(mask[:, None] * mask > 0, dual.A.block(at.rows), torch.diag(torch.ones_like(mask)))
     inverse, low, high = (x.index_select(0, row)[0] for x in (dual.inverse, dual.low, dual.high))

@@ -37,7 +37,9 @@ HAS_GROUPS = os.name == "posix"
 # of its time, and made none of the programs that were measured quicker; nor did it to ask for each load about more than
 # a hundred stores before it.
 LOOK_BACK = "--param=sccvn-max-alias-queries-per-access=100"
-FLAGS = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fno-gcse", LOOK_BACK)
+# Loops of sixteen numbers are to become one vector: GCC would first write them out, number by number.
+PEEL = "--param=max-completely-peel-times=15"
+FLAGS = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fno-gcse", LOOK_BACK, PEEL)
 # Of the environment: how many seconds the compiler may take. Large models take minutes.
 TIMEOUT, DEFAULT_TIMEOUT = "MJTORCH_COMPILER_TIMEOUT", "1800"
 
@@ -131,6 +133,17 @@ def flags() -> tuple[str, ...]:
     native = compiler().native
     more = _split(EXTRA, os.environ.get(EXTRA, ""), "write it as for a shell: '-O1 -g'")
     return ("-O3", *native, *FLAGS, "-std=c++17", "-w", *more)
+
+
+@functools.cache
+def cache_bytes() -> int:
+    """Size of the second cache of a core; what is usual where the system does not say it."""
+    try:
+        size = pathlib.Path("/sys/devices/system/cpu/cpu0/cache/index2/size").read_text()
+    except OSError:
+        return 2**20
+    found = re.fullmatch(r"(\d+)K", size.strip())
+    return int(found[1]) * 2**10 if found else 2**20
 
 
 def vector_bytes() -> int:

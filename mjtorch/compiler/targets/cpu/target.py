@@ -12,14 +12,14 @@ from mjtorch.compiler.lowered import Lowered
 from mjtorch.compiler.passes import Pass, Watch
 from mjtorch.compiler.passes.narrow import is_wide
 from mjtorch.compiler.targets.cpu import room
-from mjtorch.compiler.targets.cpu.build import flags, library, vector_bytes
+from mjtorch.compiler.targets.cpu.build import cache_bytes, flags, library, vector_bytes
 from mjtorch.compiler.targets.cpu.native import Build, Native
 from mjtorch.compiler.targets.cpu.pipeline import CPU
 from mjtorch.compiler.targets.cpu.printer import print_program
 from mjtorch.compiler.targets.target import Target
 
-# How many bytes of a tile no cache holds that is close.
-LARGE = 4 * 2**20
+# Tiles of so many times what a core's second cache holds wait for memory.
+LARGE = 2
 # Bytes of the registers that have halves that are as quick.
 WIDE = 64
 # Parts of a program for each core, up to so many: how long one takes is known roughly, and more of them even it out.
@@ -99,4 +99,5 @@ def lanes_for(program: Program, size: int) -> int:
     Where memory is what is waited for fewer worlds need less of it, and more of what is zero is so in all of them.
     """
     lanes = vector_bytes() // size
-    return lanes // 2 if vector_bytes() == WIDE and lanes * room.scratch_bytes(program) > LARGE else lanes
+    large = lanes * room.scratch_bytes(program) > LARGE * cache_bytes()
+    return lanes // 2 if large and vector_bytes() == WIDE else lanes
