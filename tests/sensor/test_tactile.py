@@ -96,3 +96,24 @@ def test_meshes_are_felt_by_their_distance_fields(has_field: bool) -> None:
         np.testing.assert_allclose(found.sensordata, mj_data.sensordata, rtol=1e-9, atol=1e-12)
         slope = torch.func.grad(lambda x, d=d: mjtorch.forward(this.m, d.replace(qpos=x)).sensordata.sum())(d.qpos)
         assert slope.isfinite().all() and bool(slope.any()) == bool(mj_data.sensordata.any())
+
+
+def test_flexes_are_not_felt() -> None:
+    """A cloth in the scene changes nothing of what is felt. C takes it for a geom that there is not, if it touches."""
+    cloth = """
+      <flexcomp name="cloth" type="grid" dim="2" count="3 3 1" spacing=".1 .1 .1" pos="0 0 {}" radius=".01">
+        <edge equality="true"/>
+      </flexcomp>
+      <body name="pad">"""
+    plain = PRESSED.format("ellipsoid")
+    far, near = (plain.replace('<body name="pad">', cloth.format(height)) for height in (3, 0.055))
+    readings, touching = [], []
+    for xml in (plain, far, near):
+        m = mjtorch.put_model(load(xml))
+        d = mjtorch.forward(m, mjtorch.make_data(m))
+        readings.append(d.sensordata)
+        touching.append(bool((d.contact.detected & (d.contact.geom < 0).any(1)).any()))
+    assert touching == [False, False, True]
+    assert (readings[0] > 0).any()
+    for reading in readings[1:]:
+        torch.testing.assert_close(reading, readings[0], rtol=0, atol=0)

@@ -82,9 +82,10 @@ def welded_geoms(m: mujoco.MjModel, sensor: int) -> np.ndarray:
 
 
 def touching_geoms(m: mujoco.MjModel, sensor: int) -> np.ndarray:
-    """The geoms that may touch those that move with a tactile sensor."""
+    """The geoms that may touch those that move with a tactile sensor. Flexes are not felt: C reads no geom for them."""
     mine = welded_geoms(m, sensor)
     pairs = tested_pairs(m).geom
+    pairs = pairs[(pairs < m.ngeom).all(1)]
     return np.unique(np.concatenate([pairs[mine[pairs[:, 0]], 1], pairs[mine[pairs[:, 1]], 0]]))
 
 
