@@ -403,7 +403,8 @@ def triangular(low: Lowering, a: View, b: Array, upper: bool, unit: bool = False
     """Solve `A X = B` for stacks of triangular matrices `A (..., n, n)` and columns `B (..., n, k)`.
 
     Columns that are zero in all worlds side by side stay so, where there are many: so inactive constraints cost
-    nothing. (A zero that meets an infinity or NaN of `A` then gives 0, not NaN.) Each column lies in one piece.
+    nothing. (A zero that meets an infinity or NaN of `A` then gives 0, not NaN.) Those that a mask exchanges for an
+    empty array are not even written. Each column lies in one piece.
     """
     shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:])
     n, columns, dtype = shape[-2], shape[-1], a.dtype
@@ -440,7 +441,8 @@ def triangular(low: Lowering, a: View, b: Array, upper: bool, unit: bool = False
         if not may_skip(low, columns):
             low.loop(columns, column)
             return
-        low.store(low.array(0.0), View(out.buffer, out.address([*batch, Index(), Index()]), out.axes[-2:]))
+        if not patterns.may_stay_unwritten(b):
+            low.store(low.array(0.0), View(out.buffer, out.address([*batch, Index(), Index()]), out.axes[-2:]))
         which, count = low.compact(columns, lambda c: some_nonzero(low, n, lambda i: given(i, c)))
         low.loop(count, lambda q: column(which(q)))
 

@@ -44,7 +44,7 @@ class Formed(tree.Tree):
             total = fori_loop(0, count, row, self.b.index_select(0, c[None])[0])
             return state.scatter(0, c.expand(1, width), total[None])
 
-        return fori_loop(0, self.count, chunk, self.b)
+        return fori_loop(0, self.count, chunk, room(self.b, *self.b.shape))
 
     def at(self, state: Tensor, rows: Tensor) -> Tensor:
         """`A f + b` of `rows (w,)`."""

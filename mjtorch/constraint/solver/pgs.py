@@ -107,9 +107,10 @@ def solve_pgs(
             "PGS needs random numbers that put_model makes for `opt.solver` and `opt.iterations`; set both in the "
             "MjModel before put_model instead of changing the Model"
         )
-    # Zero J is anyway in the other rows; said so, they are not looked at.
-    W = linalg.ltl_half_solve(p.qLD, torch.where(p.active[:, None], p.J, 0.0).mT).mT
-    velocity = force @ W
+    # The other rows are not read.
+    J = torch.where(p.active, p.J.mT, room(p.J, *p.J.mT.shape))
+    W = linalg.ltl_half_solve(p.qLD, J).mT
+    velocity = linalg.ltl_half_solve(p.qLD, p.rows.transpose_times(force)[:, None])[:, 0]
     cost = 0.5 * (velocity @ velocity) + force @ (efc_b + 0.5 * (p.R * force))
     force = torch.where(cost > 0, 0.0, force)
     gathered = _gathered(plan, p, visits)
