@@ -84,7 +84,7 @@ def slow_but(models: Iterable[Any], *quick: Any) -> list[Any]:
     ]
 
 
-# Models with elastic flexes, which C refuses with implicit integrators; with passive contacts, for which it has but one.
+# Models with elastic flexes, which C refuses with implicit integrators, and with passive contacts: it has one for them.
 ELASTIC = {f"feature/{name}" for name in FLEXES - {"rope"}}
 PASSIVE = {"feature/pile"}
 

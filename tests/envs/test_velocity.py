@@ -1,5 +1,6 @@
 """Velocity tracking: a small quadruped through all that the robots of packages go through, and those where they are."""
 
+import dataclasses
 import importlib.util
 import math
 from pathlib import Path
@@ -14,10 +15,12 @@ from torch import Tensor
 import mjtorch
 from mjtorch import envs, jit, random
 from mjtorch.cli import main
+from mjtorch.compiler.cache import store
 from mjtorch.envs.velocity import terrain
+from mjtorch.envs.velocity.equip import COMMAND, TIMESTEP, compiled, equipped
 from mjtorch.envs.velocity.randomize import FRICTION, LOAD, MASS, SHIFT, STRENGTH, Variation
 from mjtorch.envs.velocity.robots import Motor, Robot, fitting
-from mjtorch.envs.velocity.table import COMMAND, ROBOTS, SKIP, TASKS, TIMESTEP, equipped, velocity
+from mjtorch.envs.velocity.table import ROBOTS, SKIP, TASKS, velocity
 from mjtorch.envs.velocity.task import LIFT, WEIGHTS, Velocity
 
 DOUBLE = torch.float64
@@ -318,3 +321,39 @@ def test_robots_of_the_package_stand_and_begin_again(name: str) -> None:
         assert not state.done.any()
     mj_model, robot = envs.mj_model(name), ROBOTS[name.split("-")[0]]
     assert mj_model.nu == mj_model.nv - 6 == len(env.task.stand) and len(robot.feet) == len(env.task.feet)
+
+
+def test_compiled_models_are_kept_and_made_anew_where_a_file_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "packaged_robots" / "xmls"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").touch()
+    file = folder / "small.xml"
+    file.write_text(XML)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("MJTORCH_CACHE_DIR", str(cache))
+    robot = dataclasses.replace(SMALL, package="packaged_robots", file="xmls/small.xml")
+    assert as_bytes(compiled(robot, "rough")) == as_bytes(equipped(MjSpec.from_file(str(file)), robot, "rough"))
+    (entry,) = cache.glob("*.mjb")
+
+    # What is kept is taken, whatever it is.
+    store.forget(entry)
+    store.save(entry.name, as_bytes(model()))
+    assert as_bytes(compiled(robot, "rough")) == as_bytes(model())
+
+    assert compiled(robot, "flat").nhfield == 0
+    file.write_text(XML.replace('mass="6"', 'mass="7"'))
+    assert compiled(robot, "rough").body("trunk").mass == 7
+    assert len(list(cache.glob("*.mjb"))) == 3
+
+    for entry in cache.glob("*.mjb"):
+        entry.write_bytes(b"")
+    assert compiled(robot, "rough").body("trunk").mass == 7
+
+
+def as_bytes(mj_model: mujoco.MjModel) -> bytes:
+    content = np.empty(mujoco.mj_sizeModel(mj_model), np.uint8)
+    mujoco.mj_saveModel(mj_model, None, content)
+    return content.tobytes()

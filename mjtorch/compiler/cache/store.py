@@ -3,9 +3,9 @@
 `MJTORCH_CACHE_DIR` names the directory (default: `mjtorch` in the user's cache directory), `MJTORCH_CACHE_SIZE` how
 large it may grow, in bytes or as `500M`, `2G` (default 2G; 0 keeps nothing). The entries unused for longest go first.
 
-An entry is a file `<key>.so`, `<key>.program` or `<key>.contacts`, with its name, size and digest beside it in
-`<key>.<kind>.json`. Entries are never changed: they are made in a folder of their own and moved into place, the seal
-first.
+An entry is a file `<key>.so`, `<key>.program`, `<key>.contacts` or `<key>.mjb`, with its name, size and digest
+beside it in `<key>.<kind>.json`. Entries are never changed: they are made in a folder of their own and moved into
+place, the seal first.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ DIRECTORY, SIZE = "MJTORCH_CACHE_DIR", "MJTORCH_CACHE_SIZE"
 DEFAULT_SIZE = "2G"
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 # Somebody may keep other files in the directory: only what has one of our names is ever removed.
-ENTRY = re.compile(r"[0-9a-f]{40}\.(so|program|contacts)")
-BESIDE = re.compile(r"[0-9a-f]{40}\.(so|program|contacts)\.(json|lock)")
+ENTRY = re.compile(r"[0-9a-f]{40}\.(so|program|contacts|mjb)")
+BESIDE = re.compile(r"[0-9a-f]{40}\.(so|program|contacts|mjb)\.(json|lock)")
 WORKSHOP = "mjtorch-build-"
 # Changes with what is written beside entries, so that versions of mjtorch may share a directory.
 FORMAT = b"2"

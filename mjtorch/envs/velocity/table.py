@@ -1,33 +1,27 @@
 """Velocity-tracking tasks by name, and how their models are made."""
 
-import fnmatch
 from typing import Any
 
 import mujoco
 import numpy as np
 import torch
-from mujoco import MjSpec, mjtGeom, mjtJoint, mjtTrn
+from mujoco import mjtGeom
 
 from mjtorch.envs.env import Env
-from mjtorch.envs.velocity import terrain
+from mjtorch.envs.velocity.equip import COMMAND, GROUNDS, compiled, stand
 from mjtorch.envs.velocity.randomize import Variation
 from mjtorch.envs.velocity.robots import G1, GO1, Robot, fitting
-from mjtorch.envs.velocity.task import COMMAND, PHASE, Velocity
+from mjtorch.envs.velocity.task import PHASE, Velocity
 from mjtorch.envs.wrappers.action import ActionDelay
 from mjtorch.envs.wrappers.observation import ObservationNoise
 from mjtorch.envs.wrappers.randomize import RandomizeModel
 from mjtorch.model import put_model
 
 ROBOTS = {"go1": GO1, "g1": G1}
-GROUNDS = {"flat": terrain.add_flat, "rough": terrain.add_rough}
 TASKS = tuple(f"{robot}-{ground}" for robot in ROBOTS for ground in GROUNDS)
 
-# Time steps [s], how many of them are one of the agent, and how many of those are an episode: 20 s.
-TIMESTEP, SKIP, STEPS = 0.005, 4, 1000
-# Controls reach so far from how it stands: that share of the angle at which a servo does all that it can.
-REACH = 0.5
-# Of the soles, if they are not drawn.
-FRICTION = 0.8
+# How many time steps are one of the agent, and how many of those are an episode: 20 s.
+SKIP, STEPS = 4, 1000
 # Where heights are seen: so far forward and sideways, so far apart [m].
 SCAN_AHEAD, SCAN_ASIDE, SCAN_STEP = 0.8, 0.4, 0.2
 # Steps by which actions are late.
@@ -45,44 +39,12 @@ def read(name: str) -> mujoco.MjModel:
         ModuleNotFoundError: the package that its robot is in is not installed.
     """
     robot, ground = name.split("-")
-    return equipped(ROBOTS[robot].spec(), ROBOTS[robot], ground)
+    return compiled(ROBOTS[robot], ground)
 
 
 def load(name: str, **options: Any) -> Env:
     """The task `name`; `options` as for `velocity`."""
     return velocity(read(name), ROBOTS[name.split("-")[0]], name, **options)
-
-
-def equipped(spec: MjSpec, robot: Robot, ground: str) -> mujoco.MjModel:
-    """The robot with motors, on the ground, of which nothing but its soles touches that."""
-    GROUNDS[ground](spec, "ground")
-    spec.nuserdata = COMMAND
-    option = spec.option
-    option.timestep, option.integrator = TIMESTEP, mujoco.mjtIntegrator.mjINT_IMPLICITFAST
-    option.iterations, option.ls_iterations = 10, 20
-    for geom in spec.geoms:
-        touches = any(fnmatch.fnmatchcase(geom.name, pattern) for pattern in robot.feet.values())
-        geom.contype, geom.conaffinity = int(geom.name == "ground"), int(touches)
-        if touches:
-            geom.condim, geom.priority, geom.friction[0] = 3, 1, FRICTION
-    for actuator in list(spec.actuators):
-        spec.delete(actuator)
-    for joint in spec.joints:
-        if joint.type == mjtJoint.mjJNT_FREE:
-            continue
-        motor = fitting(robot.motors, joint.name, "motors")
-        joint.armature, joint.actfrcrange = motor.armature, (0, 0)
-        joint.actfrclimited = mujoco.mjtLimited.mjLIMITED_FALSE
-        servo = spec.add_actuator(name=joint.name, target=joint.name, trntype=mjtTrn.mjTRN_JOINT)
-        servo.set_to_position(kp=motor.stiffness, kv=motor.damping)
-        reach, stands = REACH * motor.effort / motor.stiffness, stand(robot, joint.name)
-        servo.ctrlrange, servo.forcerange = (stands - reach, stands + reach), (-motor.effort, motor.effort)
-    return spec.compile()
-
-
-def stand(robot: Robot, joint: str) -> float:
-    """The angle of a joint when it stands [rad]."""
-    return fitting({**robot.pose, "*": 0.0}, joint, "pose")
 
 
 def velocity(

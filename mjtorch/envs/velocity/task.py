@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mjtorch import random, tree
 from mjtorch.envs.env import State, Task
+from mjtorch.envs.velocity.equip import COMMAND
 from mjtorch.math import quaternion
 from mjtorch.model import Data
 from mjtorch.smooth.kinematics import kinematics
@@ -16,8 +17,6 @@ from mjtorch.smooth.kinematics import kinematics
 Number = float | Tensor
 Range = tuple[Any, Any]
 
-# How many numbers a command has.
-COMMAND = 3
 # Of tracking, each 1 where what is commanded is done: how far off [m/s, rad/s] half an e-fold is.
 SPEED_SCALE, TURN_SCALE, TILT_SCALE = 0.5, 0.7, 0.45
 # Slower commands [m/s + rad/s] count as standing; feet are to be lifted so high [m], and touch the ground below [m].
