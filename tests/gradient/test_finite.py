@@ -107,7 +107,8 @@ def check_random(model: str, count: int, dtype: torch.dtype) -> None:
     def grads(d: Data) -> Values:
         return torch.func.grad(total)(numbers(m, d), m, d)
 
-    assert not infinite(torch.vmap(grads)(d))
+    # A thousand soft bodies at once would take 20 GB.
+    assert not infinite(torch.vmap(grads, chunk_size=100)(d))
 
 
 @pytest.mark.parametrize("model", MODELS)
