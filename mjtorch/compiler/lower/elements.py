@@ -9,8 +9,8 @@ import numpy as np
 
 from mjtorch.compiler.ir.nodes import BOOL, INT, Assign, Call, Expr, FromIndex, Index, Load, Number, Store, lookup
 from mjtorch.compiler.lower.lowering import Lowering, call
-from mjtorch.compiler.lower.sums import MANY_ROWS, accumulate, may_skip, nonzero, nonzero_rows, some, zero
-from mjtorch.compiler.lower.values import Array, View, broadcast
+from mjtorch.compiler.lower.sums import MANY_ROWS, accumulate, may_skip, nonzero, nonzero_rows, some, some_nonzero, zero
+from mjtorch.compiler.lower.values import Array, View, broadcast, left_out
 
 
 def matrix_product(low: Lowering, a: Array, b: Array) -> View:
@@ -134,12 +134,15 @@ def _at(i: Index, j: Index, here: Expr, elsewhere: Expr) -> Expr:
 def triangular(low: Lowering, a: View, b: Array, upper: bool, unit: bool) -> Array:
     """Solve `A X = B` for stacks of triangular matrices: each unknown, once known, is taken out of the other rows.
 
-    Many columns are spread over the lanes instead, each solved by one of them.
+    Many columns are spread over the lanes instead, each solved by one of them; those that a mask exchanges for an empty
+    array are left out.
     """
     shape: Sequence[int] = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:])
     n, columns, dtype = shape[-2], shape[-1], a.dtype
     out, inverse = low.alloc(shape, dtype), low.alloc((*a.shape[:-2], n), dtype)
-    low.store(b, out)
+    few, mask = columns < MANY_ROWS, left_out(b)
+    if few or mask is None:
+        low.store(b, out)
 
     def entry(batch: Sequence[Index], i: Index, j: Index) -> Expr:
         return broadcast(a, (*shape[:-2], n, n), [*batch, i, j])
@@ -190,19 +193,23 @@ def triangular(low: Lowering, a: View, b: Array, upper: bool, unit: bool) -> Arr
                 return call("mul", entry(batch, i, k), Load(out.buffer, out.address([*batch, k, c])), dtype=dtype)
 
             at = out.address([*batch, i, c])
+            given = Load(out.buffer, at) if mask is None else broadcast(b, shape, [*batch, i, c])
             start, stop = (i + 1, Index(n)) if upper else (Index(), i)
-            rest = accumulate(low, dtype, stop, term, start=start, first=Load(out.buffer, at), op="sub")
+            rest = accumulate(low, dtype, stop, term, start=start, first=given, op="sub")
             low.emit(Store(out.buffer, at, scaled(batch, i, rest)))
 
         low.loop(n, lambda step: low.group(lambda: unknown(step)))
 
-    few = columns < MANY_ROWS
-
     def one(batch: list[Index]) -> None:
         if few:
             low.loop(columns, lambda c: take_out(batch, c))
-        else:
+        elif mask is None:
             low.loop(columns, lambda c: solve(batch, c), parallel=True)
+        else:
+            which, count = low.compact(
+                columns, lambda c: some_nonzero(low, n, lambda i: broadcast(b, shape, [*batch, i, c]))
+            )
+            low.loop(count, lambda q: solve(batch, which(q)), parallel=True)
 
     low.nest(shape[:-2], one)
     return out

@@ -14,7 +14,7 @@ from mjtorch.compiler.ir.nodes import BOOL, INT, Assign, Call, Expr, FromIndex, 
 from mjtorch.compiler.lower.elementwise import op_name
 from mjtorch.compiler.lower.lowering import Lowering, call
 from mjtorch.compiler.lower.sums import nonzero, some_nonzero, zero
-from mjtorch.compiler.lower.values import EMPTY, Array, Lazy, View, broadcast
+from mjtorch.compiler.lower.values import Array, View, broadcast, left_out
 
 # Rows that share a list, and columns that are eliminated at a time.
 GROUP = 4
@@ -230,12 +230,6 @@ def cholesky(low: Lowering, a: Array) -> tuple[View, View]:
     return out, info
 
 
-def may_stay_unwritten(b: Array) -> bool:
-    """Whether what is not zero of an array is chosen by a mask, and the rest may be anything."""
-    other = b.args[-1] if isinstance(b, Lazy) and b.op == "where" else None
-    return isinstance(other, Lazy) and other.op == EMPTY
-
-
 def triangular(low: Lowering, a: View, b: Array, out: View, upper: bool, unit: bool) -> None:
     """Solve `A X = B` for triangular matrices `A (..., n, n)` and columns `B (..., n, k)`: `out (..., k, n)`.
 
@@ -295,7 +289,7 @@ def triangular(low: Lowering, a: View, b: Array, out: View, upper: bool, unit: b
             return [g * GROUP + t for t in range(GROUP)]
 
         rest = [Index(c) for c in range(columns - columns % GROUP, columns)]
-        if not may_stay_unwritten(b):
+        if left_out(b) is None:
             low.store(low.array(0.0), View(out.buffer, out.address([*batch, Index(), Index()]), out.axes[-2:]))
         groups, number = low.compact(columns // GROUP, lambda g: is_there(group(g)))
         low.loop(number, lambda q: begin(group(groups(q))))
