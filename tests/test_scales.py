@@ -34,6 +34,8 @@ ROUGH = {("feature/grids", "short"): 1e-2}
 EVERY_TIME = ("feature/ellipsoids", "gym/hopper")
 # A sensor picks three contacts of six that are as deep as each other to 1e-19 m.
 TIES = {("feature/meadow", "short")}
+# The ring that a plugin makes stays as large as it is: what is 1 mm long lies anywhere in it.
+NOT_SCALED = {("feature/trough", "short")}
 
 
 def scaled(mj_model: mujoco.MjModel, length: float, mass: float) -> mujoco.MjModel:
@@ -101,9 +103,14 @@ def state(mj_model: mujoco.MjModel, seed: int) -> mujoco.MjData:
         return mj_data
 
 
-@pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize(
-    "model", [m if m in EVERY_TIME else pytest.param(m, marks=pytest.mark.slow) for m in MODELS if "/" in m]
+    ("model", "scale"),
+    [
+        pytest.param(model, scale, marks=() if model in EVERY_TIME else pytest.mark.slow)
+        for model in MODELS
+        for scale in SCALES
+        if "/" in model and (model, scale) not in NOT_SCALED
+    ],
 )
 def test_forward(model: str, scale: str) -> None:
     mj_model = scaled(load(model), *SCALES[scale])
