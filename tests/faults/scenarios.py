@@ -1,5 +1,6 @@
 """What is done while a place fails: each ends with what it computes being right, or raises."""
 
+import dataclasses
 import os
 import sys
 import tempfile
@@ -21,6 +22,8 @@ from mjtorch.cli import main
 from mjtorch.compiler.cache import store
 from mjtorch.compiler.targets.cpu import build, native, room
 from mjtorch.compiler.targets.cuda import build as cuda_build, driver
+from mjtorch.envs.velocity import equip
+from mjtorch.envs.velocity.robots import Motor, Robot
 from mjtorch.export import export_step
 from mjtorch.render import picture
 
@@ -124,6 +127,51 @@ def put_model_again(folder: Path, begin: Fault) -> None:
     wanted = mjtorch.put_model(mj_model).plan.collision.contact_dim
     begin()
     assert mjtorch.put_model(mj_model).plan.collision.contact_dim == wanted
+
+
+@dataclasses.dataclass(frozen=True)
+class Hopping(Robot):
+    """A robot whose file is in a folder."""
+
+    folder: Path = Path()
+
+    def path(self) -> Path:
+        return self.folder / "xmls" / self.file
+
+
+def robot(folder: Path) -> mujoco.MjModel:
+    """A robot that is on disk once it was compiled."""
+    some = {"*": 0.1}
+    hopping = Hopping(
+        file="one.xml",
+        feet={"foot": "foot"},
+        motors={"*": Motor(0.01, 1.0)},
+        pose=some,
+        loose=some,
+        tight=some,
+        late={"foot": 0.0},
+        strides=1.0,
+        folder=folder / "robot",
+    )
+    hopping.path().parent.mkdir(parents=True, exist_ok=True)
+    hopping.path().write_text(PENDULUM.replace("<joint/>", "<joint name='hinge'/>"))
+    return equip.compiled(hopping, "flat")
+
+
+def robot_again(folder: Path, begin: Fault) -> None:
+    wanted = robot(folder).ngeom
+    begin()
+    assert robot(folder).ngeom == wanted
+
+
+def first_robot(folder: Path, begin: Fault) -> None:
+    begin()
+    assert robot(folder).nu == 1
+
+
+def second_cache(folder: Path, begin: Fault) -> None:
+    begin()
+    assert build.cache_bytes.__wrapped__() == 2**20
 
 
 def first_threads(folder: Path, begin: Fault) -> None:

@@ -135,6 +135,10 @@ TABLE: dict[str, Row | str] = {
     "compiler/cache/warm.py:_surroundings:folder.rglob": own(do.compile_function),
     "compiler/cache/warm.py:_surroundings:s.read_text": own(do.compile_function),
     "model/plan/contact_capacity.py:remembered.read:path.read_text": Row(do.put_model_again),
+    "envs/velocity/equip.py:compiled:file.parent.parent.rglob": Row(do.robot_again),
+    "envs/velocity/equip.py:compiled:mujoco.MjModel.from_binary_path": Row(do.robot_again),
+    "envs/velocity/equip.py:compiled:mujoco.mj_saveModel": Row(do.first_robot),
+    "envs/velocity/equip.py:compiled:x.read_bytes": Row(do.robot_again),
     # --- the compiler, and what it made ---
     "compiler/dump.py:Dump._write:?.write_text": failed(do.dump, OSError, "MJTORCH_DUMP must name a folder", NO_ROOM),
     "compiler/dump.py:dumping:folder.mkdir": failed(do.dump, OSError, "MJTORCH_DUMP must name a folder"),
@@ -154,6 +158,7 @@ TABLE: dict[str, Row | str] = {
     f"{CPU}build.py:build:linked.replace": failed(do.compile_library, BuildError, "cannot be used"),
     f"{CPU}build.py:build:source.write_text": failed(do.compile_library, BuildError, "cannot be used", NO_ROOM),
     f"{CPU}build.py:build:tempfile.TemporaryDirectory": failed(do.compile_library, BuildError, "cannot be used"),
+    f"{CPU}build.py:cache_bytes:?.read_text": Row(do.second_cache),
     f"{CPU}build.py:open_library:ctypes.CDLL": failed(do.compile_library, BuildError, "cannot be used"),
     f"{CPU}native.py:_driver:?.read_text": own(do.first_threads),
     f"{CPU}room.py:_left:?.read_text": Row(do.memory),

@@ -45,9 +45,9 @@ def compiled(robot: Robot, ground: str) -> mujoco.MjModel:
         return equipped(robot.spec(), robot, ground)
     if found is None:
         found = equipped(robot.spec(), robot, ground)
-        kept = np.empty(mujoco.mj_sizeModel(found), np.uint8)
-        mujoco.mj_saveModel(found, None, kept)
         with contextlib.suppress(OSError, ValueError):
+            kept = np.empty(mujoco.mj_sizeModel(found), np.uint8)
+            mujoco.mj_saveModel(found, None, kept)
             store.save(name, kept.tobytes())
     return found
 
