@@ -17,6 +17,7 @@ from mjtorch.compiler.targets.cpu import target
 from mjtorch.compiler.targets.cpu.build import BuildError, compiler, vector_bytes
 from mjtorch.compiler.targets.cpu.pipeline import CPU
 from mjtorch.compiler.targets.cpu.target import lanes_for
+from mjtorch.compiler.targets.emulated.target import EmulatedWarp
 from mjtorch.control_flow import fori_loop, while_loop
 
 try:
@@ -239,6 +240,27 @@ def test_triangular_solves_of_columns_that_are_zero_in_some_worlds():
     B = torch.randn(5, 4, 20, dtype=torch.float64) * (torch.rand(5, 1, 20) < 0.3)
     B[:, :, ::3] = 0
     torch.testing.assert_close(jit(solve, in_dims=0, strict=True)(A, B), torch.vmap(solve)(A, B))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("columns, lanes", [(50, 0), (300, 0), (3, 8), (50, 8), (50, 32)])
+def test_triangular_solves_of_columns_that_a_mask_leaves_out(columns: int, lanes: int, dtype: torch.dtype) -> None:
+    """What a mask exchanges for an empty array may be anything; the other columns are right, if there are some."""
+
+    def solve(A: Tensor, B: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        given = torch.where(mask, B, torch.empty_like(B))
+        lower = torch.linalg.solve_triangular(A.tril(), given, upper=False)
+        upper = torch.linalg.solve_triangular(A.triu(), given, upper=True)
+        return torch.where(mask, lower, 0.0), torch.where(mask, upper, 0.0)
+
+    torch.manual_seed(0)
+    A = torch.randn(19, 23, 23, dtype=dtype) + 9 * torch.eye(23, dtype=dtype)
+    B, mask = torch.randn(19, 23, columns, dtype=dtype), torch.rand(19, columns) < 0.2
+    mask[1] = False
+    compiled = jit(solve, in_dims=0, strict=True, backend=EmulatedWarp(lanes) if lanes else "auto")
+    for worlds in (1, 19):
+        args = A[:worlds], B[:worlds], mask[:worlds]
+        torch.testing.assert_close(compiled(*args), torch.vmap(solve)(*args))
 
 
 def test_large_programs_have_half_the_lanes(monkeypatch: pytest.MonkeyPatch) -> None:

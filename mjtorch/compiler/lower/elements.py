@@ -10,7 +10,7 @@ import numpy as np
 from mjtorch.compiler.ir.nodes import BOOL, INT, Assign, Call, Expr, FromIndex, Index, Load, Number, Store, lookup
 from mjtorch.compiler.lower.lowering import Lowering, call
 from mjtorch.compiler.lower.sums import MANY_ROWS, accumulate, may_skip, nonzero, nonzero_rows, some, some_nonzero, zero
-from mjtorch.compiler.lower.values import Array, View, broadcast, left_out
+from mjtorch.compiler.lower.values import Array, View, broadcast, is_partial
 
 
 def matrix_product(low: Lowering, a: Array, b: Array) -> View:
@@ -140,12 +140,15 @@ def triangular(low: Lowering, a: View, b: Array, upper: bool, unit: bool) -> Arr
     shape: Sequence[int] = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:])
     n, columns, dtype = shape[-2], shape[-1], a.dtype
     out, inverse = low.alloc(shape, dtype), low.alloc((*a.shape[:-2], n), dtype)
-    few, mask = columns < MANY_ROWS, left_out(b)
-    if few or mask is None:
+    few = columns < MANY_ROWS
+    if few:
         low.store(b, out)
 
     def entry(batch: Sequence[Index], i: Index, j: Index) -> Expr:
         return broadcast(a, (*shape[:-2], n, n), [*batch, i, j])
+
+    def given(batch: Sequence[Index], i: Index, c: Index) -> Expr:
+        return broadcast(b, shape, [*batch, i, c])
 
     def place(step: Index) -> Index:
         return Index(n - 1) + step * -1 if upper else step
@@ -193,9 +196,8 @@ def triangular(low: Lowering, a: View, b: Array, upper: bool, unit: bool) -> Arr
                 return call("mul", entry(batch, i, k), Load(out.buffer, out.address([*batch, k, c])), dtype=dtype)
 
             at = out.address([*batch, i, c])
-            given = Load(out.buffer, at) if mask is None else broadcast(b, shape, [*batch, i, c])
             start, stop = (i + 1, Index(n)) if upper else (Index(), i)
-            rest = accumulate(low, dtype, stop, term, start=start, first=given, op="sub")
+            rest = accumulate(low, dtype, stop, term, start=start, first=given(batch, i, c), op="sub")
             low.emit(Store(out.buffer, at, scaled(batch, i, rest)))
 
         low.loop(n, lambda step: low.group(lambda: unknown(step)))
@@ -203,13 +205,11 @@ def triangular(low: Lowering, a: View, b: Array, upper: bool, unit: bool) -> Arr
     def one(batch: list[Index]) -> None:
         if few:
             low.loop(columns, lambda c: take_out(batch, c))
-        elif mask is None:
-            low.loop(columns, lambda c: solve(batch, c), parallel=True)
-        else:
-            which, count = low.compact(
-                columns, lambda c: some_nonzero(low, n, lambda i: broadcast(b, shape, [*batch, i, c]))
-            )
+        elif is_partial(b):
+            which, count = low.compact(columns, lambda c: some_nonzero(low, n, lambda i: given(batch, i, c)))
             low.loop(count, lambda q: solve(batch, which(q)), parallel=True)
+        else:
+            low.loop(columns, lambda c: solve(batch, c), parallel=True)
 
     low.nest(shape[:-2], one)
     return out

@@ -41,7 +41,7 @@ from mjtorch.compiler.lower.sums import (
     some_nonzero,
     zero,
 )
-from mjtorch.compiler.lower.values import CAST, Array, Lazy, Value, View, broadcast, left_out
+from mjtorch.compiler.lower.values import CAST, Array, Lazy, Value, View, broadcast, is_partial
 
 # Products of so many terms, a spatial vector's, may be computed where they are asked for.
 SHORT = 6
@@ -408,7 +408,7 @@ def triangular(low: Lowering, a: View, b: Array, upper: bool, unit: bool = False
     """
     shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:])
     n, columns, dtype = shape[-2], shape[-1], a.dtype
-    if isinstance(b, Lazy) and b.cost > (0 if low.elements else CHEAP) and columns >= MANY_ROWS and left_out(b) is None:
+    if isinstance(b, Lazy) and b.cost > (0 if low.elements else CHEAP) and columns >= MANY_ROWS and not is_partial(b):
         b = low.stored(b)
     if low.elements:
         return elements.triangular(low, a, b, upper, unit)
@@ -441,7 +441,7 @@ def triangular(low: Lowering, a: View, b: Array, upper: bool, unit: bool = False
         if not may_skip(low, columns):
             low.loop(columns, column)
             return
-        if left_out(b) is None:
+        if not is_partial(b):
             low.store(low.array(0.0), View(out.buffer, out.address([*batch, Index(), Index()]), out.axes[-2:]))
         which, count = low.compact(columns, lambda c: some_nonzero(low, n, lambda i: given(i, c)))
         low.loop(count, lambda q: column(which(q)))

@@ -14,7 +14,7 @@ from mjtorch.compiler.ir.nodes import BOOL, INT, Assign, Call, Expr, FromIndex, 
 from mjtorch.compiler.lower.elementwise import op_name
 from mjtorch.compiler.lower.lowering import Lowering, call
 from mjtorch.compiler.lower.sums import nonzero, some_nonzero, zero
-from mjtorch.compiler.lower.values import Array, View, broadcast, left_out
+from mjtorch.compiler.lower.values import Array, View, broadcast, is_partial
 
 # Rows that share a list, and columns that are eliminated at a time.
 GROUP = 4
@@ -289,7 +289,7 @@ def triangular(low: Lowering, a: View, b: Array, out: View, upper: bool, unit: b
             return [g * GROUP + t for t in range(GROUP)]
 
         rest = [Index(c) for c in range(columns - columns % GROUP, columns)]
-        if left_out(b) is None:
+        if not is_partial(b):
             low.store(low.array(0.0), View(out.buffer, out.address([*batch, Index(), Index()]), out.axes[-2:]))
         groups, number = low.compact(columns // GROUP, lambda g: is_there(group(g)))
         low.loop(number, lambda q: begin(group(groups(q))))

@@ -152,12 +152,10 @@ def to_write(x: Array, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(min(n, 1) for n in shape) if isinstance(x, Lazy) and x.op == EMPTY else shape
 
 
-def left_out(x: Array) -> Array | None:
-    """The mask where `x` is something, if it is one of two by a mask and the other is empty: nobody reads that."""
-    if not isinstance(x, Lazy) or x.op != "where":
-        return None
-    mask, _, other = x.args
-    return mask if isinstance(other, Lazy) and other.op == EMPTY else None
+def is_partial(x: Array) -> bool:
+    """Whether `x` is one of two by a mask, and the other is empty: nobody reads that."""
+    other = x.args[2] if isinstance(x, Lazy) and x.op == "where" else None
+    return isinstance(other, Lazy) and other.op == EMPTY
 
 
 def numel(shape: Sequence[int]) -> int:
