@@ -15,6 +15,7 @@ from mjtorch.compiler.ir.verify import verify
 from mjtorch.compiler.passes import Pass, run_passes
 from mjtorch.compiler.passes.barriers import insert_barriers
 from mjtorch.compiler.passes.branches import branch_on_choices
+from mjtorch.compiler.passes.coalesce import coalesce_copies
 from mjtorch.compiler.passes.contract import contract_arrays
 from mjtorch.compiler.passes.copies import eliminate_copies
 from mjtorch.compiler.passes.dead_stores import eliminate_dead_stores
@@ -527,6 +528,87 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
         """,
         None,
     ),
+    "a loop's state, a copy of what is not used again": (
+        coalesce_copies,
+        """
+        scratch s0: f64[16]
+        scratch s1: f64[16]
+        scratch s2: i64[1]
+        scratch s3: bool[1]
+        scratch s4: f64[16]
+        body:
+          for i in 0..16:
+            s0[i] = sin(in0[i])
+            s4[i] = s0[i]
+          for j in 0..16:
+            s1[j] = s4[j]
+          s2[0] = 0
+          while s3[0]:
+            head:
+              s3[0] = lt(s2[0], 4)
+            do:
+              s1[0; s2[0]] = add(s1[1; s2[0]], 1.0)
+              s2[0] = add(s2[0], 1)
+          for k in 0..16:
+            out0[k] = s1[k]
+        """,
+        """
+        scratch s0: f64[16]
+        scratch s1: i64[1]
+        scratch s2: bool[1]
+        body:
+          for i in 0..16:
+            s0[i] = sin(in0[i])
+          s1[0] = 0
+          while s2[0]:
+            head:
+              s2[0] = lt(s1[0], 4)
+            do:
+              s0[0; s1[0]] = add(s0[1; s1[0]], 1.0)
+              s1[0] = add(s1[0], 1)
+          for k in 0..16:
+            out0[k] = s0[k]
+        """,
+    ),
+    "a copy of what is used again, in the next iteration": (
+        coalesce_copies,
+        """
+        scratch s0: f64[16]
+        scratch s1: f64[16]
+        scratch s2: i64[1]
+        scratch s3: bool[1]
+        body:
+          for i in 0..16:
+            s0[i] = sin(in0[i])
+          s2[0] = 0
+          while s3[0]:
+            head:
+              s3[0] = lt(s2[0], 4)
+            do:
+              for j in 0..16:
+                s1[j] = s0[j]
+              s1[0; s2[0]] = add(s1[1; s2[0]], 1.0)
+              for k in 0..16:
+                out0[k] = s1[k]
+              s2[0] = add(s2[0], 1)
+        """,
+        None,
+    ),
+    "a copy of what is written after it": (
+        coalesce_copies,
+        """
+        scratch s0: f64[16]
+        scratch s1: f64[16]
+        body:
+          for i in 0..16:
+            s0[i] = sin(in0[i])
+            s1[i] = s0[i]
+            s0[i] = 1.0
+          for j in 0..16:
+            out0[j] = s1[j]
+        """,
+        None,
+    ),
     "integers of a few bits, and what is made of them": (
         partial(narrow_integers, doubles=True),
         """
@@ -631,6 +713,44 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
           for i in 0..16:
             s0[i] = in0[i]
           scalarized private s1 s2 kept s0:
+            s1[0] = 0
+            while s2[0]:
+              head:
+                s2[0] = lt(s1[0], 4)
+              do:
+                s0[0; s1[0]] = add(s0[1; s1[0]], 1.0)
+                s1[0] = add(s1[0], 1)
+          for j in 0..16:
+            out0[j] = s0[j]
+        """,
+    ),
+    "a loop that scatters to little of an array": (
+        scalarize,
+        """
+        scratch s0: f64[32]
+        scratch s1: i64[1]
+        scratch s2: bool[1]
+        body:
+          for i in 0..32:
+            s0[i] = 1.0
+          s1[0] = 0
+          while s2[0]:
+            head:
+              s2[0] = lt(s1[0], 4)
+            do:
+              s0[0; s1[0]] = add(s0[1; s1[0]], 1.0)
+              s1[0] = add(s1[0], 1)
+          for j in 0..16:
+            out0[j] = s0[j]
+        """,
+        """
+        scratch s0: f64[32]
+        scratch s1: i64[1]
+        scratch s2: bool[1]
+        body:
+          for i in 0..32:
+            s0[i] = 1.0
+          scalarized private s1 s2:
             s1[0] = 0
             while s2[0]:
               head:
@@ -844,6 +964,39 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
             s2[k] = s1[-1*k+15]
           for l in 0..16:
             out0[l] = s2[-1*l+15]
+        """,
+    ),
+    "arrays that scalarized statements hold in variables have no place": (
+        plan_memory,
+        """
+        scratch s0: i64[1]
+        scratch s1: bool[1]
+        scratch s2: i64[16]
+        body:
+          scalarized private s0 s1:
+            s0[0] = 0
+            while s1[0]:
+              head:
+                s1[0] = lt(s0[0], 4)
+              do:
+                s2[0; s0[0]] = s0[0]
+                s0[0] = add(s0[0], 1)
+          out0[0] = f64(s2[3])
+        """,
+        """
+        scratch s0: i64[1]
+        scratch s1: bool[1]
+        scratch s2: i64[16] in scratch at 0
+        body:
+          scalarized private s0 s1:
+            s0[0] = 0
+            while s1[0]:
+              head:
+                s1[0] = lt(s0[0], 4)
+              do:
+                s2[0; s0[0]] = s0[0]
+                s0[0] = add(s0[0], 1)
+          out0[0] = f64(s2[3])
         """,
     ),
     "what does not fit into shared memory": (

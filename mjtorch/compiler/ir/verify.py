@@ -39,6 +39,7 @@ from mjtorch.compiler.ir.nodes import (
     ParallelFor,
     Program,
     Rendezvous,
+    Scalarized,
     Scatter,
     Statement,
     Store,
@@ -277,8 +278,9 @@ def _verify_layout(p: Program) -> None:
     if p.layout is None:
         return
     registers = {b for s in walk(p.body) if isinstance(s, Function) for b in s.registers}
+    variables = {b for s in walk(p.body) if isinstance(s, Scalarized) for b in s.private}
     for b in touched_by([*p.uniform, *p.body]):
-        if b.kind in (SCRATCH, UNIFORM) and b not in registers and b not in p.layout.offsets:
+        if b.kind in (SCRATCH, UNIFORM) and b not in registers | variables and b not in p.layout.offsets:
             raise VerifyError(f"an array that is {b.kind}, of {b.size} {b.dtype}, has no place")
     life = {b: t for b, t in lifetimes(p).items() if b in p.layout.offsets and b.kind in (INPUT, SCRATCH)}
     groups: dict[tuple[str, str], list[Buffer]] = {}

@@ -5,13 +5,17 @@ from __future__ import annotations
 import dataclasses
 
 from mjtorch.compiler.analysis.lifetimes import lifetimes, pack
-from mjtorch.compiler.ir.nodes import DTYPES, INPUT, SCRATCH, UNIFORM, Buffer, Layout, Program
-from mjtorch.compiler.ir.walk import touched_by
+from mjtorch.compiler.ir.nodes import DTYPES, INPUT, SCRATCH, UNIFORM, Buffer, Layout, Program, Scalarized
+from mjtorch.compiler.ir.walk import touched_by, walk
 
 
 def plan_memory(p: Program) -> Program:
-    """Give each input and scratch buffer a place in scratch memory, and each uniform one in what all worlds share."""
-    life = {b: t for b, t in lifetimes(p).items() if b.kind in (INPUT, SCRATCH)}
+    """Give each input and scratch buffer a place in scratch memory, and each uniform one in what all worlds share.
+
+    What scalarized statements hold in variables of their own has none.
+    """
+    private = {b for s in walk(p.body) if isinstance(s, Scalarized) for b in s.private}
+    life = {b: t for b, t in lifetimes(p).items() if b.kind in (INPUT, SCRATCH) and b not in private}
     offsets: dict[Buffer, int] = {}
     sizes: dict[tuple[str, str], int] = {}
     for dtype in DTYPES:

@@ -56,6 +56,8 @@ WALK = 30_000
 INNER = 0.3
 # Elements that such loops may hold in variables of their own.
 MEMORY = 49_152
+# How much longer an element of many worlds' array takes than one of a variable.
+KEPT = 4
 # Before them arrays may be filled with values of so many parts.
 PREPARE = 4
 # Between two of them there may be so many accesses for them to be run together.
@@ -164,12 +166,14 @@ def _fills(s: Statement) -> bool:
 def own_memory(statements: Sequence[Statement], counts: Counter[Buffer]) -> tuple[list[Buffer], list[Buffer]]:
     """The arrays that these, run for one world, should hold in variables: a world's elements then lie side by side.
 
-    Returns those that nothing else uses, given how often the whole program uses each, and those written for others.
+    Returns those that nothing else uses, given how often the whole program uses each, and those written for others, but
+    for those of which less is read and written than would be to copy them there and back.
     """
     inside = uses(statements)
     written = {x.buffer: None for x in _stores(statements)}
     private = [b for b in written if b.kind == SCRATCH and inside[b] == counts[b]]
     kept = [b for b in written if b.kind == SCRATCH and inside[b] != counts[b]]
+    kept = [b for b in kept if KEPT * accesses(statements, of=b)[1] >= 2 * b.size]
     room = MEMORY
     fits = []
     for b in [*private, *kept]:
@@ -211,25 +215,29 @@ def _loops(statements: Sequence[Statement]) -> list[While]:
     return [x for s in statements for x in ([s] if isinstance(s, While) else _loops([y for b in bodies(s) for y in b]))]
 
 
-def accesses(statements: Sequence[Statement], bounds: Bounds | None = None) -> tuple[int, int]:
+def accesses(
+    statements: Sequence[Statement], bounds: Bounds | None = None, of: Buffer | None = None
+) -> tuple[int, int]:
     """How often memory is accessed at offsets of each world's own, and at all. Addresses do not count.
 
     bounds: the ranges of the loop variables around, and of the lengths of lists
+    of: the array that counts, instead of all
     """
     bounds = bounds or {}
     moving = total = 0
     for s in statements:
-        for offset in _offsets(s):
-            moving += offset
-            total += 1
+        for buffer, offset in _accesses(s):
+            if of is None or of == buffer:
+                moving += offset
+                total += 1
         if isinstance(s, While):
-            inner, times = accesses([*s.head, *s.body], bounds), TRIPS
+            inner, times = accesses([*s.head, *s.body], bounds, of), TRIPS
         elif isinstance(s, For):
-            inner, times = accesses(s.body, within(s, bounds)), round(trips(s.start, s.stop, bounds, COSTS))
+            inner, times = accesses(s.body, within(s, bounds), of), round(trips(s.start, s.stop, bounds, COSTS))
         elif isinstance(s, Pack):
-            inner, times = accesses(s.body, bounds), TRIPS
+            inner, times = accesses(s.body, bounds, of), TRIPS
         elif bodies(s):
-            inner, times = accesses(bodies(s)[0], bounds), s.size if isinstance(s, Compact) else 1
+            inner, times = accesses(bodies(s)[0], bounds, of), s.size if isinstance(s, Compact) else 1
         else:
             continue
         if isinstance(s, Compact):
@@ -238,12 +246,12 @@ def accesses(statements: Sequence[Statement], bounds: Bounds | None = None) -> t
     return moving, total
 
 
-def _offsets(s: Statement) -> Iterator[bool]:
-    """For each access of `s` itself whether it is at an offset."""
+def _accesses(s: Statement) -> Iterator[tuple[Buffer, bool]]:
+    """For each access of `s` itself to which array it is, and whether it is at an offset."""
     if isinstance(s, (Store, Scatter)):
-        yield isinstance(s, Scatter)
+        yield s.buffer, isinstance(s, Scatter)
     if isinstance(s, (Store, Scatter, Declare, Assign)):
-        yield from (isinstance(e, Gather) for e in _loads(s.value))
+        yield from ((e.buffer, isinstance(e, Gather)) for e in _loads(s.value))
 
 
 def _loads(e: Expr) -> Iterator[Load | Gather]:

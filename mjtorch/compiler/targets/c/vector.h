@@ -308,13 +308,13 @@ INLINE vd round_fastD(vd x) { return (x + SD(6755399441055744.0)) - SD(675539944
 #else
 /*ONE BY ONE*/
 #endif
-// Squares are common enough to be worth a test; the result of a world does not depend on its neighbours.
+// Exponents of 1 and 2 are common enough to be worth a test; the result of a world does not depend on its neighbours.
 #define POWER(L, vector, call)                                                           \
   INLINE vector pow##L(vector x, vector y) {                                             \
-    vb square = eq##L(y, S##L(2));                                                       \
-    vector r = x * x;                                                                    \
-    if (any(~square)) {                                                                  \
-      EACH if (!(LANE(square, l))) LANE(r, l) = call(LANE(x, l), LANE(y, l));            \
+    vb first = eq##L(y, S##L(1)), easy = first | eq##L(y, S##L(2));                      \
+    vector r = sel##L(first, x, x * x);                                                  \
+    if (any(~easy)) {                                                                    \
+      EACH if (!(LANE(easy, l))) LANE(r, l) = call(LANE(x, l), LANE(y, l));              \
     }                                                                                    \
     return r;                                                                            \
   }

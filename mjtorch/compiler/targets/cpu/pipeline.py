@@ -2,6 +2,7 @@
 
 from mjtorch.compiler.passes import Pass
 from mjtorch.compiler.passes.branches import branch_on_choices
+from mjtorch.compiler.passes.coalesce import coalesce_copies
 from mjtorch.compiler.passes.contract import contract_arrays
 from mjtorch.compiler.passes.copies import eliminate_copies
 from mjtorch.compiler.passes.dead_stores import eliminate_dead_stores
@@ -20,6 +21,7 @@ CPU = (
     Pass("skip_zero_terms", skip_zero_terms, skips_zeros=True),
     Pass("branch_on_choices", branch_on_choices),
     Pass("eliminate_copies", eliminate_copies),
+    Pass("coalesce_copies", coalesce_copies),
     Pass("shrink_arrays", shrink_arrays),
     Pass("narrow_integers", narrow_integers),
     Pass("scalarize", scalarize),

@@ -6,6 +6,7 @@ from mjtorch.compiler.ir.nodes import Program
 from mjtorch.compiler.passes import Pass, Watch, run_passes
 from mjtorch.compiler.passes.barriers import insert_barriers
 from mjtorch.compiler.passes.branches import branch_on_choices
+from mjtorch.compiler.passes.coalesce import coalesce_copies
 from mjtorch.compiler.passes.contract import contract_arrays
 from mjtorch.compiler.passes.copies import eliminate_copies
 from mjtorch.compiler.passes.dead_stores import eliminate_dead_stores
@@ -26,6 +27,7 @@ def cuda(lanes: int = WARP_SIZE, budget: int | None = None) -> tuple[Pass, ...]:
         Pass("contract_arrays", contract_arrays),
         Pass("branch_on_choices", branch_on_choices),
         Pass("eliminate_copies", eliminate_copies),
+        Pass("coalesce_copies", coalesce_copies),
         Pass("parallelize", partial(parallelize, width=lanes)),
         Pass("transpose", partial(transpose, width=lanes)),
         Pass("outline_for_warps", outline_for_warps),
