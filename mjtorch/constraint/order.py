@@ -26,18 +26,27 @@ def c_order(m: Model, d: Data) -> Tensor:
     return key.masked_fill(~d.contact.detected, torch.inf).sort(stable=True).indices
 
 
-def visits(m: Model, d: Data, slot: Tensor) -> Tensor:
-    """The order (n,) in which C visits blocks of rows, those without contact first.
+def visits(m: Model, d: Data, slot: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
+    """The active blocks of rows (n,) in the order in which C visits them, then zeros, and how many they are ().
 
-    slot: (n,) the contact slot of each block, -1 if it has none.
+    Those without contact are first.
+    slot: (n,) the contact slot of each block, -1 if it has none; active: (n,) bool
     """
-    blocks = torch.arange(slot.shape[0], device=slot.device)
-    if not m.plan.constraint.contact.rank.shape[0]:
-        return blocks
-    order = c_order(m, d)
-    same = slot[:, None] == slot
-    size = (slot == torch.arange(len(order), device=slot.device)[:, None]).sum(1)
-    sizes = size[order]
-    start = torch.zeros_like(order).scatter(0, order, sizes.cumsum(0) - sizes + (slot < 0).sum())
-    place = torch.where(slot < 0, 0, start[slot.clamp(min=0)]) + same.tril(-1).sum(1)
-    return torch.zeros_like(blocks).scatter(0, place, blocks)
+    number = active.to(m.opt.timestep.dtype)
+    if m.plan.constraint.contact.rank.shape[0]:
+        # Each comes after those without contact, those of contacts before its own, and those of its own before it.
+        order = c_order(m, d)
+        alone = slot < 0
+        in_slot = slot == torch.arange(len(order), device=slot.device)[:, None]
+        sizes = (in_slot.to(number.dtype) @ number)[order]
+        before = sizes.cumsum(0) - sizes + torch.where(alone, number, 0.0).sum()
+        start = torch.zeros_like(before).scatter(0, order, before)
+        earlier = (slot[:, None] == slot).tril(-1).to(number.dtype) @ number
+        place = torch.where(alone, 0.0, start[slot.clamp(min=0)]) + earlier
+    else:
+        place = number.cumsum(0) - number
+    # The others go to a place that is cut off.
+    n = len(slot)
+    place = torch.where(active, place.long(), n)
+    blocks = torch.arange(n, device=slot.device)
+    return place.new_zeros(n + 1).scatter(0, place, blocks)[:n], active.sum()

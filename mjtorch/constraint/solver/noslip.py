@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.constraint.solver.pgs import MAX_INCREASE, active_first
+from mjtorch.constraint.solver.pgs import MAX_INCREASE
 from mjtorch.constraint.solver.problem import Problem
 from mjtorch.constraint.solver.qcqp import friction_force
 from mjtorch.control_flow import fori_loop, while_loop
@@ -53,14 +53,21 @@ class Progress(tree.Tree):
 
 
 def solve_noslip(
-    m: Model, p: Problem, friction: Tensor, frictionloss: Tensor, efc_b: Tensor, visits: Tensor, force: Tensor
+    m: Model,
+    p: Problem,
+    friction: Tensor,
+    frictionloss: Tensor,
+    efc_b: Tensor,
+    visits: tuple[Tensor, Tensor],
+    force: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Forces (nefc,) and the number of sweeps (), from what the main solver found, `force (nefc,)`.
 
-    friction: (ncon, 5) of the contact slots, frictionloss: (nefc,), visits: (nblock,) the order of the blocks
+    friction: (ncon, 5) of the contact slots, frictionloss: (nefc,)
+    visits: the active blocks (nblock,) in order, and how many they are ()
     """
     plan, iterations = m.plan.noslip, m.opt.noslip_iterations
-    order, nactive = active_first(p.active[plan.normal], visits)
+    order, nactive = visits
     c = m.plan.constraint
     rows = torch.arange(p.nefc, device=order.device)
     rubs = ((rows >= c.ne) & (rows < c.ne + c.nf)) | (rows >= p.nefc - c.nc)

@@ -95,11 +95,11 @@ class Block(NamedTuple):
 
 
 def solve_pgs(
-    m: Model, p: Problem, frictionloss: Tensor, efc_b: Tensor, visits: Tensor, force: Tensor
+    m: Model, p: Problem, frictionloss: Tensor, efc_b: Tensor, visits: tuple[Tensor, Tensor], force: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Forces (nefc,) and the number of sweeps (), from the warm start `force (nefc,)`, which is dropped if bad.
 
-    visits: (nblock,) the order of the blocks, before it is shuffled.
+    visits: the active blocks (nblock,) in order, before it is shuffled, and how many they are ()
     """
     plan, iterations = m.plan.solver, m.opt.iterations
     if plan.draws.shape[-1] < iterations * (plan.block_rows.shape[0] - 1):
@@ -113,7 +113,7 @@ def solve_pgs(
     velocity = linalg.ltl_half_solve(p.qLD, p.rows.transpose_times(force)[:, None])[:, 0]
     cost = 0.5 * (velocity @ velocity) + force @ (efc_b + 0.5 * (p.R * force))
     force = torch.where(cost > 0, 0.0, force)
-    gathered = _gathered(plan, p, visits)
+    gathered = _gathered(plan, p, *visits)
     dual, start = _dual(plan, p, W, frictionloss, efc_b, force, gathered)
 
     def go_on(s: Sweeps) -> Tensor:
@@ -134,7 +134,7 @@ def solve_pgs(
         )
 
     zero = torch.zeros_like(gathered.nactive)
-    order = torch.arange(len(visits), device=visits.device)
+    order = torch.arange(len(gathered.blocks), device=force.device)
     init = Sweeps(force=start, previous=start, order=order, momentum=zero, niter=zero, done=gathered.nactive == 0)
     last = while_loop(go_on, body, init)
 
@@ -144,16 +144,7 @@ def solve_pgs(
     return fori_loop(0, gathered.count, give_back, force), last.niter
 
 
-def active_first(active: Tensor, visits: Tensor) -> tuple[Tensor, Tensor]:
-    """Those of `visits (n,)`, numbers up to n, that are `active (n,)`, followed by zeros, and how many they are ()."""
-    n, active = active.shape[0], active[visits]
-    # Each active one goes to the place after the active ones before it, the others to one that is cut off.
-    place = torch.where(active, active.cumsum(0) - 1, n)
-    return place.new_zeros(n + 1).scatter(0, place, visits)[:n], active.sum()
-
-
-def _gathered(plan: SolverPlan, p: Problem, visits: Tensor) -> Gathered:
-    blocks, nactive = active_first(p.active[plan.block_rows[:, 0]], visits)
+def _gathered(plan: SolverPlan, p: Problem, blocks: Tensor, nactive: Tensor) -> Gathered:
     place = torch.arange(len(blocks), device=blocks.device)
     if not plan.ncone:
         return Gathered(blocks=blocks, first=place, source=blocks, nactive=nactive, count=nactive)

@@ -92,7 +92,9 @@ def _dual(m: Model, d: Data, problem: Problem, p: Problem, efc_b: Tensor, previo
     cold = m.opt.disabled(DisableBit.WARMSTART)
     start = torch.zeros_like(efc_b) if cold else force(p, residuals(p, p.rows.times(previous) - p.aref))
     frictionloss = d.efc_frictionloss.detach()
-    found, niter = solve_pgs(m, p, frictionloss, efc_b, visits(m, d, m.plan.solver.block_slot), start)
+    plan = m.plan.solver
+    order = visits(m, d, plan.block_slot, p.active[plan.block_rows[:, 0]])
+    found, niter = solve_pgs(m, p, frictionloss, efc_b, order, start)
     qacc = attach(problem, p.qacc_smooth + linalg.ltl_solve(p.qLD, p.rows.transpose_times(found)))
     efc_force = value_of(found, force(problem, residuals(problem, problem.rows.times(qacc) - problem.aref)))
     return d.replace(
@@ -107,7 +109,7 @@ def _dual(m: Model, d: Data, problem: Problem, p: Problem, efc_b: Tensor, previo
 def _noslip(m: Model, d: Data, problem: Problem, p: Problem, efc_b: Tensor) -> Data:
     """Friction without slip, from the forces of the main solver."""
     frictionloss, friction = d.efc_frictionloss.detach(), d.contact.friction.detach()
-    order = visits(m, d, m.plan.noslip.slot)
+    order = visits(m, d, m.plan.noslip.slot, p.active[m.plan.noslip.normal])
     found, niter = solve_noslip(m, p, friction, frictionloss, efc_b, order, d.efc_force.detach())
     efc_force = value_of(found, d.efc_force)
     qfrc_constraint = problem.rows.transpose_times(efc_force)
