@@ -1,5 +1,6 @@
 """The `mjtorch` command: what it writes, what it says, and what it says when something is wrong."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -196,7 +197,7 @@ def test_debug(elsewhere: Path, capsys: pytest.CaptureFixture[str], monkeypatch:
     captured = capsys.readouterr()
     assert "ball: 3 worlds after 500 steps of C MuJoCo, with 1 to 1 contacts, float64" in captured.out
     assert "all steps agree, and all results are finite" in captured.out
-    assert "cpu: 100%" in captured.err and "16/16" in captured.err, "no progress bar"
+    assert re.search(r"cpu: 100%.* (\d+)/\1 ", captured.err), "no progress bar"
     monkeypatch.setitem(RULES, "sqrt", lambda low, node, x: low.elementwise("exp", x))
     assert main([*command, "--target", "warp"]) == 1
     assert "\nlower: " in capsys.readouterr().out
