@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from mjtorch.compiler.analysis.lifetimes import Life, lifetimes
 from mjtorch.compiler.ir.nodes import (
     SCRATCH,
-    Body,
     Buffer,
     FirstLane,
     Function,
@@ -22,7 +21,8 @@ from mjtorch.compiler.ir.nodes import (
     Statement,
     Store,
 )
-from mjtorch.compiler.ir.walk import ReplaceBuffers, bodies, is_program, loads, walk, with_bodies, with_body
+from mjtorch.compiler.ir.walk import ReplaceBuffers, bodies, is_program, loads, walk, with_body
+from mjtorch.compiler.passes.dead_stores import without
 
 
 def coalesce_copies(p: Program) -> Program:
@@ -39,7 +39,12 @@ def coalesce_copies(p: Program) -> Program:
     if not same:
         return p
     body = ReplaceBuffers({b: _first(same, b) for b in same}).body(p.body)
-    return with_body(p, _without_idle(body))
+    return with_body(p, without(body, _is_idle))
+
+
+def _is_idle(s: Store | Scatter) -> bool:
+    """Whether it stores what is there."""
+    return isinstance(s, Store) and s.value == Load(s.buffer, s.index)
 
 
 def _first(same: dict[Buffer, Buffer], b: Buffer) -> Buffer:
@@ -100,16 +105,3 @@ def _before(statements: Sequence[Statement], copy: Statement) -> Sequence[Statem
             if found or any(x is copy for x in body):
                 return found
     return ()
-
-
-def _without_idle(statements: Sequence[Statement]) -> Body:
-    """The statements but those that copy an element to itself, and but what has nothing else in it."""
-    kept: list[Statement] = []
-    for s in statements:
-        if isinstance(s, Store) and s.value == Load(s.buffer, s.index):
-            continue
-        inner = [_without_idle(body) for body in bodies(s)]
-        if inner and not any(inner) and any(bodies(s)):
-            continue
-        kept.append(with_bodies(s, inner))
-    return tuple(kept)

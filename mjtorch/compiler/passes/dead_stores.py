@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mjtorch.compiler.analysis.dependence import writes_and_reads
 from mjtorch.compiler.ir.nodes import SCRATCH, Body, Buffer, For, Group, If, Pack, Program, Scatter, Statement, Store
@@ -22,11 +22,16 @@ def eliminate_dead_stores(p: Program) -> Program:
 
 def without_stores(statements: Sequence[Statement], unread: set[Buffer]) -> Body:
     """The statements but those that store to `unread`, and but loops, groups and branches that have none left."""
+    return without(statements, lambda s: s.buffer in unread)
+
+
+def without(statements: Sequence[Statement], idle: Callable[[Store | Scatter], bool]) -> Body:
+    """The statements but stores that are `idle`, and but loops, groups and branches that have none left."""
     kept: list[Statement] = []
     for s in statements:
-        if isinstance(s, (Store, Scatter)) and s.buffer in unread:
+        if isinstance(s, (Store, Scatter)) and idle(s):
             continue
-        inner = [without_stores(body, unread) for body in bodies(s)]
+        inner = [without(body, idle) for body in bodies(s)]
         if isinstance(s, (For, Group, If)) and not any(inner):
             continue
         if isinstance(s, Pack) and not inner[-1]:
