@@ -272,3 +272,17 @@ def test_large_programs_have_half_the_lanes(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(target, "LARGE", 0)
     assert lanes_for(program, 8) == (many // 2 if vector_bytes() == target.WIDE else many)
     torch.testing.assert_close(jit(f, strict=True)(x), torch.vmap(f)(x))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_worlds_raise_to_powers_of_their_own(dtype: torch.dtype) -> None:
+    """Two of which are computed for all worlds together: those of the others stay what they are."""
+    torch.manual_seed(0)
+    x, power = torch.randn(19, 8, dtype=dtype).abs(), torch.tensor([1.0, 2.0, 3.0, 0.5, 0.0], dtype=dtype)
+    which = torch.randint(5, (19, 8))
+    which[3], which[4] = 0, 1
+    compiled = jit(torch.pow, in_dims=0, strict=True)
+    for worlds in (1, 19):
+        args = x[:worlds], power[which[:worlds]]
+        torch.testing.assert_close(compiled(*args), torch.pow(*args))
+    torch.testing.assert_close(compiled(x, torch.ones_like(x)), x, rtol=0, atol=0)
