@@ -76,7 +76,7 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def ran(folder: Path, command: Sequence[str], *options: str, emulator: Sequence[str] = ()) -> np.ndarray:
     """Where the worlds are at the end."""
-    name = "_".join(c for c in "".join([Path(command[0]).name, *options]) if c.isalnum())
+    name = f"build{len(list(folder.iterdir()))}"
     built = [*command, *options, "-std=c++17", "-Wno-psabi", "-o", f"{folder}/{name}"]
     done = subprocess.run([*built, f"{folder}/main.cpp", f"{folder}/step.cpp", "-lm"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]

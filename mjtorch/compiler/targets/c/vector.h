@@ -7,6 +7,7 @@
 #undef LANE
 #undef CONVERT
 #undef SPLAT
+#undef MASKED
 #define EACH for (int l = 0; l < N; ++l)
 #if N == 1
 typedef float vf;
