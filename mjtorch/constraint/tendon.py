@@ -56,6 +56,6 @@ def tendon_actions(m: Model, d: Data) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     that of the force and the tendon's length. Curves on geoms act where lines touch the geom.
     """
     path = lines(m, d)
-    force = (tendon_force(m, d) @ path.share)[:, None] * path.along
+    force = (path.share * (tendon_force(m, d) @ m.plan.tendon.line_tendon))[:, None] * path.along
     forces = torch.cat([-force, force])
     return m.plan.tendon.line_body.flatten(), path.pos.flatten(0, 1), forces, torch.zeros_like(forces)

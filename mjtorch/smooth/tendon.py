@@ -18,7 +18,7 @@ class Lines(NamedTuple):
     """The straight lines that spatial tendons are made of; see `mjtorch.model.plan.tendon`.
 
     pos: (2, nline, 3) [m] beginning and end, along: (nline, 3) unit direction, length: (nline,) [m], with that of the
-    curve that follows a line, share: (ntendon, nline) what it counts for its tendon: 1 / divisor, 0 if it is not there
+    curve that follows a line, share: (nline,) what it counts for its tendon: 1 / divisor, 0 if it is not there
     """
 
     pos: Tensor
@@ -41,7 +41,7 @@ def tendon(m: Model, d: Data) -> Data:
         J = fixed_jacobian(m)
         return d.replace(ten_J=J, ten_length=J @ d.qpos[m.plan.kinematics.dof_qpos])
     path = lines(m, d)
-    J, length = path.share @ line_jacobian(m, d, path), path.share @ path.length
+    J, length = spatial_jacobian(m, d, path), p.line_tendon @ (path.share * path.length)
     if p.any_fixed:
         fixed = fixed_jacobian(m)
         J, length = J + fixed, length + fixed @ d.qpos[m.plan.kinematics.dof_qpos]
@@ -58,9 +58,9 @@ def lines(m: Model, d: Data) -> Lines:
     """The lines of all spatial tendons."""
     p = m.plan.tendon
     pos = torch.stack([d.site_xpos[p.first], d.site_xpos[p.second]])
-    share, n = p.line_tendon, p.wrap_geom.shape[0]
+    n, share = p.wrap_geom.shape[0], torch.ones_like(p.line_tendon[0])
     if p.any_pulley:
-        share = share / torch.cat([m.wrap_prm, torch.ones_like(m.wrap_prm[:1])])[p.pulley]
+        share = 1 / torch.cat([m.wrap_prm, torch.ones_like(m.wrap_prm[:1])])[p.pulley]
     if not n:
         along, length = normalize(pos[1] - pos[0], basis(pos, 1, 0, 0))
         return Lines(pos, along, length.squeeze(-1), share)
@@ -74,14 +74,16 @@ def lines(m: Model, d: Data) -> Lines:
     return Lines(pos, along, length.squeeze(-1) + curve, share * there)
 
 
-def line_jacobian(m: Model, d: Data, path: Lines) -> Tensor:
-    """How fast (nline, nv) lines grow with each dof: by the motion of its end along it, less that of its beginning.
+def spatial_jacobian(m: Model, d: Data, path: Lines) -> Tensor:
+    """How fast (ntendon, nv) spatial tendons grow with each dof: by the motion of lines' ends, less their beginnings'.
 
     A unit force along the line has the same moment about any point, whether it acts at the beginning or at the end.
     """
+    p = m.plan.tendon
     point, motion = dof_motion(m, d)
-    wrench = torch.cat([cross(path.pos[0] - point, path.along), path.along], dim=-1)
-    return (wrench @ motion.mT) * m.plan.tendon.line_sign
+    wrench = path.share[:, None] * torch.cat([cross(path.pos[0] - point, path.along), path.along], dim=-1)
+    growth = p.moved_sign * dot(wrench[p.moved_line], motion[p.moved_dof])
+    return motion.new_zeros(m.ntendon * m.nv).index_add(0, p.moved_place, growth).view(m.ntendon, m.nv)
 
 
 def tendon_bias(m: Model, d: Data) -> Tensor:
@@ -105,7 +107,7 @@ def tendon_swing(m: Model, d: Data) -> Tensor:
     along = dot(path.along, velocity)
     short = path.length < MIN_VALUE
     swing = torch.where(short, 0.0, (dot(velocity, velocity) - along * along) / torch.where(short, 1.0, path.length))
-    return path.share @ (dot(path.along, acceleration) + swing)
+    return p.line_tendon @ (path.share * (dot(path.along, acceleration) + swing))
 
 
 def tendon_stretch(m: Model, d: Data) -> Tensor:

@@ -68,11 +68,13 @@ def wrap(m: Model, d: Data) -> Wrap:
     touches = touches & (turn.abs() > view)
     curve = radius * torch.where(touches, turn.abs() - view, 0.0)
     pos = tangent_points(ends, torch.where(turn < 0, -1.0, 1.0).to(turn.dtype))
-    if p.any_inside:
-        inside = p.has_side & (norm(local[2]) < radius)
-        touches = torch.where(inside, outside & (ends.turn.abs() < view), touches)
-        curve = torch.where(inside, 0.0, curve)
-        pos = torch.where(inside[:, None], inner_point(ends), pos)
+    if n := p.inner:
+        inner = Ends(*(x[..., -n:, :] if x.dim() == 3 else x[..., -n:] for x in ends))
+        inside = norm(local[2, -n:]) < inner.radius
+        through = torch.where(inside, outside[-n:] & (inner.turn.abs() < view[-n:]), touches[-n:])
+        touches = torch.cat([touches[:-n], through])
+        curve = torch.cat([curve[:-n], torch.where(inside, 0.0, curve[-n:])])
+        pos = torch.cat([pos[:, :-n], torch.where(inside[:, None], inner_point(inner), pos[:, -n:])], dim=1)
     return in_space(m, Wrap(touches, pos, curve), local, axes, center, mat)
 
 

@@ -33,9 +33,11 @@ class TendonPlan(tree.Tree):
         first, second: (nsegment,) sites at the ends
         wrap_site: (2, n) the ends of segments with a geom; (3, n) with the side sites if there are any
         wrap_geom: (n,), is_sphere: (n, 1) bool, has_side: (n,) bool; any_..., all_sphere: static
-        any_inside: static, whether a side site may be inside its geom
+        inner: static, how many may have to pass through their geom, which come last
     Lines
-        line_sign: (nline, nv) +1 where a dof moves the end of a line, -1 where it moves the beginning, 0 if both
+        moved_line, moved_dof: (n,) each line with each of the dofs that move one of its ends, not both
+        moved_sign: (n,) +1 where that is the end of the line, -1 where it is the beginning
+        moved_place: (n,) where in (ntendon, nv), flattened, that counts
         line_body: (2, nline) bodies of the beginning and the end
         line_tendon: (ntendon, nline) one-hot
         pulley: (nline,) where the divisor of a line lies in [wrap_prm, 1]; any_pulley: static
@@ -52,7 +54,7 @@ class TendonPlan(tree.Tree):
     any_sphere: bool = tree.field(static=True)
     all_sphere: bool = tree.field(static=True)
     any_side: bool = tree.field(static=True)
-    any_inside: bool = tree.field(static=True)
+    inner: int = tree.field(static=True)
     any_pulley: bool = tree.field(static=True)
     fixed_wrap: Tensor
     wrap_dof: Tensor
@@ -62,7 +64,10 @@ class TendonPlan(tree.Tree):
     wrap_geom: Tensor
     is_sphere: Tensor
     has_side: Tensor
-    line_sign: Tensor
+    moved_line: Tensor
+    moved_dof: Tensor
+    moved_sign: Tensor
+    moved_place: Tensor
     line_body: Tensor
     line_tendon: Tensor
     pulley: Tensor
@@ -87,14 +92,16 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> TendonPlan:
     damping_poly = bool(m.tendon_dampingpoly.any() or damping[:, 1:].any())
     loaded = np.isin(np.arange(m.ntendon), m.actuator_trnid[on_tendon(m) & (m.actuator_armature != 0), 0])
     spatial = spatial_tendons(m)
-    segments = sorted(_segments(m), key=lambda s: s.geom >= 0)
+    segments = sorted(_segments(m), key=lambda s: (s.geom >= 0, _may_be_inside(m, s)))
     wraps = [s for s in segments if s.geom >= 0]
     sphere = np.array([m.geom_type[s.geom] == mujoco.mjtGeom.mjGEOM_SPHERE for s in wraps], dtype=bool)
     side = np.array([s.side >= 0 for s in wraps], dtype=bool)
     ends = np.array([[s.first, s.second, max(s.side, 0)] for s in wraps], dtype=int).reshape(-1, 3).T
 
-    arrays = {**_fixed(m), **_lines(m, segments)}
-    masks = {name: make.floats(x) for name, x in arrays.items()}
+    tendon, sign = _lines(m, segments)
+    line, dof = np.nonzero(sign)
+    arrays = {**_fixed(m), "line_tendon": tendon == np.arange(m.ntendon)[:, None], "moved_sign": sign[line, dof]}
+    floats = {name: make.floats(x) for name, x in arrays.items()}
     return TendonPlan(
         springs=bool(m.tendon_stiffness.any()) or stiffness_poly,
         dampers=bool(m.tendon_damping.any() or damping.any()) or damping_poly,
@@ -107,7 +114,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> TendonPlan:
         any_sphere=bool(sphere.any()),
         all_sphere=bool(sphere.all()),
         any_side=bool(side.any()),
-        any_inside=any(_may_be_inside(m, s) for s in wraps),
+        inner=sum(_may_be_inside(m, s) for s in wraps),
         any_pulley=any(s.pulley >= 0 for s in segments),
         first=make.ints([s.first for s in segments]),
         second=make.ints([s.second for s in segments]),
@@ -117,7 +124,10 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> TendonPlan:
         has_side=make.bools(side),
         line_body=make.ints(_line_bodies(m, segments), 2, -1),
         pulley=make.ints([s.pulley if s.pulley >= 0 else m.nwrap for s in segments + wraps + wraps]),
-        **masks,
+        moved_line=make.ints(line),
+        moved_dof=make.ints(dof),
+        moved_place=make.ints(tendon[line] * m.nv + dof),
+        **floats,
     )
 
 
@@ -128,9 +138,8 @@ def spatial_tendons(m: mujoco.MjModel) -> np.ndarray:
 
 def moving_tendons(m: mujoco.MjModel) -> np.ndarray:
     """(ntendon,) bool: tendons whose length some dof changes."""
-    lines = _lines(m, _segments(m))
-    by_line = lines["line_tendon"] @ (lines["line_sign"] != 0).any(axis=1)
-    return by_line | (~spatial_tendons(m) & (m.ten_J_rownnz > 0))
+    tendon, sign = _lines(m, _segments(m))
+    return np.isin(np.arange(m.ntendon), tendon[sign.any(axis=1)]) | (~spatial_tendons(m) & (m.ten_J_rownnz > 0))
 
 
 def _fixed(m: mujoco.MjModel) -> dict[str, np.ndarray]:
@@ -178,12 +187,12 @@ def _line_bodies(m: mujoco.MjModel, segments: list[Segment]) -> np.ndarray:
     return np.array(lines, dtype=int).reshape(-1, 2).T
 
 
-def _lines(m: mujoco.MjModel, segments: list[Segment]) -> dict[str, np.ndarray]:
+def _lines(m: mujoco.MjModel, segments: list[Segment]) -> tuple[np.ndarray, np.ndarray]:
+    """(nline,) tendons of lines; (nline, nv) 1 where a dof moves the end, -1 the beginning, 0 if neither or both."""
     moves = np.zeros((m.nbody, m.nv))
     for b in range(1, m.nbody):
         moves[b] = moves[m.body_parentid[b]]
         moves[b, m.body_dofadr[b] : m.body_dofadr[b] + m.body_dofnum[b]] = 1
     begin, end = _line_bodies(m, segments)
     wraps = [s for s in segments if s.geom >= 0]
-    tendon = np.array([s.tendon for s in segments + wraps + wraps], dtype=int)
-    return {"line_sign": moves[end] - moves[begin], "line_tendon": tendon == np.arange(m.ntendon)[:, None]}
+    return np.array([s.tendon for s in segments + wraps + wraps], dtype=int), moves[end] - moves[begin]
