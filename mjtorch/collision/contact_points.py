@@ -34,6 +34,7 @@ class ContactPoints(NamedTuple):
     normal: (n, k, 3) unit, from the first geom to the second
     exists: (n, k) bool; a contact further apart than the margin may exist here, the driver drops it
     lost: () integer, how many more there may be for which there was no room; None: none
+    candidate: (n, k) which candidates these are; None: those of the pairs, in their order
 
     What does not exist is finite, and so are its derivatives.
     """
@@ -43,6 +44,7 @@ class ContactPoints(NamedTuple):
     normal: Tensor
     exists: Tensor
     lost: Tensor | None = None
+    candidate: Tensor | None = None
 
 
 def first_of(there: Tensor, k: int) -> Tensor:

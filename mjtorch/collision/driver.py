@@ -222,7 +222,9 @@ def looked_at(m: Model, d: Data, axis: Tensor, threshold: Tensor, bound: Boxes |
         for block, points in zip(family.blocks, family_contacts(m, d, family, pairs, threshold), strict=True):
             normal, pos = points.normal.flatten(0, 1), points.pos.flatten(0, 1)
             rows.append((points.dist.flatten(), normal, pos, points.exists.flatten()))
-            if p.selects:
+            if points.candidate is not None:
+                which.append(points.candidate.flatten())
+            elif p.selects:
                 first = pairs.candidate[start : start + block.places, None]
                 which.append((first + torch.arange(block.contacts, device=first.device)).flatten())
             start += block.places

@@ -90,7 +90,8 @@ def family_contacts(m: Model, d: Data, family: Family, chosen: Chosen, threshold
         return [formula_contacts(family, one, two, chosen.near, reach)]
     for fields in family.fields:
         _, shape = cores(m, d, family, picks)
-        return [field_contacts(m, fields, one, shape, reach, family.blocks[0].contacts, two.hulls)]
+        hull, contacts = picks[1](m.plan.collision.hull_reach), family.blocks[0].contacts
+        return [field_contacts(m, fields, one, shape, hull, reach, chosen.candidate, contacts, two.hulls)]
     assert chosen.near is not None, "families that are collided by iteration are bounded"
     for distances in family.distances:
         sides = tree.map(lambda x: x if chosen.pair is None else x[chosen.pair], distances.sides)
@@ -229,7 +230,8 @@ def field_elements(m: Model, d: Data, family: Family, chosen: Chosen, reach: Ten
     field, element = chosen.geom
     one = Solid(d.geom_xpos[field], d.geom_xmat[field], m.geom_size[field])
     shape = element_core(m, d, element)
-    return field_contacts(m, family.fields[0], one, shape, reach, family.blocks[0].contacts, None)
+    hull, contacts = shape.prism.abs().amax(1), family.blocks[0].contacts
+    return field_contacts(m, family.fields[0], one, shape, hull, reach, chosen.candidate, contacts, None)
 
 
 def triangle_sdf(m: Model, d: Data, triangles: TriangleFields, chosen: Chosen) -> ContactPoints:

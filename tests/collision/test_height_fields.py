@@ -14,7 +14,7 @@ from reference import converged, load, poison
 
 import mjtorch
 from mjtorch.collision import collision
-from mjtorch.model import Model
+from mjtorch.model import EnableBit, Model
 
 SHAPES = ("sphere", "capsule", "ellipsoid", "cylinder", "box", "wedge")
 OTHERS = ("capsule", "ellipsoid", "cylinder", "wedge")
@@ -51,6 +51,38 @@ def test_contacts(shape):
     same, contacts = compare(shape, FEW, 0.02)
     assert contacts > 2 * FEW
     assert same >= (FEW if shape in ROUND else FEW - 1)
+
+
+@pytest.mark.skipif(not IS_RECENT, reason="contacts as MuJoCo 4 finds them")
+def test_contacts_have_places_of_their_own_where_others_are_foreseen():
+    """With the flag `speculative` each candidate has a row."""
+    mj_model = on_field("box", margin=0.02)
+    datas = poses(mj_model, FEW)
+    expected, contact = ours(ready(mj_model), datas)
+    mj_model.opt.enableflags |= int(EnableBit.SPECULATIVE)
+    found, rows = ours(ready(mj_model), datas)
+    assert rows.dist.shape[1] >= contact.dist.shape[1] and sum(map(len, expected)) > 2 * FEW
+    for mine, theirs in zip(found, expected, strict=True):
+        assert [a.dist for a in mine] == pytest.approx([b.dist for b in theirs], abs=1e-12)
+
+
+def test_geoms_above_what_lies_under_them_are_left_out():
+    """By spheres around them, also those that have grown: beside a peak, and on it."""
+    heights = torch.zeros(NROW * NCOL, dtype=torch.double)
+    heights[NCOL * (NROW // 2) + NCOL // 2] = 1
+    m = ready(on_field("sphere"))
+    m = m.replace(hfield_data=heights)
+    rest = mjtorch.make_data(m)
+    rest = rest.replace(geom_xmat=torch.eye(3, dtype=torch.double).expand_as(rest.geom_xmat))
+    radius = float(m.geom_size[1, 0])
+
+    def contacts(m: Model, x: float, z: float) -> int:
+        return int(collision(m, rest.replace(geom_xpos=torch.tensor([[0, 0, 0], [x, 0, z]], dtype=torch.double))).ncon)
+
+    for x, high in ((0.8 * HALF_X, 0.0), (0.0, HEIGHT)):
+        assert contacts(m, x, high + 1.05 * radius) == 0 < contacts(m, x, high + 0.95 * radius)
+    grown = m.replace(geom_size=m.geom_size * torch.tensor([[1.0], [1.2]]))
+    assert contacts(grown, 0.8 * HALF_X, 1.05 * radius) > 0
 
 
 @pytest.mark.slow

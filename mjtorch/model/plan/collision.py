@@ -147,8 +147,12 @@ class CollisionPlan(tree.Tree):
 
     @property
     def selects(self) -> bool:
-        """Whether there are pairs that are looked at closely only if they are among the closest."""
-        return bool(self.crowd or self.patches) or any(family.selects for family in self.families)
+        """Whether not all candidates are looked at closely: not those of pairs that are further apart than others.
+
+        Nor all prisms of height fields, unless it must be known of each candidate whether it touches.
+        """
+        fields = not self.speculative and any(family.fields for family in self.families)
+        return bool(self.crowd or self.patches or fields) or any(family.selects for family in self.families)
 
     @property
     def fixed(self) -> bool:
