@@ -2,8 +2,8 @@
 
 A height field is made of prisms: each cell of its grid is cut in two triangles, and a prism stands under each, down to
 the bottom of the field. Each prism that a geom touches is a contact of its own. Geoms whose bounding spheres are above
-all that lies under them are left out. Of the prisms around each other those are passed over first whose own faces
-separate them from it; what remains, of all pairs, is tested as convex shapes are.
+or beside the field are left out. Of the prisms around each other those are passed over that are lower, then those whose
+own faces separate them from it; what remains, of all pairs, is tested as convex shapes are.
 
 C 4.0 ends its search too early for boxes and meshes without a margin, and finds them less deep than they are.
 """
@@ -43,25 +43,28 @@ class Pair(tree.Tree):
 
 @tree.dataclass
 class Around(tree.Tree):
-    """The prisms around n geoms, w for each, in C's order: two for each cell of a window, row by row.
+    """The prisms around n geoms that may touch them, k of each at most, in C's order.
 
-    origin: (n, 2) the first column and row of the window; may_touch: (n, w) bool
-    missed: (n,) bool, the geom covers more than the window
+    origin: (n, 2) the first column and row of the window around the geom; number: (n, k) of the prism, in the window:
+    two for each cell, row by row; exists: (n, k) bool; lost: (n,) how many more there may be
     """
 
     origin: Tensor
-    may_touch: Tensor
-    missed: Tensor
+    number: Tensor
+    exists: Tensor
+    lost: Tensor
 
 
 class Window(NamedTuple):
     """The cells under n shapes, of each a number that is static.
 
-    origin: (n, 2) the first column and row; over: (n,) bool, the shape is over the field; missed: as in `Around`
+    origin: (n, 2) the first column and row; start, end: (n, 2) the first and the last under the shape
+    missed: (n,) bool, the shape covers more of the field than the window
     """
 
     origin: Tensor
-    over: Tensor
+    start: Tensor
+    end: Tensor
     missed: Tensor
 
 
@@ -74,11 +77,12 @@ class Extent(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """Which elements were chosen (k,), which of these exist (k,) bool, and how many of each row had no room (n,)."""
+    """The first elements of n rows that are true: which (n, k), whether there is one (n, k) bool, and those (n, w) bool
+    that had no room."""
 
     element: Tensor
     exists: Tensor
-    lost: Tensor
+    left: Tensor
 
 
 def field_contacts(
@@ -104,21 +108,23 @@ def field_contacts(
     spacing = 2 * size[:, :2] / (fields.shape - 1)
     pairs = Pair(fields, shape.replace(pos=pos, mat=to_field @ shape.mat), reach, size, spacing)
     fixed = tree.map(Tensor.detach, pairs)
-    heights, alone = m.hfield_data.detach(), fixed.shape
+    alone = fixed.shape
     bound = norm(alone.half + alone.round + hull.detach()) + alone.radius
-    look = functools.partial(around, heights, hulls)
-    found = each(look, fixed, where=may_meet(heights, fixed, bound), otherwise=apart)
-    chosen = first(found.may_touch, fields.tested)
-    pair = chosen.element // found.may_touch.shape[1]
+    look = functools.partial(around, m.hfield_data.detach(), hulls)
+    found = each(look, fixed, where=may_meet(fixed, bound), otherwise=apart)
+    chosen = first(found.exists.flatten()[None], fields.tested)
+    element, exists = chosen.element[0], chosen.exists[0]
+    pair = element // found.exists.shape[1]
 
     mine = tree.map(lambda x: x[pair], pairs)
-    top = tops(m.hfield_data, mine, found.origin[pair], chosen.element % found.may_touch.shape[1])
+    corner = corners(mine, found.origin[pair], found.number.flatten()[element])
+    top = in_space(mine, corner, heights_at(m.hfield_data, mine.fields, corner))
     within = fixed.reach[pair]
-    dist, pos, normal, touching = prism_contacts(m, prism(top, size[pair, 3]), mine.shape, chosen.exists, within, hulls)
+    dist, pos, normal, touching = prism_contacts(m, prism(top, size[pair, 3]), mine.shape, exists, within, hulls)
     count = torch.zeros_like(first_candidate).scatter_add(0, pair, touching.long())
     rank = touching.cumsum(0) - 1 - (count.cumsum(0) - count)[pair]
     # C would not look further for a pair that is full.
-    lost = torch.where(count < contacts, chosen.lost + found.missed, 0)
+    lost = torch.where(count < contacts, found.lost + chosen.left.view_as(found.exists).sum(1), 0)
     origin, mat = field.pos[pair], field.mat[pair]
     exists, candidate = touching & (rank < contacts), first_candidate[pair] + rank.clamp(0, contacts - 1)
     pos, normal = origin + (mat @ pos[..., None])[..., 0], (mat @ normal[..., None])[..., 0]
@@ -176,18 +182,57 @@ def reaches(shape: Core, direction: Tensor, hulls: Hulls | None) -> Tensor:
     return (dot(flat, support(each, flat, hulls)) + each.radius).unflatten(0, (n, k))
 
 
-def may_meet(heights: Tensor, pairs: Pair, bound: Tensor) -> Tensor:
-    """Which shapes (n,) bool may come as near as matters to what lies under them, by spheres around them."""
-    fields, far = pairs.fields, bound + pairs.reach
-    pos, deep = pairs.shape.pos, pairs.size[:, 3]
-    w = window(pairs, pos[:, :2] - far[:, None], pos[:, :2] + far[:, None])
-    col, row = (
-        torch.minimum(w.origin[:, k : k + 1] + torch.arange(n + 1, device=far.device), fields.shape[:, k : k + 1] - 1)
-        for k, n in enumerate((fields.cols, fields.rows))
-    )
-    place = fields.address[:, None, None] + row[:, :, None] * fields.shape[:, :1, None] + col[:, None]
-    high = heights[place].amax((1, 2)) * pairs.size[:, 2]
-    return w.over & (w.missed | (pos[:, 2] - far <= high)) & (pos[:, 2] + far >= -deep)
+def may_meet(pairs: Pair, bound: Tensor) -> Tensor:
+    """Which shapes (n,) bool may come as near as matters to the box around their field, by spheres around them."""
+    far = bound + pairs.reach
+    across, along, high, deep = pairs.size.unbind(-1)
+    x, y, z = pairs.shape.pos.unbind(-1)
+    return (x.abs() <= across + far) & (y.abs() <= along + far) & (z <= high + far) & (z >= -deep - far)
+
+
+def most(fields: HeightFields) -> tuple[int, int]:
+    """How many prisms there are in a window, and how many of these may be looked at closely."""
+    window = 2 * fields.rows * fields.cols
+    return window, min(window, fields.tested)
+
+
+def apart(pairs: Pair) -> Around:
+    """Nothing that may touch."""
+    number = torch.zeros_like(pairs.fields.address)
+    none = number[:, None].expand(-1, most(pairs.fields)[1])
+    return Around(torch.zeros_like(pairs.fields.shape), none, none > 0, number)
+
+
+def around(heights: Tensor, hulls: Hulls | None, pairs: Pair) -> Around:
+    """The prisms around shapes that may touch these."""
+    fields, extent = pairs.fields, extents(pairs.shape, pairs.spacing, hulls)
+    far = pairs.reach[:, None]
+    low = extent.low[:, 2] - pairs.reach
+    there = window(pairs, extent.low[:, :2] - far, extent.high[:, :2] + far)
+    origin, missed = there.origin, there.missed & (low < pairs.size[:, 2])
+
+    count, closely = most(fields)
+    row, col = (torch.arange(k + 1, device=low.device) for k in (fields.rows, fields.cols))
+    grid = torch.stack(torch.broadcast_tensors(col, row[:, None]), dim=-1)
+    z = heights_at(heights, fields, origin[:, None, None] + grid)
+    a, b, c, d = z[:, :-1, :-1], z[:, :-1, 1:], z[:, 1:, 1:], z[:, 1:, :-1]
+    top = torch.stack([torch.stack([d, a, c], dim=-1), torch.stack([a, b, c], dim=-1)], dim=-2).reshape(-1, 3)
+    pair = torch.arange(len(low), device=low.device)[:, None].expand(-1, count).flatten()
+    number = torch.arange(count, device=low.device).expand(len(low), -1).flatten()
+
+    def meets(prism: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        pair, number, z = prism
+        mine, reaching = tree.map(lambda x: x[pair], (pairs, extent))
+        top = in_space(mine, corners(mine, origin[pair], number), z)
+        return separation(top, -mine.size[:, 3], reaching, mine.shape, hulls) <= mine.reach
+
+    place = origin[pair] + cell(fields, number)
+    last = torch.minimum(there.end, fields.shape - 2)[pair]
+    under = ((place >= there.start[pair]) & (place <= last)).all(-1)
+    reached = under & (top.amax(-1) * pairs.size[pair, 2] >= low[pair])
+    may_touch = each(meets, (pair, number, top), where=reached, otherwise=lambda x: x[0] < 0)
+    chosen = first(may_touch.unflatten(0, (-1, count)), closely)
+    return Around(origin, chosen.element, chosen.exists, chosen.left.sum(1) + missed)
 
 
 def window(pairs: Pair, low: Tensor, high: Tensor) -> Window:
@@ -197,31 +242,7 @@ def window(pairs: Pair, low: Tensor, high: Tensor) -> Window:
     start, end = (torch.floor((edge + corner) / pairs.spacing).long() for edge in (low, high))
     origin = torch.minimum(start, cells - most).clamp(min=0)
     over = ((start < cells) & (end >= 0)).all(-1)
-    return Window(origin, over, over & ((end >= origin + most) & (origin + most < cells)).any(-1))
-
-
-def apart(pairs: Pair) -> Around:
-    """Nothing that may touch."""
-    n, w = len(pairs.reach), 2 * pairs.fields.rows * pairs.fields.cols
-    none = torch.zeros_like(pairs.reach, dtype=torch.bool)
-    return Around(torch.zeros_like(pairs.fields.shape), none[:, None].expand(n, w), none)
-
-
-def around(heights: Tensor, hulls: Hulls | None, pairs: Pair) -> Around:
-    """The prisms around shapes, and which may touch these."""
-    fields, extent = pairs.fields, extents(pairs.shape, pairs.spacing, hulls)
-    far = pairs.reach[:, None]
-    origin, _, missed = window(pairs, extent.low[:, :2] - far, extent.high[:, :2] + far)
-    missed = missed & (extent.low[:, 2] - pairs.reach < pairs.size[:, 2])
-
-    n, w = len(missed), 2 * fields.rows * fields.cols
-    every = tree.map(lambda x: x[:, None].expand(n, w, *x.shape[1:]).flatten(0, 1), (pairs, origin))
-    number = torch.arange(w, device=far.device).expand(n, w)
-    top = tops(heights, *every, number.flatten()).unflatten(0, (n, w))
-    col, row = (origin[:, None] + cell(fields, number)).unbind(-1)
-    inside = (row < fields.shape[:, 1:] - 1) & (col < fields.shape[:, :1] - 1)
-    may_touch = inside & (separation(top, -pairs.size[:, 3], extent, pairs.shape, hulls) <= pairs.reach[:, None])
-    return Around(origin, may_touch, missed)
+    return Window(origin, start, end, over & ((end >= origin + most) & (origin + most < cells)).any(-1))
 
 
 def cell(fields: HeightFields, number: Tensor) -> Tensor:
@@ -230,43 +251,50 @@ def cell(fields: HeightFields, number: Tensor) -> Tensor:
     return torch.stack([at % fields.cols, torch.div(at, fields.cols, rounding_mode="floor")], dim=-1)
 
 
-def tops(heights: Tensor, pairs: Pair, origin: Tensor, number: Tensor) -> Tensor:
-    """The upper corners (k, 3, 3) [m] of a prism of each of k pairs, counterclockwise from above.
+def corners(pairs: Pair, origin: Tensor, number: Tensor) -> Tensor:
+    """Columns and rows (k, 3, 2) of the upper corners of a prism of each pair, counterclockwise from above.
 
     origin: (k, 2) where the windows begin; number: (k,) which prism of the window it is
     """
-    corners = torch.tensor([[[0, 1], [0, 0], [1, 1]], [[0, 0], [1, 0], [1, 1]]], device=number.device)[number % 2]
-    place = (origin + cell(pairs.fields, number))[:, None] + corners
-    col, row = torch.minimum(place, pairs.fields.shape[:, None] - 1).unbind(-1)
-    z = heights[pairs.fields.address[:, None] + row * pairs.fields.shape[:, :1] + col] * pairs.size[:, 2:3]
-    return torch.cat([place * pairs.spacing[:, None] - pairs.size[:, None, :2], z[..., None]], dim=-1)
+    turn = torch.tensor([[[0, 1], [0, 0], [1, 1]], [[0, 0], [1, 0], [1, 1]]], device=number.device)
+    return (origin + cell(pairs.fields, number))[:, None] + turn[number % 2]
+
+
+def heights_at(heights: Tensor, fields: HeightFields, place: Tensor) -> Tensor:
+    """The heights (n, ...), as in `hfield_data`, at columns and rows `place` (n, ..., 2); beyond the edge as on it."""
+    ncol, nrow, first = (x.view(-1, *(1,) * (place.dim() - 2)) for x in (*fields.shape.unbind(-1), fields.address))
+    col, row = place.unbind(-1)
+    return heights[first + torch.minimum(row, nrow - 1) * ncol + torch.minimum(col, ncol - 1)]
+
+
+def in_space(pairs: Pair, place: Tensor, z: Tensor) -> Tensor:
+    """The points (k, 3, 3) [m] of the fields at columns and rows `place` (k, 3, 2), of heights (k, 3)."""
+    flat = place * pairs.spacing[:, None] - pairs.size[:, None, :2]
+    return torch.cat([flat, (z * pairs.size[:, 2:3])[..., None]], dim=-1)
 
 
 def separation(top: Tensor, bottom: Tensor, extent: Extent, shape: Core, hulls: Hulls | None) -> Tensor:
-    """How far apart (n, w) [m] prisms and geoms are at least, by the faces of the prisms; negative: not at all.
+    """How far apart (n,) [m] prisms and geoms are at least, by the faces of the prisms; negative: not at all.
 
-    top: (n, w, 3, 3) [m] upper corners of the prisms; bottom: (n,) [m] z of the lower ones
+    top: (n, 3, 3) [m] upper corners of the prisms; bottom: (n,) [m] z of the lower ones
     """
-    along = top @ extent.axes.mT[:, None]
-    low, high = along.amin(2), along.amax(2)
-    is_z = is_at(torch.tensor(2, device=top.device), 4)
-    low = torch.where(is_z, bottom[:, None, None], low)
-    sides = torch.maximum(low - extent.high[:, None], extent.low[:, None] - high).amax(-1)
-    a, b, c = top.unbind(2)
+    along = top @ extent.axes.mT
+    low, high = along.amin(1), along.amax(1)
+    low = torch.where(is_at(torch.tensor(2, device=top.device), 4), bottom[:, None], low)
+    sides = torch.maximum(low - extent.high, extent.low - high).amax(-1)
+    a, b, c = top.unbind(1)
     up = cross(b - a, c - a)
     up = up / norm(up, keepdim=True)
-    return torch.maximum(sides, -reaches(shape, -up, hulls) - dot(up, a))
+    return torch.maximum(sides, -reaches(shape, -up[:, None], hulls)[:, 0] - dot(up, a))
 
 
 def first(mask: Tensor, count: int) -> Chosen:
-    """The first `count` elements of `mask (n, w)` that are true, row by row."""
-    flat = mask.flatten()
-    order = flat.cumsum(0)
-    rank = torch.where(flat, order - 1, count).clamp(max=count)
-    index = torch.arange(len(flat), device=mask.device)
-    element = torch.zeros(count + 1, dtype=torch.long, device=mask.device).scatter(0, rank, index)[:count]
-    exists = torch.arange(count, device=mask.device) < order[-1]
-    return Chosen(element, exists, (mask & (order > count).view_as(mask)).sum(1))
+    """The first `count` elements of each row of `mask (n, w)` that are true."""
+    order = mask.cumsum(1)
+    rank = torch.where(mask, order - 1, count).clamp(max=count)
+    index = torch.arange(mask.shape[1], device=mask.device).expand_as(rank)
+    element = torch.zeros_like(rank[:, :1]).expand(-1, count + 1).scatter(1, rank, index)[:, :count]
+    return Chosen(element, torch.arange(count, device=mask.device) < order[:, -1:], mask & (order > count))
 
 
 def prism(top: Tensor, depth: Tensor) -> Core:
