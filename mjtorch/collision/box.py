@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from mjtorch.collision.contact_points import ContactPoints, Solid
+from mjtorch.collision.rounding import first_largest, rounding_of
 from mjtorch.math.value import value_of
 from mjtorch.math.vector import MIN_VALUE, dot, normalize
 from mjtorch.smooth.object import to_local
@@ -12,7 +13,10 @@ from mjtorch.smooth.object import to_local
 def sphere_box(sphere: Solid, box: Solid, reach: Tensor) -> ContactPoints:
     """One contact (mjc_SphereBox)."""
     center = to_local(box.mat, sphere.pos - box.pos)
-    return in_the_world(box, *center_box(center[:, None], sphere.size[:, :1], box.size[:, None], box.rounding))
+    slack = rounding_of(sphere.pos, box.size)
+    return in_the_world(
+        box, *center_box(center[:, None], sphere.size[:, :1], box.size[:, None], box.rounding, slack[:, None])
+    )
 
 
 def in_the_world(box: Solid, dist: Tensor, pos: Tensor, normal: Tensor) -> ContactPoints:
@@ -23,16 +27,19 @@ def in_the_world(box: Solid, dist: Tensor, pos: Tensor, normal: Tensor) -> Conta
     )
 
 
-def center_box(center: Tensor, radius: Tensor, size: Tensor, rounding: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def center_box(
+    center: Tensor, radius: Tensor, size: Tensor, rounding: Tensor | None, slack: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Distance (...) [m], position and normal (..., 3) of the contact of a sphere and a box, in the frame of the box.
 
     center: (..., 3) [m], radius: (...) [m], size: (..., 3) [m] half lengths. A centre inside the box is pushed out
-    through the nearest face; of several, through the first of -x, x, -y, y, -z, z. rounding: see `Solid`.
+    through the nearest face; of several, through the first of -x, x, -y, y, -z, z. rounding: see `Solid`;
+    slack: (..., 1) [m] what rounding may do to the centre.
     """
     nearest = torch.maximum(torch.minimum(center, size), -size)
     outwards, distance = normalize(nearest - center, torch.zeros_like(center))
-    inside = distance <= MIN_VALUE
-    depth, inwards = nearest_face(center, size)
+    inside = distance <= slack.clamp(min=MIN_VALUE)
+    depth, inwards = nearest_face(center, size, slack)
     normal = torch.where(inside, inwards, outwards)
     dist = torch.where(inside, -depth, distance)[..., 0] - radius
     # Midway between the surfaces: half the distance from that of the sphere.
@@ -53,10 +60,10 @@ def rounded_normal(center: Tensor, size: Tensor, rounding: Tensor) -> Tensor:
     return normalize(soft(-center - size) - soft(center - size), torch.zeros_like(center))[0]
 
 
-def nearest_face(center: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
+def nearest_face(center: Tensor, size: Tensor, slack: Tensor) -> tuple[Tensor, Tensor]:
     """Distance (..., 1) [m] to the nearest face of a box from inside, and its inward normal (..., 3)."""
     to_face = torch.stack([center + size, size - center], dim=-1).abs().flatten(-2)
-    face = torch.arange(6, device=center.device) == to_face.detach().argmin(-1, keepdim=True)
+    face = torch.arange(6, device=center.device) == first_largest(-to_face.detach(), slack)
     chosen = face.to(center.dtype)
     low, high = chosen.unflatten(-1, (3, 2)).unbind(-1)
     return dot(chosen, to_face, keepdim=True), low - high

@@ -8,6 +8,7 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.collision.contact_points import ContactPoints, Solid, first_of
 from mjtorch.collision.polygon import clipped, distinct
+from mjtorch.collision.rounding import blur, first_largest, rounding_of
 from mjtorch.math.value import value_of
 from mjtorch.math.vector import MIN_VALUE, cross, dot, normalize
 from mjtorch.smooth.object import to_local
@@ -42,6 +43,7 @@ class Boxes(NamedTuple):
     """n pairs of boxes.
 
     rot: (n, 3, 3) axes of 2 in the frame of 1, in columns; pos21: (n, 3) [m] centre of 2 in 1; pos12: of 1 in 2
+    slack: (n, 1) [m] what rounding may do to positions
     """
 
     one: Solid
@@ -49,6 +51,7 @@ class Boxes(NamedTuple):
     rot: Tensor
     pos21: Tensor
     pos12: Tensor
+    slack: Tensor
 
 
 class Axis(NamedTuple):
@@ -69,7 +72,8 @@ class Axis(NamedTuple):
 def box_box(one: Solid, two: Solid, reach: Tensor) -> ContactPoints:
     """Up to eight contacts (mjc_BoxBox)."""
     offset = two.pos - one.pos
-    boxes = Boxes(one, two, one.mat.mT @ two.mat, to_local(one.mat, offset), to_local(two.mat, -offset))
+    slack = rounding_of(one.pos, one.size + two.size)
+    boxes = Boxes(one, two, one.mat.mT @ two.mat, to_local(one.mat, offset), to_local(two.mat, -offset), slack)
     rounding = DOUBLE if offset.dtype is torch.float64 else SINGLE
     axis = separating_axis(tree.map(Tensor.detach, boxes), reach, rounding)
     edge, face = edge_contact(boxes, axis, rounding), face_contacts(boxes, axis.face, reach)
@@ -117,10 +121,10 @@ def separating_axis(boxes: Boxes, reach: Tensor, rounding: Rounding) -> Axis:
     unit = torch.eye(3, dtype=rot.dtype, device=rot.device)
     faces, edges, across = separations(boxes, unit, rounding)
     best_face = faces.amax(-1, keepdim=True)
-    face = faces.argmax(-1, keepdim=True)
+    face = first_largest(faces, boxes.slack)
 
     best_edge = edges.amax(-1, keepdim=True)
-    slack = EDGE_BIAS * best_edge.abs().masked_fill(torch.isinf(best_edge), 0.0)
+    slack = boxes.slack + EDGE_BIAS * best_edge.abs().masked_fill(torch.isinf(best_edge), 0.0)
     # Of nearly equal ones the first.
     edge = first_of(edges >= best_edge - slack, 1)[:, 0].to(rot.dtype)
 
@@ -143,7 +147,7 @@ def edge_contact(boxes: Boxes, axis: Axis, rounding: Rounding) -> ContactPoints:
     parallel = square < rounding.parallel
     square = square.masked_fill(parallel, 1.0)
     normal = across * square.rsqrt()
-    normal = torch.where(dot(normal, boxes.pos21, keepdim=True) < 0, -normal, normal)
+    normal = torch.where(dot(normal, boxes.pos21, keepdim=True) < -boxes.slack, -normal, normal)
 
     flips = torch.tensor(FLIPS, device=rot.device)
     start1 = edge_middles(normal, boxes.one.size, edge1, flips[:, :1], rounding)
@@ -159,7 +163,7 @@ def edge_contact(boxes: Boxes, axis: Axis, rounding: Rounding) -> ContactPoints:
     way1 = _cut(along1 + cosine * way2, half1)
     point1, point2 = start1 + way1[..., None] * edge1[:, None], start2 + way2[..., None] * direction[:, None]
     gap = point2 - point1
-    nearest = dot(gap, gap).detach().argmin(-1)[:, None, None].expand(-1, 1, 3)
+    nearest = first_largest(-dot(gap, gap).detach().sqrt(), boxes.slack)[..., None].expand(-1, 1, 3)
     point1, point2 = point1.gather(1, nearest), point2.gather(1, nearest)
 
     turned, normal = boxes.one.mat.mT, normal[:, None]
@@ -173,7 +177,7 @@ def edge_middles(direction: Tensor, size: Tensor, edge: Tensor, flip: Tensor, ro
     A component of the direction that rounding may have turned leaves both edges possible: of the four, those with
     `flip` (4, 1) bool take the other.
     """
-    middle = torch.where(direction >= 0, size, -size) * (1 - edge)
+    middle = torch.where(direction > -rounding.sign, size, -size) * (1 - edge)
     unclear = (direction.abs() < rounding.sign) & (edge == 0)
     return torch.where(unclear[:, None] & flip, -middle[:, None], middle[:, None])
 
@@ -188,11 +192,11 @@ def face_contacts(boxes: Boxes, face: Tensor, reach: Tensor) -> ContactPoints:
     order = cycle[face[:, 0] % 3]  # two directions in the face, and its normal
     pos = torch.where(first, boxes.pos21, boxes.pos12).gather(1, order)
     size = torch.where(first, boxes.one.size, boxes.two.size).gather(1, order)
-    up = torch.where(pos[:, 2:] >= 0, 1.0, -1.0).to(pos.dtype)
+    up = torch.where(pos[:, 2:] >= -boxes.slack, 1.0, -1.0).to(pos.dtype)
 
     # The other box, in these directions, and above the face.
     axes = torch.where(first[..., None], boxes.rot, boxes.rot.mT).gather(1, order[..., None].expand(-1, 3, 3))
-    other = cycle[axes[:, 2].detach().abs().argmax(-1)]
+    other = cycle[first_largest(axes[:, 2].detach().abs(), blur(axes.dtype))[:, 0]]
     axes = axes.gather(2, other[:, None].expand(-1, 3, 3))
     upright = torch.cat([torch.ones_like(pos[:, :2]), up], dim=-1)
     other_size = torch.where(first, boxes.two.size, boxes.one.size).gather(1, other)
@@ -201,7 +205,7 @@ def face_contacts(boxes: Boxes, face: Tensor, reach: Tensor) -> ContactPoints:
     center = upright * pos - torch.where(height[:, 2:] > 0, height, -height)
     signs = torch.tensor(CORNERS, dtype=pos.dtype, device=pos.device)
     corner = center[:, None] + signs[:, :1] * side1[:, None] + signs[:, 1:] * side2[:, None]
-    polygon, count = clipped(corner, size[:, :2])
+    polygon, count = clipped(corner, size[:, :2], boxes.slack)
 
     # Its height above the face, and the middle between them.
     dist = polygon[..., 2] - size[:, 2:]

@@ -8,9 +8,10 @@ An edge is a polygon of two corners, which has its one side twice, there and bac
 one place. Of an edge that lies in a face all over, C keeps the two ends; if only the cut end is low enough to touch, it
 keeps both of its corners, and lists the same contact twice, which makes it twice as stiff. So do we.
 
-What remains is decided by rounding: which four of many corners span most area where others do as well, as in regular
-polygons, and which of two features is deepest where both are. In 10,334 poses in which hulls of meshes, and boxes,
-touched hulls of meshes, C had another number of contacts in 2, and as many but others in 11.
+What remains is decided by rounding: which of two features is deepest where both are and, in C, which four of many
+corners span most area where others do as well, as in regular polygons; here the first do. In 10,334 poses in which
+hulls of meshes, and boxes, touched hulls of meshes, C had another number of contacts in 2, and as many but others in
+11.
 """
 
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mjtorch.collision.rounding import larger
 from mjtorch.control_flow.collect import collect
 from mjtorch.control_flow.fori_loop import fori_loop
 from mjtorch.control_flow.if_any import if_any
@@ -262,7 +264,7 @@ def largest(point: Tensor, count: Tensor, many: Tensor) -> Tensor:
         on, last = is_open(now), now.moves == 3
         tried = now.corner + (place == now.moves[:, None])
         span = spanned(tried)
-        better = on & (span > now.span)
+        better = on & larger(span, now.span)
         # Once the others are where they are best the first one goes on, and pushes those that it has met.
         met = (now.corner.diff() == touching).cumprod(-1)
         pushed = now.corner + torch.nn.functional.pad(met, (1, 0), value=1)

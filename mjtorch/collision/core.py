@@ -30,6 +30,6 @@ def capsule_capsule(one: Solid, two: Solid, reach: Tensor) -> ContactPoints:
 def _contacts(one: Solid, two: Solid, point1: Tensor, point2: Tensor) -> ContactPoints:
     """The contacts of round geoms whose cores are nearest at `point1`, `point2` (n, k, 3) [m]."""
     axis1, axis2 = (solid.axis[:, None].expand_as(point1) for solid in (one, two))
-    normal, distance = core_to_core(point1, point2, axis1, axis2)
+    normal, distance = core_to_core(point1, point2, axis1, axis2, one.size[:, :1] + two.size[:, :1])
     dist, pos = surface(distance[..., 0], normal, point2, one.size[:, :1], two.size[:, :1])
     return ContactPoints(dist, pos, normal, torch.ones_like(dist, dtype=torch.bool))

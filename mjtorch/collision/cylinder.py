@@ -25,7 +25,9 @@ def sphere_cylinder(sphere: Solid, cylinder: Solid, reach: Tensor) -> ContactPoi
     scale = radius / torch.where(side | cap, 1.0, away)
     core = cylinder.pos + torch.where(side, cylinder.axis * along, up * half_length + outwards * scale)
     core_radius = torch.where(side, radius, 0.0)
-    normal, distance = core_to_core(sphere.pos, core, sphere.axis, cylinder.axis)
+    normal, distance = core_to_core(
+        sphere.pos, core, sphere.axis, cylinder.axis, sphere.size[:, 0] + cylinder.size[:, 0]
+    )
     height = along.abs() - half_length
     normal = torch.where(cap, -up, normal)
     distance = torch.where(cap, height, distance)

@@ -179,7 +179,7 @@ def round_round(one: Solid, two: Solid, types: tuple[int, int]) -> ContactPoints
     """Spheres and capsules (mjc_SphereSphere, mjc_SphereCapsule, mjc_CapsuleCapsule)."""
     half1, half2 = _segment(one, types[0]), _segment(two, types[1])
     point1, point2, parallel = nearest_of_segments(one.pos, half1, two.pos, half2)
-    normal, distance = core_to_core(point1, point2, one.axis, two.axis)
+    normal, distance = core_to_core(point1, point2, one.axis, two.axis, one.size[:, 0] + two.size[:, 0])
     dist, pos = surface(distance[..., 0], normal, point2, one.size[:, 0], two.size[:, 0])
     exists = torch.stack([torch.ones_like(parallel), parallel])
     return ContactPoints(dist.mT, pos.transpose(0, 1), normal.transpose(0, 1), exists.mT)

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from mjtorch.math.vector import MIN_VALUE, cross, dot
+from mjtorch.collision.rounding import blur
+from mjtorch.math.vector import cross, dot
 
 
 def make_frame(normal: Tensor, axis: Tensor | None = None, aligned: Tensor | None = None) -> Tensor:
@@ -17,15 +18,10 @@ def make_frame(normal: Tensor, axis: Tensor | None = None, aligned: Tensor | Non
     tangent = torch.where(normal[:, 1:2].abs() < 0.5, y, z)
     if axis is not None and aligned is not None:
         across = axis - normal * dot(normal, axis, keepdim=True)
-        degenerate = dot(across, across, keepdim=True) < parallel_limit(normal.dtype)
+        degenerate = dot(across, across, keepdim=True) < blur(normal.dtype) ** 2
         spare = torch.where(normal[:, :1].abs() < 0.5, x, y)
         tangent = torch.where(aligned, torch.where(degenerate, spare, axis), tangent)
     # Never of zero length: what is made orthogonal here is not parallel to the normal.
     tangent = tangent - normal * dot(normal, tangent, keepdim=True)
     tangent = tangent * dot(tangent, tangent, keepdim=True).rsqrt()
     return torch.stack([normal, tangent, cross(normal, tangent)], dim=1)
-
-
-def parallel_limit(dtype: torch.dtype) -> float:
-    """Squared sine below which two unit vectors are parallel up to rounding; mjMINVAL squared, as in C, for doubles."""
-    return max(MIN_VALUE, 4 * torch.finfo(dtype).eps) ** 2

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from mjtorch.collision.contact_points import ContactPoints, Solid, first_of
-from mjtorch.collision.frame import parallel_limit
+from mjtorch.collision.rounding import blur
 from mjtorch.math.vector import cross, dot, normalize
 from mjtorch.smooth.object import to_local
 
@@ -42,14 +42,15 @@ def plane_box(plane: Solid, box: Solid, reach: Tensor) -> ContactPoints:
 def plane_cylinder(plane: Solid, cylinder: Solid, reach: Tensor) -> ContactPoints:
     """The lowest points of the lower and the upper rim, and two more of the lower one, a third of a turn away each.
 
-    (mjc_PlaneCylinder) Where the axis is along the normal, the local x axis says which points are the lowest.
+    (mjc_PlaneCylinder) Where the axis is along the normal, the local x axis says which points are the lowest; where it
+    is across it, the upper rim comes first.
     """
     normal, axis = plane.axis, cylinder.axis
     rise = dot(axis, normal, keepdim=True)
-    down = torch.where(rise > 0, -axis, axis)
+    down = torch.where(rise > blur(normal.dtype), -axis, axis)
     sink = down * dot(down, normal, keepdim=True) - normal
     square = dot(sink, sink, keepdim=True)
-    upright = square < parallel_limit(normal.dtype)
+    upright = square < blur(normal.dtype) ** 2
     lowest = torch.where(upright, cylinder.mat[..., 0], sink * square.masked_fill(upright, 1.0).rsqrt())
     radius, half_length = cylinder.size[:, :1], cylinder.size[:, 1:2]
     aside, down = (0.75**0.5 * radius) * cross(lowest, down), half_length * down

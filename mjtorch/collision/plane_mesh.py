@@ -8,6 +8,7 @@ from torch import Tensor
 from mjtorch.collision.contact_points import ContactPoints, Solid
 from mjtorch.collision.multicontact import polygon_corners, polygons_around
 from mjtorch.collision.plane import touching_plane
+from mjtorch.collision.rounding import blur, first_largest, larger, rounding_of
 from mjtorch.collision.support import hull_support
 from mjtorch.control_flow import while_loop
 from mjtorch.math.vector import cross, dot
@@ -32,7 +33,8 @@ def plane_mesh(plane: Solid, mesh: Solid, reach: Tensor) -> ContactPoints:
 
     The face is the one, of those around the lowest vertex, that looks most towards the plane. Its corners, from the
     lowest on, or of more than four those that span a large area, touch the plane if they are within reach and no higher
-    than the centre of the geom. Which of equally low vertices is the lowest hangs on rounding, here as in C.
+    than the centre of the geom. Of equally low corners the first is
+    the lowest; C takes what rounding says.
     """
     hull, hulls = mesh.hull, mesh.hulls
     assert hull is not None and hulls is not None
@@ -52,12 +54,12 @@ def lowest_face(hulls: Hulls, hull: Tensor, up: Tensor) -> Tensor:
     around, _ = polygons_around(hulls, hull_support(hulls, hull, -up))
     face = around.clamp(min=0)
     slope = dot(hulls.normal[face], up[:, None]).masked_fill(around < 0, torch.inf)
-    return face.gather(1, slope.argmin(-1, keepdim=True))[:, 0]
+    return face.gather(1, first_largest(-slope, blur(slope.dtype)))[:, 0]
 
 
 def from_lowest(point: Tensor, count: Tensor, up: Tensor) -> Tensor:
     """Polygons (n, k, 3) of `count` (n, 1) corners, each in its order, beginning with the lowest."""
-    first = dot(point, up[:, None]).argmin(-1, keepdim=True)
+    first = first_largest(-dot(point, up[:, None]), rounding_of(point[:, 0], point[:, 0].abs()))
     index = torch.arange(point.shape[1], device=count.device)
     return point.gather(1, ((first + index) % count)[..., None].expand(-1, -1, 3))
 
@@ -91,11 +93,11 @@ def larger_area(point: Tensor, count: Tensor) -> Search:
             torch.arange(2, -1, -1, device=count.device) == search.phase[:, None], moved, search.corners
         )
         new = area(tried)
-        larger = (new > search.area) & (search.phase < 3)
+        wins = larger(new, search.area) & (search.phase < 3)
         # The last one moves once, then the others as far as they can; it is over when the last one cannot move.
         onwards = torch.tensor([[3, 2, 0, 3], [1, 1, 2, 3]], device=count.device)
-        phase = onwards[larger.long(), search.phase]
-        return Search(torch.where(larger[:, None], tried, search.corners), torch.where(larger, new, search.area), phase)
+        phase = onwards[wins.long(), search.phase]
+        return Search(torch.where(wins[:, None], tried, search.corners), torch.where(wins, new, search.area), phase)
 
     start = torch.arange(1, MOST, device=count.device).expand(count.shape[0], -1)
     phase = torch.where(count[:, 0] > MOST, 0, 3)

@@ -17,6 +17,7 @@ def round_contacts(m: Model, d: Data, axis: Tensor) -> tuple[Tensor, Tensor, Ten
     """
     p = m.plan.collision
     half_axis = axis * (m.geom_size[:, 1:2] * p.extent[:, 1:])
+    radius = (m.geom_size[:, 0] * p.extent[:, 0])[p.core_geom]
     parts, exists = [], p.certain
     if p.plane.shape[1]:
         origin, center = d.geom_xpos[p.plane].unbind(0)
@@ -25,12 +26,11 @@ def round_contacts(m: Model, d: Data, axis: Tensor) -> tuple[Tensor, Tensor, Ten
     if p.round.shape[1]:
         point1, point2, parallel = round_points(m, d, axis, half_axis)
         axis1, axis2 = axis[p.round].unbind(0)
-        normal, distance = core_to_core(point1, point2, axis1, axis2)
+        normal, distance = core_to_core(point1, point2, axis1, axis2, radius[-len(point2) :].sum(-1))
         parts.append(torch.cat([distance, normal, point2], dim=-1))
         exists = exists if parallel is None else torch.cat([exists, parallel])
     distance, normal, point = torch.cat(parts).split([1, 3, 3], dim=-1)
-    radius1, radius2 = (m.geom_size[:, 0] * p.extent[:, 0])[p.core_geom].unbind(-1)
-    dist, pos = surface(distance[:, 0], normal, point, radius1, radius2)
+    dist, pos = surface(distance[:, 0], normal, point, *radius.unbind(-1))
     return dist, normal, pos, exists
 
 

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from mjtorch.math.vector import cross, normalize
+from mjtorch.collision.rounding import blur
+from mjtorch.math.vector import MIN_VALUE, cross, dot, normalize
 
 
 def nearest_on_segment(point: Tensor, center: Tensor, axis: Tensor, half_length: Tensor) -> Tensor:
@@ -15,15 +16,19 @@ def nearest_on_segment(point: Tensor, center: Tensor, axis: Tensor, half_length:
     return center + axis * torch.maximum(torch.minimum(along, half_length), -half_length)
 
 
-def core_to_core(point1: Tensor, point2: Tensor, axis1: Tensor, axis2: Tensor) -> tuple[Tensor, Tensor]:
+def core_to_core(point1: Tensor, point2: Tensor, axis1: Tensor, axis2: Tensor, radii: Tensor) -> tuple[Tensor, Tensor]:
     """Normal (..., 3) from core point 1 to core point 2 and the distance (..., 1) [m] between them (mjc_SphereSphere).
 
-    point1, point2: (..., 3) [m]. Where they coincide, the normal is along the cross product of the geoms' z axes,
-    `axis1` and `axis2` (..., 3); where these are parallel too, it is x.
+    point1, point2: (..., 3) [m]; radii: (...) [m] their sum. Where the points coincide up to rounding, as those of axes
+    that cross do, the normal is along the cross product of the geoms' z axes, `axis1` and `axis2` (..., 3); where these
+    are parallel too, it is x. The distance is along the normal.
     """
+    gap, unit = point2 - point1, blur(point1.dtype)
     x = torch.eye(1, 3, dtype=axis1.dtype, device=axis1.device)
-    sideways, _ = normalize(cross(axis1, axis2), x)
-    return normalize(point2 - point1, sideways)
+    sideways, _ = normalize(cross(axis1, axis2), x, unit)
+    limit = (unit * (point2.abs().sum(-1) + radii)).clamp(min=MIN_VALUE)[..., None]
+    normal, distance = normalize(gap, sideways, limit)
+    return normal, torch.where(distance < limit, dot(gap, sideways, keepdim=True), distance)
 
 
 def surface(

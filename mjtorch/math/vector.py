@@ -30,10 +30,10 @@ def norm(x: Tensor, *, keepdim: bool = False) -> Tensor:
     return torch.where(zero, torch.zeros_like(square), torch.where(zero, 1.0, square).sqrt())
 
 
-def normalize(x: Tensor, fallback: Tensor) -> tuple[Tensor, Tensor]:
-    """Unit vector along `x` and its length `(..., 1)`; `fallback` where the length is under `MIN_VALUE`."""
+def normalize(x: Tensor, fallback: Tensor, limit: Tensor | float = MIN_VALUE) -> tuple[Tensor, Tensor]:
+    """Unit vector along `x` and its length `(..., 1)`; `fallback` where the length is under `limit`."""
     length = norm(x, keepdim=True)
-    short = length < MIN_VALUE
+    short = length < limit
     # Guard the divisor too: `where` on the result alone lets NaN into the gradient.
     return torch.where(short, fallback, x / torch.where(short, 1.0, length)), length
 

@@ -1,6 +1,7 @@
 """Contacts of boxes, cylinders, ellipsoids and meshes by closed forms: every pair against C, over many poses."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 
 import mujoco
 import numpy as np
@@ -74,6 +75,15 @@ def place(mj_model: mujoco.MjModel, one: Pose, two: Pose) -> mujoco.MjData:
     mujoco.mj_comPos(mj_model, d)
     mujoco.mj_collision(mj_model, d)
     return d
+
+
+def nearby(mj_model: mujoco.MjModel, mj_data: mujoco.MjData) -> Iterator[mujoco.MjData]:
+    """What C says of poses that differ in their last bits."""
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        poses = (mj_data.mocap_pos[0], mj_data.mocap_quat[0], mj_data.qpos[:3], mj_data.qpos[3:])
+        one_pos, one_quat, *two = (x + 4e-16 * rng.standard_normal(x.shape) for x in poses)
+        yield place(mj_model, (one_pos, one_quat), (two[0], two[1]))
 
 
 def quaternion(rng: np.random.Generator) -> np.ndarray:
@@ -184,7 +194,7 @@ def test_random_poses(first, second, margin):
 def test_special_poses(first, second, world):
     mj_model = two_geoms(first, second, 0.02)
     datas = special_poses(mj_model, np.array(world))
-    errors = [differences(c, d, ordered=False) for c, d in zip(batched(double(mj_model), datas), datas, strict=True)]
-    # C breaks the ties that are left by rounding, and differently from version to version.
-    ties = 0 if world == UPRIGHT else 2
-    assert sorted(errors)[-1 - ties] < 1e-8
+    # Ties C breaks by rounding, and differently from version to version: ours may be what it says a last bit away.
+    for contact, mj_data in zip(batched(double(mj_model), datas), datas, strict=True):
+        answers = itertools.chain([mj_data], nearby(mj_model, mj_data))
+        assert any(differences(contact, answer, ordered=False) < 1e-8 for answer in answers), mj_data.qpos
