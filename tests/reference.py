@@ -40,6 +40,7 @@ FLEXES = {
     "quilt",
     "cables",
     "leash",
+    "hoops",
     "clay",
     "custard",
     "sticky",

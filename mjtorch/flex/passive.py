@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from mjtorch.flex.arc import arc_force
 from mjtorch.flex.elasticity import cell_force, crease_force, element_tension, hinge_force
 from mjtorch.flex.kinematics import edges, of_edges, pair_motion, point_velocity, points
 from mjtorch.flex.neo_hookean import solid_force
@@ -49,6 +50,8 @@ def point_force(m: Model, d: Data, p: FlexPlan, pos: Tensor, velocity: Tensor | 
         add(cells.cells.point, cell_force(m, d, cells, pos, velocity))
     for solids in p.solids:
         add(solids.point, solid_force(m, solids, pos, velocity, of_edges(p, m.flexedge_length0)))
+    for arcs in p.arcs:
+        add(arcs.point, arc_force(m, arcs, pos, velocity))
     for creases in p.creases:
         add(creases.cells.point[creases.face], crease_force(m, creases, pos))
     for rods, on_edge in zip(p.rods, on_edges, strict=True):

@@ -106,24 +106,17 @@ def propagated(d: Data, p: RodPlan, along: Tensor) -> Tensor:
 
 
 @tree.dataclass(kw_only=True)
-class Bends(tree.Tree):
+class Bend(tree.Tree):
     """How the edges of pairs are bent.
 
     edge: (2, k, 3), length: (2, k, 1) [m] of both edges
     bend: (k, 3) by how much; share: (k, 1) [1/m^2] what its change is divided by, 0 where there is nothing to bend
-    axes: (2, k, 2, 3) across either edge, as its joint turns them
     """
 
     edge: Tensor
     length: Tensor
     bend: Tensor
     share: Tensor
-    axes: Tensor
-
-    @property
-    def bent(self) -> Tensor:
-        """The bend along the axes of both frames (2, k, 2)."""
-        return (self.axes @ self.bend[..., None]).squeeze(-1)
 
     @property
     def twisted(self) -> Tensor:
@@ -150,6 +143,29 @@ class Bends(tree.Tree):
         return self.share * (turned - self.slopes * along)
 
 
+def bend_of(edge: Tensor, length: Tensor) -> Bend:
+    """`Bend` of edges (2, k, 3) that are `length` (2, k, 1) [m] long."""
+    size = length[0] * length[1] + dot(*edge, keepdim=True)
+    there = (size >= MIN_VALUE) & (length >= MIN_VALUE).all(0)
+    share = torch.where(there, 1 / torch.where(there, size, 1.0), 0.0)
+    return Bend(edge=edge, length=length, bend=2 * share * cross(*edge), share=share)
+
+
+@tree.dataclass(kw_only=True)
+class Bends(Bend):
+    """How the edges of pairs are bent that carry frames.
+
+    axes: (2, k, 2, 3) across either edge, as its joint turns them
+    """
+
+    axes: Tensor
+
+    @property
+    def bent(self) -> Tensor:
+        """The bend along the axes of both frames (2, k, 2)."""
+        return (self.axes @ self.bend[..., None]).squeeze(-1)
+
+
 def axes(d: Data, p: RodPlan, f: Frames) -> Tensor:
     """The directions across edges (n, 2, 3), as their joints turn them: of the greater half-size of a box first."""
     angle = torch.cat([d.qpos, d.qpos.new_zeros(1)])[p.qpos][:, None]
@@ -161,11 +177,8 @@ def axes(d: Data, p: RodPlan, f: Frames) -> Tensor:
 
 def bends(d: Data, p: RodPlan, f: Frames) -> Bends:
     """The pairs of edges, turned by the angles of their joints."""
-    edge, length = f.edge[p.pair], f.length[p.pair]
-    size = length[0] * length[1] + dot(*edge, keepdim=True)
-    there = (size >= MIN_VALUE) & (length >= MIN_VALUE).all(0)
-    share = torch.where(there, 1 / torch.where(there, size, 1.0), 0.0)
-    return Bends(edge=edge, length=length, bend=2 * share * cross(*edge), share=share, axes=axes(d, p, f)[p.pair])
+    b = bend_of(f.edge[p.pair], f.length[p.pair])
+    return Bends(edge=b.edge, length=b.length, bend=b.bend, share=b.share, axes=axes(d, p, f)[p.pair])
 
 
 class Pushes(NamedTuple):
@@ -241,9 +254,15 @@ def damper_weights(stiffness: Tensor) -> Tensor:
     return torch.stack([(lesser * greater).sqrt(), greater], dim=-1)
 
 
-def sized(b: Bends, x: Tensor) -> Tensor:
+def sized(b: Bend, x: Tensor) -> Tensor:
     """What of vectors `x` (k, 3), or (2, k, 2, 3), changes the sizes of bends."""
     unit, size = normalize(b.bend, torch.zeros_like(b.bend))
     if x.dim() > unit.dim():
         unit, size = unit[:, None], size[:, None]
     return torch.where(size < MIN_VALUE, x, unit * dot(unit, x, keepdim=True))
+
+
+def of_points(on_edges: Tensor) -> Tensor:
+    """What is of both edges of pairs (2, ..., k, 3) as of their three points (..., k, 9)."""
+    one, two = on_edges
+    return torch.cat([-one, one - two, two], dim=-1)

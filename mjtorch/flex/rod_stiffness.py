@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mjtorch.flex.rod import Bends, bends, damper_weights, frames, sized, stiffnesses
+from mjtorch.flex.rod import Bends, bends, damper_weights, frames, of_points, sized, stiffnesses
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.flex_rod import RodPlan
 
@@ -58,9 +58,3 @@ def squares(b: Bends, axes: Tensor, weight: Tensor) -> Tensor:
     rows = of_points(b.forces(axes.transpose(1, 2)).movedim(2, 0))
     weighted = weight[None, ..., None] * rows.transpose(1, 2)
     return torch.einsum("fkai,fkaj->kij", weighted, rows.transpose(1, 2))
-
-
-def of_points(on_edges: Tensor) -> Tensor:
-    """What is of both edges of pairs (2, ..., k, 3) as of their three points (..., k, 9)."""
-    one, two = on_edges
-    return torch.cat([-one, one - two, two], dim=-1)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mjtorch.flex.arc import arc_stiffness
 from mjtorch.flex.elasticity import cell_matrices, corotated, offsets
 from mjtorch.flex.kinematics import of_edges, pair_motion, point_velocity, points
 from mjtorch.flex.neo_hookean import solid_stiffness
@@ -41,6 +42,11 @@ def flex_metric(m: Model, d: Data, p: FlexPlan, spring: bool, damper: bool) -> t
     reach = torch.cat([motion, torch.zeros_like(motion[:1])])
     total, change = d.qvel.new_zeros(m.nv * m.nv), torch.zeros_like(velocity)
     found = blocks(m, d, p, pos, weights)
+    found += [
+        Block(p.blocks[len(found) + i], *x)
+        for arcs in p.arcs
+        for i, x in enumerate(arc_stiffness(m, arcs, pos, weights))
+    ]
     turned = d.qvel.new_zeros(m.nv + 1)
     for rods in p.rods:
         on_points, on_frames = rod_stiffness(m, d, rods, pos, weights)

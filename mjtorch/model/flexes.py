@@ -111,11 +111,6 @@ def on_solids(m: mujoco.MjModel) -> np.ndarray:
     return (meeting(m) & solids[:, None]).any(axis=0)
 
 
-def untwisted(m: mujoco.MjModel) -> np.ndarray:
-    """(nflex,) bool: lines that resist bending, of edges that no joints turn."""
-    return (m.flex_dim == 1) & (m.flex_bendingadr >= 0) & ~twisting(m)
-
-
 def touched_rods(m: mujoco.MjModel) -> np.ndarray:
     """(nflex,) bool: rods that may touch something."""
     return twisting(m) & touching(m)
@@ -141,9 +136,14 @@ def plastic_solids(m: mujoco.MjModel) -> np.ndarray:
     return plastic(m) & neo_hookean(m)
 
 
+def rods(m: mujoco.MjModel) -> np.ndarray:
+    """(nflex,) bool: lines that resist bending."""
+    return (m.flex_dim == 1) & (m.flex_bendingadr >= 0)
+
+
 def resisting(m: mujoco.MjModel) -> np.ndarray:
     """(nflex,) bool: elastic flexes, and rods."""
-    return elastic(m) | ((m.flex_dim == 1) & (m.flex_bendingadr >= 0))
+    return elastic(m) | rods(m)
 
 
 def implicit(m: mujoco.MjModel) -> np.ndarray:
@@ -176,7 +176,7 @@ def is_early(_: mujoco.MjModel) -> bool:
 # What it is called, and which flexes make use of it.
 SUPPORTED: tuple[tuple[str, Test], ...] = (
     ("elastic membranes, shells and solids", elastic),
-    ("elastic rods", twisting),
+    ("elastic rods", rods),
     ("plastic flexes", plastic),
     ("Neo-Hookean solids", neo_hookean),
     ("contacts of flexes with planes", on_planes),
@@ -201,7 +201,6 @@ REFUSED: tuple[tuple[str, Test, str], ...] = (
         crowded,
         f'{MEET}, or selfcollide="none"',
     ),
-    ("elastic rods whose edges no joints turn", untwisted, "use a flexcomp, whose ends are not joined"),
     ("plastic Neo-Hookean solids", plastic_solids, "set elastic3d to 0, or remove yield"),
     ("elastic flexes with implicit or implicitfast", implicit, 'use integrator="Euler" or "RK4"'),
     ("springs and dampers of edges with discrete", sprung, "use elasticity, or edge equality"),

@@ -227,12 +227,3 @@ def test_boxes_are_capsules_where_they_have_no_formula(lump: str) -> None:
     found = mjtorch.forward(m, poison(put_data(mj_model, mj_data, model=m), ["efc_J", "efc_pos", "efc_D", "qacc"]))
     assert_fields_close(found, mj_data, ["efc_pos"], 1e-9, m=m)
     assert_fields_close(found, mj_data, ["efc_J", "efc_D", "qacc"], 1e-5, m=m)
-
-
-RING = '<flexcomp name="rod" type="circle" dim="1" count="6 1 1" spacing=".1 .1 .1" mass="1" radius=".01">{}</flexcomp>'
-
-
-def test_rings_are_refused() -> None:
-    xml = RING.format(f'{QUIET}<elasticity young="1e3"/>')
-    with pytest.raises(NotImplementedError, match="elastic rods whose edges no joints turn"):
-        put_model(load(f"<mujoco><worldbody>{xml}</worldbody></mujoco>"))

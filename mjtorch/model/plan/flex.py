@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.model.plan.flex_arc import ArcPlan, arcs, bending
 from mjtorch.model.plan.flex_blocks import BlockPlan, block_plan, is_metric
 from mjtorch.model.plan.flex_grid import (
     CreasePlan,
@@ -120,12 +121,13 @@ class FlexPlan(tree.Tree):
             slide
         elements: by their dimension; hinges: one or none; cells, creases: by the number of nodes of a cell or face
         solids: of another law than elements, one or none
-        blocks: of elements, hinges, cells, solids and rods, where the integrator takes their stiffness for inertia
-        rods: those that twist, one or none
+        blocks: of elements, hinges, cells, solids, arcs (corners, pairs) and rods, where the integrator takes their
+            stiffness for inertia
+        rods: those that twist, one or none; arcs: lines without joints that bend, likewise
         memory: (k,) where what elements, hinges, cells and rods remember lies in `plastic`, as `flex_memory` orders it
         kept: (l,) where what does not change of that lies, between cells and rods
         strains: by the number of nodes of their cells; rows of equalities, not forces
-        moving: static, whether hinges, cells, solids or rods need the velocities of points
+        moving: static, whether hinges, cells, solids, rods or arcs need the velocities of points
         passive: static, whether there are any passive forces
     """
 
@@ -169,6 +171,7 @@ class FlexPlan(tree.Tree):
     creases: tuple[CreasePlan, ...]
     solids: tuple[SolidPlan, ...]
     rods: tuple[RodPlan, ...]
+    arcs: tuple[ArcPlan, ...]
     memory: Tensor
     kept: Tensor
     strains: tuple[StrainPlan, ...]
@@ -183,7 +186,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> tuple[FlexPlan, ...]:
     entries = _entries(b)
     node, weight = between(b)
     elements, hinges, cells, bent, lines = _elements(b), _hinges(b), elastic_cells(b), creases(b), rods(b)
-    tetrahedra = solids(b)
+    tetrahedra, curved = solids(b), arcs(b)
     memory, kept = remembered(m, *(y for plans in (elements, hinges, cells) for x in plans for y in x.yielding))
     vertex = np.where(b.point_of_vertex < 0, 0, b.point_of_vertex)
     vertex[b.point_of_vertex < 0] = b.npoint + np.arange(len(node))
@@ -209,8 +212,8 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> tuple[FlexPlan, ...]:
             padding=m.nJfe - nentry,
             springs=springs,
             dampers=dampers,
-            moving=any(x.damped for some in (hinges, cells, tetrahedra, lines) for x in some),
-            passive=springs or dampers or bool(elements or hinges or cells or bent or tetrahedra or lines),
+            moving=any(x.damped for some in (hinges, cells, tetrahedra, lines, curved) for x in some),
+            passive=springs or dampers or bool(elements or hinges or cells or bent or tetrahedra or lines or curved),
             body=make.ints(b.body),
             root=make.ints(m.body_rootid[b.body]),
             local=make.ints(b.local),
@@ -242,10 +245,11 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> tuple[FlexPlan, ...]:
             creases=bent,
             solids=tetrahedra,
             rods=lines,
+            arcs=curved,
             memory=make.ints(memory),
             kept=make.ints(kept),
             strains=constrained_cells(b),
-            blocks=_blocks(b, hinges, cells, tetrahedra, lines) if is_metric(m) else (),
+            blocks=_blocks(b, hinges, cells, tetrahedra, curved, lines) if is_metric(m) else (),
         ),
     )
 
@@ -265,7 +269,7 @@ def coupled_trees(m: mujoco.MjModel) -> list[list[int]]:
 def elastic_trees(m: mujoco.MjModel) -> dict[int, list[int]]:
     """The kinematic trees of flexes that resist deformation by more than springs, or ask for passive contacts."""
     turns, found = twisting(m), {}
-    for f in np.flatnonzero(elastic(m) | turns | asking(m)).tolist():
+    for f in np.flatnonzero(elastic(m) | turns | bending(m) | asking(m)).tolist():
         first, count, body = m.flex_vertadr[f], m.flex_vertnum[f], m.flex_vertbodyid
         if m.flex_interp[f]:
             first, count, body = m.flex_nodeadr[f], m.flex_nodenum[f], m.flex_nodebodyid
@@ -317,15 +321,17 @@ def _blocks(
     hinges: tuple[HingePlan, ...],
     cells: tuple[ElasticCellPlan, ...],
     tetrahedra: tuple[SolidPlan, ...],
+    curved: tuple[ArcPlan, ...],
     lines: tuple[RodPlan, ...],
 ) -> tuple[BlockPlan, ...]:
-    """Of elements, hinges, cells, solids and rods, in this order."""
+    """Of elements, hinges, cells, solids, corners and pairs of arcs, and rods, in this order."""
     m, points = b.m, []
     for dim in ELEMENT_EDGES:
         found = [element_vertices(m, f) for f in _stretching(b, dim)]
         points += [b.point_of_vertex[np.concatenate(found)]] if found else []
     tensors = [x.point for x in hinges] + [x.cells.point for x in cells]
-    tensors += [x.point for x in tetrahedra] + [x.points for x in lines]
+    tensors += [x.point for x in tetrahedra] + [y for x in curved for y in (x.point, x.pair_point)]
+    tensors += [x.points for x in lines]
     return tuple(block_plan(b, x) for x in (*points, *(x.cpu().numpy() for x in tensors)))
 
 
