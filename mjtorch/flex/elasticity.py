@@ -11,6 +11,7 @@ from mjtorch.math.vector import MIN_VALUE, basis, cofactors, cross, dot, normali
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.flex import ElementPlan, HingePlan
 from mjtorch.model.plan.flex_grid import CellPlan, CreasePlan, ElasticCellPlan
+from mjtorch.model.plan.flex_solid import SolidPlan
 from mjtorch.model.plan.flex_yield import WHOLE, CellYieldPlan
 
 
@@ -34,7 +35,7 @@ def element_tension(m: Model, d: Data, p: ElementPlan, length: Tensor, rest: Ten
     return tension if p.damped else torch.cat([tension, torch.zeros_like(tension)])
 
 
-def offsets(d: Data, p: ElementPlan | HingePlan | ElasticCellPlan) -> list[Tensor]:
+def offsets(d: Data, p: ElementPlan | HingePlan | ElasticCellPlan | SolidPlan) -> list[Tensor]:
     """What is there for good, if anything: growth of elements (nelement, k) [m^2], bends of hinges (nhinge, 1) [N/m^2],
     strains of cells (ncell, k)."""
     return [torch.cat([d.plastic, d.plastic.new_zeros(1)])[y.offset] for y in p.yielding]

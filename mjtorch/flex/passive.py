@@ -49,7 +49,7 @@ def point_force(m: Model, d: Data, p: FlexPlan, pos: Tensor, velocity: Tensor | 
     for cells in p.cells:
         add(cells.cells.point, cell_force(m, d, cells, pos, velocity))
     for solids in p.solids:
-        add(solids.point, solid_force(m, solids, pos, velocity, of_edges(p, m.flexedge_length0)))
+        add(solids.point, solid_force(m, d, solids, pos, velocity, of_edges(p, m.flexedge_length0)))
     for arcs in p.arcs:
         add(arcs.point, arc_force(m, arcs, pos, velocity))
     for creases in p.creases:

@@ -11,6 +11,7 @@ from mjtorch.math.vector import MIN_VALUE, cross, dot, norm
 from mjtorch.model import Data, DisableBit, Model
 from mjtorch.model.plan.flex import ElementPlan, FlexPlan, HingePlan
 from mjtorch.model.plan.flex_grid import ElasticCellPlan
+from mjtorch.model.plan.flex_solid import SolidPlan
 from mjtorch.model.plan.flex_yield import SYMMETRIC, WHOLE, BendYieldPlan, CellYieldPlan, StretchYieldPlan
 
 # Steps of Newton's method from above; the last one carries the derivative.
@@ -25,7 +26,7 @@ def flex_memory(m: Model, d: Data, p: FlexPlan, qvel: Tensor) -> Tensor:
     Elements, hinges and cells yield where points will be, if springs are enabled; rods remember where they were.
     """
     found: list[Tensor] = []
-    if any(x.yielding for some in (p.elements, p.hinges, p.cells) for x in some):
+    if any(x.yielding for some in (p.elements, p.solids, p.hinges, p.cells) for x in some):
         pos = points(m, d, p)
         velocity = point_velocity(d.replace(qvel=qvel), p, pair_motion(d, p, pos))
         found = yielded(m, d, p, pos + m.opt.timestep * velocity)
@@ -35,10 +36,10 @@ def flex_memory(m: Model, d: Data, p: FlexPlan, qvel: Tensor) -> Tensor:
 
 
 def yielded(m: Model, d: Data, p: FlexPlan, pos: Tensor) -> list[Tensor]:
-    """The offsets of elements, then those of hinges and of cells, where points are at `pos` (npoint, 3) [m]."""
+    """The offsets of elements and solids, then of hinges and of cells, where points are at `pos` (npoint, 3) [m]."""
     springs = not m.opt.disabled(DisableBit.SPRING)
     length, found = edges(p, pos)[1].squeeze(-1), []
-    for elements in p.elements:
+    for elements in (*p.elements, *p.solids):
         for stretch in elements.yielding:
             grown = length.square() - of_edges(p, m.flexedge_length0).square()
             new = stretched(m, d, elements, stretch, grown[elements.edge[stretch.own]])
@@ -53,7 +54,7 @@ def yielded(m: Model, d: Data, p: FlexPlan, pos: Tensor) -> list[Tensor]:
     return found
 
 
-def stretched(m: Model, d: Data, p: ElementPlan, y: StretchYieldPlan, growth: Tensor) -> Tensor:
+def stretched(m: Model, d: Data, p: ElementPlan | SolidPlan, y: StretchYieldPlan, growth: Tensor) -> Tensor:
     """Offsets (n, k) [m^2] of elements whose squared lengths have grown by `growth` (n, k).
 
     Solids flow without a change of volume until von Mises' strain, that of the part which changes no volume, is no

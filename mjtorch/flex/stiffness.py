@@ -80,7 +80,7 @@ def blocks(m: Model, d: Data, p: FlexPlan, pos: Tensor, weights: Weights) -> lis
     found = [element_stiffness(m, d, x, pos[plan.point], rest) for x, plan in zip(p.elements, p.blocks, strict=False)]
     found += [in_space(m.flex_bending[x.stiffness]) for x in p.hinges]
     found += [cell_stiffness(m, x, pos) for x in p.cells]
-    found += [solid_stiffness(m, x, pos) for x in p.solids]
+    found += [solid_stiffness(m, d, x, pos) for x in p.solids]
     flex = [x.flex for some in (p.elements, p.hinges, p.cells, p.solids) for x in some]
     weight = [(weights.spring + weights.damper * m.flex_damping[of])[..., None] for of in flex]
     return [Block(plan, x, w * x) for plan, x, w in zip(p.blocks, found, weight, strict=False)]

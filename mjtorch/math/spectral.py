@@ -40,6 +40,22 @@ def singular_frames(a: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack([one, two, cross(one, two)], dim=-1), turned
 
 
+def turned_frames(a: Tensor, left: Tensor, right: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
+    """`left` and `right` of `singular_frames(a)`, with their derivatives if `where` (..., 1, 1), 0 for equal values.
+
+    What changes `a` by `da` in these frames, of singular values s, turns U by `(s_j da_ij + s_i da_ji) / (s_j^2 -
+    s_i^2)`, and V likewise by the transpose (Papadopoulo and Lourakis, 2000).
+    """
+    change = left.detach().mT @ (a - a.detach()) @ right.detach()
+    value = (left.mT @ a.detach() @ right).diagonal(dim1=-2, dim2=-1)
+    one, two = value[..., :, None], value[..., None, :]
+    apart = (two - one) * (two + one)
+    known = where & (apart.abs() > MIN_VALUE)
+    share = torch.where(known, 1 / torch.where(known, apart, 1.0), 0.0)
+    on_left, on_right = (share * (two * x + one * x.mT) for x in (change, change.mT))
+    return left + left @ on_left, right + right @ on_right
+
+
 def orthogonal(one: Tensor, two: Tensor) -> tuple[Tensor, Tensor]:
     """Two columns (..., 6), turned into each other until their first halves are orthogonal, the longer one first."""
     first, second = one[..., :3], two[..., :3]

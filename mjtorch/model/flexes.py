@@ -131,11 +131,6 @@ def neo_hookean(m: mujoco.MjModel) -> np.ndarray:
     return elastic(m) & np.array([is_neo_hookean(m, f) for f in range(m.nflex)], dtype=bool)
 
 
-def plastic_solids(m: mujoco.MjModel) -> np.ndarray:
-    """(nflex,) bool: Neo-Hookean solids that yield."""
-    return plastic(m) & neo_hookean(m)
-
-
 def rods(m: mujoco.MjModel) -> np.ndarray:
     """(nflex,) bool: lines that resist bending."""
     return (m.flex_dim == 1) & (m.flex_bendingadr >= 0)
@@ -201,7 +196,6 @@ REFUSED: tuple[tuple[str, Test, str], ...] = (
         crowded,
         f'{MEET}, or selfcollide="none"',
     ),
-    ("plastic Neo-Hookean solids", plastic_solids, "set elastic3d to 0, or remove yield"),
     ("elastic flexes with implicit or implicitfast", implicit, 'use integrator="Euler" or "RK4"'),
     ("springs and dampers of edges with discrete", sprung, "use elasticity, or edge equality"),
     (

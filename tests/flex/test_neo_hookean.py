@@ -175,6 +175,37 @@ def test_other_ways_to_run(how: str) -> None:
         torch.testing.assert_close(getattr(found, name).double(), getattr(wanted, name), rtol=0, atol=close)
 
 
-def test_those_that_yield_are_refused() -> None:
-    with pytest.raises(NotImplementedError, match="plastic Neo-Hookean solids"):
-        put_model(solids('yield=".01"'))
+@pytest.mark.parametrize("scale", [1e-3, 0.03])
+def test_those_that_yield_match_c(scale: float) -> None:
+    """Forces, and the stiffness that dampers resist by, with any memory; what they remember after a step."""
+    mj_model = solids('yield=".01" damping=".05"')
+    m = put_model(mj_model, dtype=torch.float64)
+    mj_data, rng = mujoco.MjData(mj_model), np.random.default_rng(0)
+    mj_data.qpos[:] = scale * rng.standard_normal(mj_model.nq)
+    mj_data.qvel[:] = rng.standard_normal(mj_model.nv)
+    mj_data.plastic[:] = 1e-3 * rng.standard_normal(mj_model.nplastic)
+    mujoco.mj_forward(mj_model, mj_data)
+    d = put_data(mj_model, mj_data, model=m)
+    found = mjtorch.forward(m, poison(d, [*PASSIVE, "qacc_smooth"]))
+    assert_fields_close(found, mj_data, [*PASSIVE, "qacc_smooth"], 1e-10, m=m)
+    after = mjtorch.step(m, d)
+    assert (after.plastic != d.plastic).any()
+    assert_fields_close(after, mj_stepped(mj_model, mj_data), STATE[:5], 1e-7, m=m)
+
+
+def test_derivatives_of_those_that_yield_match_differences() -> None:
+    """Of accelerations, which inertia from stiffness is in, and of what is remembered, by state and memory."""
+    mj_model = solids(xml=TETRAHEDRON.replace("damping", 'yield=".01" damping'))
+    m = put_model(mj_model, dtype=torch.float64)
+    d, generator = mjtorch.make_data(m), torch.Generator().manual_seed(0)
+    inputs = [x * torch.randn(n, dtype=d.qpos.dtype, generator=generator) for x, n in ((0.02, 12), (1, 12), (1e-3, 6))]
+    ways = [x * torch.randn(n, dtype=d.qpos.dtype, generator=generator) for x, n in ((0.1, 12), (1, 12), (1e-3, 6))]
+
+    def stepped(*x: torch.Tensor) -> torch.Tensor:
+        after = mjtorch.step(m, d.replace(qpos=x[0], qvel=x[1], plastic=x[2]))
+        return torch.cat([after.qacc_smooth / 1e3, after.plastic])
+
+    step = 1e-6
+    there, back = (stepped(*(x + s * way for x, way in zip(inputs, ways, strict=True))) for s in (step, -step))
+    found = torch.func.jvp(stepped, tuple(inputs), tuple(ways))[1]
+    torch.testing.assert_close(found, (there - back) / (2 * step), rtol=1e-5, atol=1e-6 * float(found.abs().max()))

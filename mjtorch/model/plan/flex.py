@@ -124,7 +124,8 @@ class FlexPlan(tree.Tree):
         blocks: of elements, hinges, cells, solids, arcs (corners, pairs) and rods, where the integrator takes their
             stiffness for inertia
         rods: those that twist, one or none; arcs: lines without joints that bend, likewise
-        memory: (k,) where what elements, hinges, cells and rods remember lies in `plastic`, as `flex_memory` orders it
+        memory: (k,) where what elements, solids, hinges, cells and rods remember lies in `plastic`, as
+            `flex_memory` orders it
         kept: (l,) where what does not change of that lies, between cells and rods
         strains: by the number of nodes of their cells; rows of equalities, not forces
         moving: static, whether hinges, cells, solids, rods or arcs need the velocities of points
@@ -187,7 +188,9 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> tuple[FlexPlan, ...]:
     node, weight = between(b)
     elements, hinges, cells, bent, lines = _elements(b), _hinges(b), elastic_cells(b), creases(b), rods(b)
     tetrahedra, curved = solids(b), arcs(b)
-    memory, kept = remembered(m, *(y for plans in (elements, hinges, cells) for x in plans for y in x.yielding))
+    memory, kept = remembered(
+        m, *(y for plans in (elements, tetrahedra, hinges, cells) for x in plans for y in x.yielding)
+    )
     vertex = np.where(b.point_of_vertex < 0, 0, b.point_of_vertex)
     vertex[b.point_of_vertex < 0] = b.npoint + np.arange(len(node))
     offsets = np.concatenate([m.flex_vert, m.flex_node])[b.local]

@@ -17,6 +17,7 @@ from mjtorch.model.plan.flex_points import (
     metric_place,
     rest_vertices,
 )
+from mjtorch.model.plan.flex_yield import StretchYieldPlan, stretch_plan
 
 
 @tree.dataclass(kw_only=True)
@@ -30,6 +31,7 @@ class SolidPlan(tree.Tree):
     metric: (n, 6, 6), volume: (n, 3) where the numbers lie in `flex_stiffness`
     gradient: (n, 4, 3) [1/m] derivatives of the weights of vertices at rest, by position
     flex: (n, 1) their flexes; damped: static, whether any of these has damping
+    yielding: how they yield, if any does
     """
 
     damped: bool = tree.field(static=True)
@@ -42,6 +44,7 @@ class SolidPlan(tree.Tree):
     volume: Tensor
     gradient: Tensor
     flex: Tensor
+    yielding: tuple[StretchYieldPlan, ...]
 
 
 def solids(b: Builder) -> tuple[SolidPlan, ...]:
@@ -69,5 +72,6 @@ def solids(b: Builder) -> tuple[SolidPlan, ...]:
             volume=b.make.ints(start[:, None] + np.arange(METRIC, SOLID_SIZE)),
             gradient=b.make.floats(sides.T @ np.linalg.inv(rest.swapaxes(1, 2))),
             flex=b.make.ints(np.repeat(flexes, m.flex_elemnum[flexes]), -1, 1),
+            yielding=stretch_plan(b, flexes),
         ),
     )
