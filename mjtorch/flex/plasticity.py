@@ -39,7 +39,8 @@ def yielded(m: Model, d: Data, p: FlexPlan, pos: Tensor) -> list[Tensor]:
     """The offsets of elements and solids, then of hinges and of cells, where points are at `pos` (npoint, 3) [m]."""
     springs = not m.opt.disabled(DisableBit.SPRING)
     length, found = edges(p, pos)[1].squeeze(-1), []
-    for elements in (*p.elements, *p.solids):
+    resisting: tuple[ElementPlan | SolidPlan, ...] = (*p.elements, *p.solids)
+    for elements in resisting:
         for stretch in elements.yielding:
             grown = length.square() - of_edges(p, m.flexedge_length0).square()
             new = stretched(m, d, elements, stretch, grown[elements.edge[stretch.own]])
