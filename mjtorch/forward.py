@@ -20,6 +20,7 @@ from mjtorch.control_flow import cond
 from mjtorch.control_flow.layout import like_new
 from mjtorch.flex import flex, flex_velocity
 from mjtorch.integrate import advance, continuous_acc, euler, idle, implicit, rungekutta4
+from mjtorch.ipc import free_flight, solve_ipc
 from mjtorch.math.linalg import ltl_solve
 from mjtorch.math.value import value_of
 from mjtorch.math.vector import norm
@@ -103,6 +104,8 @@ def integrated(m: Model, d: Data) -> Data:
         case Integrator.IMPLICIT | Integrator.IMPLICITFAST:
             return implicit(m, d)
         case Integrator.DISCRETE:
+            if m.plan.ipc:
+                d = sensor_acc(m, solve_ipc(m, d))
             after = advance(m, d, d.qacc, again=dynamics_of_velocity)
             # As in C, with that flag each step begins to solve where the first one did.
             return after.replace(qacc_warmstart=d.qacc_warmstart) if m.opt.enabled(EnableBit.IPC) else after
@@ -130,9 +133,12 @@ def inverse(m: Model, d: Data) -> Data:
     step that the integrator makes; sensors measure, as in C, the acceleration that this belongs to.
 
     Raises:
-        TypeError, ValueError: `d` does not fit `m`, or invdiscrete is enabled and the integrator is RK4.
+        TypeError, ValueError: `d` does not fit `m`, invdiscrete is enabled and the integrator is RK4, or there are
+            membranes that the flag ipc pushes.
     """
     check_data(m, d, "inverse")
+    if m.plan.ipc:
+        raise ValueError("inverse: the flag ipc pushes membranes by forces that only a step finds; disable the flag")
     qacc = d.qacc
     d = positions_and_velocities(m, d)
     if m.opt.integrator == Integrator.DISCRETE:
@@ -227,7 +233,12 @@ def fwd_acceleration(m: Model, d: Data) -> Data:
 
 @stage
 def fwd_constraint(m: Model, d: Data) -> Data:
-    """Constraint forces and the acceleration under them (mj_fwdConstraint)."""
+    """Constraint forces and the acceleration under them (mj_fwdConstraint).
+
+    With the flag ipc and membranes there are none yet: the step finds them.
+    """
+    if m.plan.ipc:
+        return free_flight(m, d)
     if m.opt.integrator == Integrator.DISCRETE:
         metric = effective_inertia(m, d)
         return solve(m, implicit_rows(m, d, metric), (metric,))

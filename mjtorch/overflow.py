@@ -47,11 +47,11 @@ class Guard:
     @property
     def contact_capacity(self) -> int | None:
         """How many slots there are now, if it has grown."""
-        return None if self.plan is None else self.plan.collision.ncon
+        return None if self.plan is None else room(self.plan)
 
     def fit(self, m: Model, d: Data) -> tuple[Model, Data]:
         """The model with as many slots as it has grown to, and the same state in a `Data` of that size."""
-        if self.plan is not None and self.plan.collision.ncon > m.plan.collision.ncon:
+        if self.plan is not None and room(self.plan) > room(m.plan):
             m = m.replace(plan=self.plan)
         return m, resized(m, d)
 
@@ -64,7 +64,7 @@ class Guard:
         lost = lost_contacts(before, after)
         if not lost.any():
             return False
-        slots = m.plan.collision.ncon
+        slots = room(m.plan)
         what = f"{int(lost.sum())} contacts of {int((lost > 0).sum())} worlds found none of {slots} slots"
         if self.action == "grow":
             self.grow(m, what)
@@ -81,12 +81,13 @@ class Guard:
         """Twice as many slots from now on."""
         assert self.mj_model is not None, "the model is known where it may grow"
         p, like = m.plan.collision, m.qpos0
-        if p.ncon >= p.ncandidate and not p.selects:
+        every = all(x.capacity >= len(x.point) for x in m.plan.ipc)
+        if p.ncon >= p.ncandidate and not p.selects and every:
             raise ContactOverflowError(f"{why}, and there cannot be more")
-        capacity = 2 * max(p.ncon, 1)
+        capacity = 2 * max(room(m.plan), 1)
         self.plan = plan.build(self.mj_model, device=like.device, dtype=like.dtype, contact_capacity=capacity)
         warnings.warn(
-            f"{why}: there are {self.plan.collision.ncon} from now on, which means another program; "
+            f"{why}: there are {room(self.plan)} from now on, which means another program; "
             f"contact_capacity={capacity} of put_model gives them at once",
             RuntimeWarning,
             stacklevel=4,
@@ -123,6 +124,11 @@ def on_overflow(f: Callable[..., T], action: Action, mj_model: mujoco.MjModel | 
                 return result
 
     return call
+
+
+def room(plan: plan.Plan) -> int:
+    """How many slots there are for contacts, or for pairs of membranes that push, whichever is more."""
+    return max([plan.collision.ncon, *(p.capacity for p in plan.ipc)])
 
 
 def lost_contacts(before: Data, after: Data) -> Tensor:

@@ -105,7 +105,7 @@ def with_integrators(models: Iterable[Any], integrators: Iterable[Any]) -> list[
 # What makes a state, what is given besides, what `forward` and `step` compute from both.
 STATE = ("time", "qpos", "qvel", "act", "plastic", "history", "qacc_warmstart")
 INPUTS = {"ctrl", "qfrc_applied", "xfrc_applied", "eq_active", "mocap_pos", "mocap_quat", "userdata", "warning"}
-INPUTS |= {"tree_asleep", "qpos_asleep"}
+INPUTS |= {"tree_asleep", "qpos_asleep", "flexvert_lambda", "flexvert_conage"}
 INPUTS |= set(STATE)
 COMPUTED = tuple(name for name in tree.tensor_fields(Data) if name not in INPUTS)
 # Not by C's mj_forward, or only at need.

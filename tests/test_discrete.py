@@ -114,7 +114,7 @@ def test_ipc_without_membranes_matches_c(model: str) -> None:
 @pytest.mark.parametrize(
     ("model", "option", "value", "feature"),
     [
-        (SLAB, "solver", 2, "ipc of membranes"),
+        (SLAB, "solver", 0, "ipc with fwdinv, sleep, PGS or another integrator"),
         (STIFF, "integrator", 0, "ipc with fwdinv, sleep, PGS or another integrator"),
         (STIFF, "solver", 0, "ipc with fwdinv, sleep, PGS or another integrator"),
     ],

@@ -24,6 +24,7 @@ ROOMS = (
     "smooth",
     "collision",
     "constraint",
+    "ipc",
     "sensor",
     "integrate",
     "substep",

@@ -26,6 +26,8 @@ OURS = {
     "Model.stat": "`meaninertia` (): the mean diagonal inertia at `qpos0`",
     "Data.contact": "slots of contacts; the fields of `Contact`, below",
     "Data.qpos_asleep": "`qpos` as the last step left it: what differs from it wakes",
+    "Data.flexvert_lambda": "what contacts pushed vertices of membranes with, under the flag ipc [N]",
+    "Data.flexvert_conage": "for how many rounds they have not; negative if they have before",
     "Data.qLD": "dense, lower, with M = qLD^T qLD",
     "Data.warning": "how often each mjtWarning was raised",
     "Data.solver_niter": "iterations of the last solve",

@@ -19,7 +19,7 @@ from mjtorch.model.plan.option import FIXED, ONLY_OFF
 # What a step takes from a `Data`, all else being computed anew.
 INPUTS = (
     "time qpos qvel act plastic history qacc_warmstart ctrl qfrc_applied xfrc_applied mocap_pos mocap_quat userdata "
-    "qpos_asleep"
+    "qpos_asleep flexvert_lambda"
 ).split()
 PARTS = {"opt": Option, "stat": Statistic}
 COUNTS = ("iterations", "ls_iterations", "noslip_iterations", "ccd_iterations", "sdf_iterations")
@@ -50,7 +50,7 @@ def check_data(m: Model, d: Data, caller: str) -> None:
     like, wanted = _like(m), shapes(m)
     wants = [(name, wanted[name], like.dtype) for name in INPUTS]
     wants += [("eq_active", (m.neq,), torch.bool)]
-    wants += [(name, integer_shapes(m)[name], torch.int64) for name in ("warning", "tree_asleep")]
+    wants += [(name, integer_shapes(m)[name], torch.int64) for name in ("warning", "tree_asleep", "flexvert_conage")]
     for name, shape, dtype in wants:
         x = getattr(d, name)
         if not _fits(x, shape, dtype, like.device):

@@ -32,7 +32,9 @@ class Data(Objects, tree.Tree):
         eq_active (neq,) bool, mocap_pos (nmocap, 3), mocap_quat (nmocap, 4),
         userdata (nuserdata,), which nothing here reads or changes;
         with sleeping enabled, else empty: tree_asleep (ntree,) integer, negative: awake, else the next tree of those
-        that sleep together; qpos_asleep (nq,) `qpos` as the last step left it: where another is given, trees wake
+        that sleep together; qpos_asleep (nq,) `qpos` as the last step left it: where another is given, trees wake;
+        with the flag ipc and membranes, else empty: flexvert_lambda (nflexvert,) [N] what contacts pushed vertices
+        with, flexvert_conage (nflexvert,) integer, how long they have not, negative if they have at all
     Counts, as integers
         warning (7,) how often each mjtWarning was raised; CONTACTFULL adds up the contacts that found no slot
         solver_niter () iterations of the last solve, ncon () detected contacts,
@@ -114,6 +116,8 @@ class Data(Objects, tree.Tree):
     userdata: Tensor
     tree_asleep: Tensor
     qpos_asleep: Tensor
+    flexvert_lambda: Tensor
+    flexvert_conage: Tensor
 
     warning: Tensor
     solver_niter: Tensor

@@ -11,9 +11,12 @@ from mjtorch.model.plan.colliders import (
     SOLIDS,
     collider_flex,
     meeting,
+    membranes,
     met_flexes,
     met_planes,
     patched,
+    pushes_membranes,
+    speculates,
     too_many,
 )
 from mjtorch.model.plan.flex_points import asking, elastic, is_neo_hookean
@@ -27,6 +30,7 @@ from mjtorch.model.plan.geom_pairs import (
     flex_pairs,
     pairs_of,
 )
+from mjtorch.model.plan.ipc import MOST_LISTED, many, turned
 from mjtorch.model.plan.passive_contact import fixed_geoms
 from mjtorch.model.plan.version import is_since
 
@@ -100,6 +104,11 @@ def touching(m: mujoco.MjModel) -> np.ndarray:
     return on_planes(m) | on_solids(m) | on_fields(m) | on_distances(m) | on_flexes(m)
 
 
+def filtered(m: mujoco.MjModel) -> bool:
+    """Whether there are contacts of flexes that a contact filter would have to be asked about."""
+    return bool(touching(m).any()) or pushes_membranes(m)
+
+
 def on_planes(m: mujoco.MjModel) -> np.ndarray:
     """(nflex,) bool: flexes that may touch planes."""
     return np.isin(np.arange(m.nflex), met_planes(m)[:, 1])
@@ -168,6 +177,26 @@ def is_early(_: mujoco.MjModel) -> bool:
     return not is_since(4)
 
 
+def unlike_cloth(m: mujoco.MjModel) -> np.ndarray:
+    """(nflex,) bool: membranes on grids, or rigid ones, with the flag ipc."""
+    return membranes(m) & ((m.flex_interp != 0) | m.flex_rigid.astype(bool))
+
+
+def pushed_twice(m: mujoco.MjModel) -> np.ndarray:
+    """(nflex,) bool: flexes that ask for passive contacts where the flag ipc pushes membranes."""
+    return asking(m) & pushes_membranes(m)
+
+
+def pushed_early(m: mujoco.MjModel) -> np.ndarray:
+    """(nflex,) bool: membranes with the flag ipc, and noslip iterations or contacts that are foreseen."""
+    return membranes(m) & bool(m.opt.noslip_iterations > 0 or speculates(m))
+
+
+def pushed_by_many(m: mujoco.MjModel) -> np.ndarray:
+    """(nflex,) bool: membranes with the flag ipc that may touch in too many places to list them all."""
+    return membranes(m) & many(m)
+
+
 # What it is called, and which flexes make use of it.
 SUPPORTED: tuple[tuple[str, Test], ...] = (
     ("elastic membranes, shells and solids", elastic),
@@ -182,6 +211,7 @@ SUPPORTED: tuple[tuple[str, Test], ...] = (
     ("contacts of grids with more than planes", grids),
     ("contacts of elastic rods", touched_rods),
     ("passive contacts of flexes", pushed),
+    ("ipc of membranes", membranes),
 )
 HARD = 'set passive="false" in its contact'
 MEET = "set contype and conaffinity so that they do not meet"
@@ -203,5 +233,14 @@ REFUSED: tuple[tuple[str, Test, str], ...] = (
         dual,
         "use solver Newton or CG, no noslip_iterations",
     ),
+    ("ipc of membranes on bodies that do more than slide", turned, "pin them to bodies that slide or do not move"),
+    ("ipc of rigid membranes, or on grids", unlike_cloth, "use a flexcomp with a body for each vertex"),
+    ("ipc beside passive contacts", pushed_twice, HARD),
+    (
+        "ipc of membranes with noslip iterations or speculative",
+        pushed_early,
+        "set noslip_iterations to 0, disable speculative",
+    ),
+    (f"ipc of membranes with more than {MOST_LISTED} pairs of vertices, edges and triangles", pushed_by_many, MEET),
     ("flexes before MuJoCo 4.0", early, "update mujoco"),
 )

@@ -36,6 +36,8 @@ SPECIAL = {
     "tree_awake",
     "body_awake",
     "qpos_asleep",
+    "flexvert_lambda",
+    "flexvert_conage",
 }
 JOINT = tuple(int(getattr(mujoco.mjtTrn, f"mjTRN_{name}")) for name in ("JOINT", "JOINTINPARENT"))
 JOINT_DOFS = (6, 3, 1, 1)  # mjtJoint
@@ -187,6 +189,8 @@ def _world(mj_model: mujoco.MjModel, result: mujoco.MjData, d: Any, layout: _Lay
             continue
         target = getattr(result, name)
         target[:] = np.reshape(getattr(d, name), target.shape)
+    if len(d.flexvert_lambda):
+        result.flexvert_lambda[:], result.flexvert_conage[:] = d.flexvert_lambda, d.flexvert_conage
     if len(d.tree_asleep):
         _sleep(mj_model, result, d)
     _sparse_matrices(mj_model, result, d)

@@ -80,6 +80,7 @@ def integer_shapes(m: Model) -> dict[str, tuple[int, ...]]:
         **dict.fromkeys(counts, ()),
         **dict.fromkeys(("tree_asleep", "tree_awake"), (sleeping * m.ntree,)),
         "body_awake": (sleeping * m.nbody,),
+        "flexvert_conage": (bool(m.plan.ipc) * m.nflexvert,),
         "efc_state": (m.plan.constraint.nefc,),
     }
 
@@ -106,6 +107,7 @@ def shapes(m: Model) -> dict[str, tuple[int, ...]]:
         "mocap_quat": (m.nmocap, 4),
         "userdata": (m.nuserdata,),
         "qpos_asleep": (bool(m.plan.sleep) * m.nq,),
+        "flexvert_lambda": (bool(m.plan.ipc) * m.nflexvert,),
         **dict.fromkeys(per_body, (nbody, 3)),
         "xquat": (nbody, 4),
         "xmat": (nbody, 3, 3),

@@ -76,6 +76,7 @@ def put_data(
         slots, lost = contact_slots(m.plan.collision.contact_dim, dim, mj_data.contact.dist)
     numbers = _matrices(mj_model, mj_data) | _rows(mj_model, mj_data, m, slots)
     numbers["qpos_asleep"] = np.array(mj_data.qpos if m.plan.sleep else [])
+    numbers["flexvert_lambda"] = np.array(mj_data.flexvert_lambda if m.plan.ipc else [])
     for name, shape in shapes(m).items():
         if name not in numbers:
             numbers[name] = np.reshape(getattr(mj_data, name, np.zeros(0)), shape)
@@ -85,6 +86,7 @@ def put_data(
     counts |= {
         "warning": warning,
         "efc_state": numbers.pop("efc_state"),
+        "flexvert_conage": np.array(mj_data.flexvert_conage if m.plan.ipc else []),
         "solver_niter": mj_data.solver_niter[: max(1, mj_data.nisland)].max(),
     }
     counts |= _sleep(mj_model, mj_data, m)

@@ -68,8 +68,7 @@ MJX = Relative(
         ),
         "contacts": {
             **_all("override", "surface velocity", "speculative"),
-            "ipc without membranes": "ipc",
-            **_all("adhesion of geoms", "adhesion of pairs", "adhesion across a gap"),
+            **_all("ipc", "adhesion of geoms", "adhesion of pairs", "adhesion across a gap"),
             "condim 1, 3, 4, 6": "condim 1 with elliptic cones",
             "margin and gap": "gap, margin of meshes",
         },
@@ -106,8 +105,7 @@ WARP = Relative(
             "several contacts of convex shapes (multiccd)": "multiccd of other than boxes and meshes",
             **_all(_PORTALS),
         },
-        "contacts": _all("override", "speculative", margin_and_gap="margin of boxes or meshes with multiccd")
-        | {"ipc without membranes": "ipc"},
+        "contacts": _all("override", "speculative", "ipc", margin_and_gap="margin of boxes or meshes with multiccd"),
         "equality": _all("flexvert"),
         "solver": _all("PGS", "noslip iterations", "diagexact"),
         "integrator": _all("discrete"),

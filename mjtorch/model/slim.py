@@ -9,7 +9,10 @@ from mjtorch.model.contact import Contact
 from mjtorch.model.data import Data
 
 # What a step reads that the step before it wrote, and the counts of warnings. Inputs such as ctrl are not changed.
-STATE = ("time", "qpos", "qvel", "act", "plastic", "history", "qacc_warmstart", "warning", "tree_asleep", "qpos_asleep")
+STATE = (
+    *("time", "qpos", "qvel", "act", "plastic", "history", "qacc_warmstart", "warning"),
+    *("tree_asleep", "qpos_asleep", "flexvert_lambda", "flexvert_conage"),
+)
 
 
 def checked_names(names: str | Sequence[str], caller: str) -> tuple[str, ...]:

@@ -80,7 +80,7 @@ def check(mj_model: mujoco.MjModel, callbacks: Callbacks | None = None) -> None:
     missing = [f"mjcb_{c}" for c, name in CALLBACKS.items() if getattr(callbacks, name, None) is None and _installed(c)]
     if missing:
         refused.append(Use(INSTALLED, missing))
-    if callbacks is not None and callbacks.contact_filter is not None and flexes.touching(mj_model).any():
+    if callbacks is not None and callbacks.contact_filter is not None and flexes.filtered(mj_model):
         refused.append(Use(FILTERED, ["contact_filter"]))
     if refused:
         lines = [f"  - {f.area}: {f.name}, used by {_shorten(names)}; {f.advice}" for f, names in refused]
@@ -209,11 +209,6 @@ def _speculative_with_others(m: mujoco.MjModel) -> bool:
     """Whether contacts are foreseen in a model in which they may stick, or that has signed distance fields."""
     has_fields = bool((m.geom_type == int(mjtGeom.mjGEOM_SDF)).any())
     return speculates(m) and (has_fields or bool(m.geom_adhesion.any() or m.pair_adhesion.any()))
-
-
-def _pushes_membranes(m: mujoco.MjModel) -> bool:
-    """Whether contacts of membranes would be solved for in a loop around the step, with a memory of its own."""
-    return bool(m.opt.enableflags & EnableBit.IPC and (m.flex_dim == 2).any())
 
 
 def _pushes_otherwise(m: mujoco.MjModel) -> bool:
@@ -369,8 +364,7 @@ TABLE: tuple[Feature, ...] = (
         option(_speculative_with_others, 'flag speculative="enable"'),
         "disable the flag",
     ),
-    Feature("contacts", "ipc without membranes", YES, enabled(EnableBit.IPC, "ipc")),
-    Feature("contacts", "ipc of membranes", NO, option(_pushes_membranes, 'flag ipc="enable"'), "disable the flag"),
+    Feature("contacts", "ipc", YES, enabled(EnableBit.IPC, "ipc")),
     Feature(
         "contacts",
         "ipc with fwdinv, sleep, PGS or another integrator than discrete",

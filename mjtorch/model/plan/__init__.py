@@ -15,6 +15,7 @@ from mjtorch.model.plan import (
     flex,
     history,
     integration,
+    ipc,
     island,
     kinematics,
     noslip,
@@ -36,6 +37,7 @@ from mjtorch.model.plan.constraint import ConstraintPlan
 from mjtorch.model.plan.flex import FlexPlan
 from mjtorch.model.plan.history import HistoryPlan
 from mjtorch.model.plan.integration import IntegrationPlan
+from mjtorch.model.plan.ipc import IpcPlan
 from mjtorch.model.plan.island import IslandPlan
 from mjtorch.model.plan.kinematics import KinematicsPlan
 from mjtorch.model.plan.noslip import NoslipPlan
@@ -75,6 +77,7 @@ class Plan(tree.Tree):
     sleep: tuple[SleepPlan, ...]
     solver: SolverPlan
     noslip: NoslipPlan
+    ipc: tuple[IpcPlan, ...]
     sensor: SensorPlan
     ray: RayPlan
     option: OptionPlan
@@ -89,6 +92,8 @@ def build(
     constraints = constraint.build(mj_model, make, collisions)
     masks, flexes = kinematics.build(mj_model, make), flex.build(mj_model, make)
     servos, motors, options = *servo.build(mj_model, make), option.build(mj_model)
+    trees = () if options.discrete else masks.trees
+    solvers = solver.build(mj_model, make, constraints, collisions, trees)
     return Plan(
         servo=servos,
         motor=motors,
@@ -106,8 +111,9 @@ def build(
         constraint=constraints,
         island=island.build(mj_model, make, constraints),
         sleep=sleep.build(mj_model, make, constraints),
-        solver=solver.build(mj_model, make, constraints, collisions, () if options.discrete else masks.trees),
+        solver=solvers,
         noslip=noslip.build(mj_model, make, constraints),
+        ipc=ipc.build(mj_model, make, solvers.rows, contact_capacity),
         sensor=sensor.build(mj_model, make, collisions, constraints),
         ray=ray.build(mj_model, make),
         option=options,

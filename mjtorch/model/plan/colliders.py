@@ -20,6 +20,11 @@ SOLIDS = tuple(
     int(getattr(mujoco.mjtGeom, f"mjGEOM_{name}"))
     for name in ("SPHERE", "CAPSULE", "ELLIPSOID", "CYLINDER", "BOX", "MESH")
 )
+# Geoms that the flag `ipc` has membranes meet by itself, if they are fixed.
+SURFACES = {
+    int(getattr(mujoco.mjtGeom, f"mjGEOM_{name.upper()}")): name
+    for name in ("plane", "sphere", "capsule", "box", "mesh")
+}
 HFIELD, SDF = int(mujoco.mjtGeom.mjGEOM_HFIELD), int(mujoco.mjtGeom.mjGEOM_SDF)
 
 
@@ -42,7 +47,7 @@ def meeting(m: mujoco.MjModel) -> np.ndarray:
         return np.zeros((m.ngeom, m.nflex), dtype=bool)
     one, two = m.geom_contype[:, None] & m.flex_conaffinity, m.geom_conaffinity[:, None] & m.flex_contype
     moves = m.body_dofnum[m.body_weldid] > 0
-    return ((one != 0) | (two != 0)) & (moves[m.geom_bodyid][:, None] | moving(m))
+    return ((one != 0) | (two != 0)) & (moves[m.geom_bodyid][:, None] | moving(m)) & ~owned_geoms(m)
 
 
 def met_flexes(m: mujoco.MjModel) -> np.ndarray:
@@ -51,8 +56,30 @@ def met_flexes(m: mujoco.MjModel) -> np.ndarray:
         return np.zeros((0, 2), dtype=np.int64)
     one, moves = (m.flex_contype[:, None] & m.flex_conaffinity) != 0, moving(m)
     meets = np.triu((one | one.T) & (moves[:, None] | moves), 1)
-    itself = one.diagonal() & ~m.flex_rigid.astype(bool) & (m.flex_selfcollide != 0) & (m.flex_interp == 0)
+    meets &= ~(membranes(m)[:, None] & membranes(m))
+    itself = (
+        one.diagonal() & ~membranes(m) & ~m.flex_rigid.astype(bool) & (m.flex_selfcollide != 0) & (m.flex_interp == 0)
+    )
     return np.argwhere(meets | np.diag(itself))
+
+
+def pushes_membranes(m: mujoco.MjModel) -> bool:
+    """Whether contacts of membranes are solved for in a loop around the step."""
+    return bool(m.opt.enableflags & EnableBit.IPC and (m.flex_dim == 2).any())
+
+
+def membranes(m: mujoco.MjModel) -> np.ndarray:
+    """(nflex,) bool: flexes of which contacts are solved for in a loop around the step."""
+    return (m.flex_dim == 2) & pushes_membranes(m)
+
+
+def owned_geoms(m: mujoco.MjModel) -> np.ndarray:
+    """(ngeom, nflex) bool: geoms and membranes that may meet only there."""
+    meets = (m.geom_contype[:, None] & m.flex_conaffinity) | (m.geom_conaffinity[:, None] & m.flex_contype)
+    fixed = (m.body_weldid[m.geom_bodyid] == 0) & np.isin(m.geom_type, [*SURFACES])
+    mesh: np.ndarray = m.geom_type == mujoco.mjtGeom.mjGEOM_MESH
+    fixed[mesh] &= m.mesh_graphadr[m.geom_dataid[mesh]] >= 0
+    return (meets != 0) & fixed[:, None] & membranes(m)
 
 
 def pairs_of_elements(m: mujoco.MjModel) -> np.ndarray:
