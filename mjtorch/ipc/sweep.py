@@ -1,5 +1,8 @@
 """What vertices meet on their way, straight from one place to another, and how far they get."""
 
+from functools import partial
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -14,6 +17,20 @@ from mjtorch.model.plan.ipc import IpcPlan, PairsPlan
 LEFT, CLOSE, MOST = 0.2, 1e-9, 32
 # Shorter ways [m] are none.
 STILL = 1e-12
+
+
+# How far along, whether that is all, and how often this was asked.
+State = tuple[Tensor, Tensor, Tensor]
+
+
+class Arguments(NamedTuple):
+    """Vertices at `point`, and their `way (n, k, 3)` [m], on which gaps `dist (n,)` shrink by `speed (n,)` at most."""
+
+    point: Tensor
+    way: Tensor
+    dist: Tensor
+    speed: Tensor
+    obstacle: tuple[Obstacle, ...]
 
 
 def gaps(p: IpcPlan, s: Scene, x: Tensor) -> Gap:
@@ -55,31 +72,29 @@ def advance(p: IpcPlan, s: Scene, x: Tensor, way: Tensor, dist: Tensor, met: Ten
         one, two = norm(relative[:, : q.leading]).amax(1), relative[:, q.leading :]
         speed = one + norm(two).amax(1) if two.shape[1] else one
         comes = is_met & (speed >= STILL) & (g > 0) & (speed > (1 - LEFT) * g)
-        arguments = x[q.point], moved, torch.where(comes, g, 1.0), torch.where(comes, speed, 1.0), obstacle
-        found.append(each(lambda y, kind=q.kind: reached(kind, *y), arguments, where=comes, otherwise=to_the_end))
+        arguments = Arguments(x[q.point], moved, torch.where(comes, g, 1.0), torch.where(comes, speed, 1.0), obstacle)
+        found.append(each(partial(reached, q.kind), arguments, where=comes, otherwise=to_the_end))
         near.append(comes)
     return torch.cat([way[:0, 0], *found]), torch.cat([met[:0], *near])
 
 
-def to_the_end(arguments: tuple) -> Tensor:
+def to_the_end(arguments: Arguments) -> Tensor:
     """What pairs that never come near reach."""
-    return torch.ones_like(arguments[2])
+    return torch.ones_like(arguments.dist)
 
 
-def reached(
-    kind: str, point: Tensor, way: Tensor, dist: Tensor, speed: Tensor, obstacle: tuple[Obstacle, ...]
-) -> Tensor:
-    """How far (n,) pairs get, whose gaps `dist (n,)` shrink by `speed (n,)` on the whole `way (n, k, 3)`, at most."""
+def reached(kind: str, y: Arguments) -> Tensor:
+    """How far (n,) pairs get, as a part of the way."""
 
-    def go_on(state: tuple[Tensor, ...]) -> Tensor:
+    def go_on(state: State) -> Tensor:
         return (~state[1]).any() & (state[2] < MOST)
 
-    def body(state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def body(state: State) -> State:
         part, done, count = state
-        room = gap(kind, point + part[:, None, None] * way, obstacle).dist - LEFT * dist
-        there = done | (room <= CLOSE * dist)
-        further = torch.where(there, part, part + room / speed)
+        room = gap(kind, y.point + part[:, None, None] * y.way, y.obstacle).dist - LEFT * y.dist
+        there = done | (room <= CLOSE * y.dist)
+        further = torch.where(there, part, part + room / y.speed)
         return further.clamp(max=1.0), there | (further >= 1), count + 1
 
-    start = torch.zeros_like(dist)
+    start = torch.zeros_like(y.dist)
     return while_loop(go_on, body, (start, start > 0, torch.zeros_like(start[0], dtype=torch.int64)))[0]

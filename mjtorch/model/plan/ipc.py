@@ -161,7 +161,7 @@ def of_kind(x: Pairs, make: Tensors) -> PairsPlan:
     width = x.point.shape[1]
     return PairsPlan(
         kind=x.kind,
-        leading=LEADING.get(x.kind, width),
+        leading=LEADING.get(x.kind) or width,
         point=make.ints(x.point),
         geom=make.ints(x.geom),
         sign=make.floats(x.sign, *x.sign.shape),
@@ -204,7 +204,7 @@ def all_pairs(m: mujoco.MjModel) -> list[Pairs]:
     vertex = member_vertices(m)
     number = np.full(m.nflexvert, -1)
     number[vertex] = np.arange(len(vertex))
-    flexes, first = np.flatnonzero(membranes(m)), m.flex_vertadr
+    flexes, first = np.flatnonzero(membranes(m)).tolist(), m.flex_vertadr
     points = {f: number[first[f] + np.arange(m.flex_vertnum[f])] for f in flexes}
     edges = {f: number[first[f] + m.flex_edge[m.flex_edgeadr[f] :][: m.flex_edgenum[f]]] for f in flexes}
     triangles = {f: number[element_vertices(m, f)] for f in flexes}
@@ -215,10 +215,18 @@ def all_pairs(m: mujoco.MjModel) -> list[Pairs]:
         some = smooth(m) if sharp is None else sharp
         one, two = np.indices((len(point), len(some.vert))).reshape(2, -1)
         ids, n = np.repeat(np.array(geoms, dtype=np.int64), len(one)), len(one)
-        face, normal = hull(m, geoms[0]) if kind == "vertex-mesh" else (np.zeros((0, 3)), np.zeros((0, 3)))
-        of_hull = (np.tile(x, (n, 1, 1)) for x in (face, normal))
-        rounded = np.isin(m.geom_type[ids], (BALL, ROD)).astype(float)
-        pairs = Pairs(kind, point[one], ids, *(x[two] for x in some), *of_hull, rounded)
+        face, normal = hull(m, geoms[0]) if kind == "vertex-mesh" else (np.zeros((0, 3), dtype=int), np.zeros((0, 3)))
+        pairs = Pairs(
+            kind=kind,
+            point=point[one],
+            geom=ids,
+            sign=some.sign[two],
+            size=some.size[two],
+            vert=some.vert[two],
+            face=np.tile(face, (n, 1, 1)),
+            normal=np.tile(normal, (n, 1, 1)),
+            round=np.isin(m.geom_type[ids], (BALL, ROD)).astype(float),
+        )
         found.setdefault((kind, *(geoms if kind == "vertex-mesh" else ())), []).append(pairs)
 
     for f, g in itertools.product(flexes, repeat=2):
@@ -232,9 +240,10 @@ def all_pairs(m: mujoco.MjModel) -> list[Pairs]:
             once = f != g or np.triu(np.ones((len(edges[f]),) * 2, dtype=bool), 1).ravel()
             add("edge-edge", crossed[(one != two).all((1, 2)) & once])
     moves = m.body_weldid[m.flex_vertbodyid[vertex]] != 0
-    for geom, f in np.argwhere(owned_geoms(m)):
+    for geom, f in np.argwhere(owned_geoms(m)).tolist():
         apart = ~filtered(m, m.flex_vertbodyid[vertex], int(m.geom_bodyid[geom]))
-        add(f"vertex-{SURFACES[int(m.geom_type[geom])]}", points[f][(moves & apart)[points[f]]][:, None], [geom])
+        if m.geom_type[geom] != MESH or polygons(m, geom):
+            add(f"vertex-{SURFACES[int(m.geom_type[geom])]}", points[f][(moves & apart)[points[f]]][:, None], [geom])
         add("corner-triangle", triangles[f][apart[triangles[f]].any(1)], [geom], corners(m, geom))
         add("edge-border", edges[f][apart[edges[f]].any(1)], [geom], borders(m, geom))
     every = [Pairs(kind, *map(np.concatenate, list(zip(*some, strict=True))[1:])) for (kind, *_), some in found.items()]
@@ -269,21 +278,23 @@ def borders(m: mujoco.MjModel, geom: int) -> Sharp:
     """The sharp edges of a geom."""
     kind = int(m.geom_type[geom])
     if kind == MESH:
-        pair = np.concatenate([np.stack([x, np.roll(x, -1)], axis=1) for x, _ in polygons(m, int(m.geom_dataid[geom]))])
+        ends = [np.stack([x, np.roll(x, -1)], axis=1) for x, _ in polygons(m, geom)]
+        pair = np.concatenate([np.zeros((0, 2), dtype=int), *ends])
         return of_mesh(pair[pair[:, 0] < pair[:, 1]])
     return of_sizes(m, EDGES.get(kind, np.zeros((0, 2, 3))), SIZES.get(kind, (0, 0, 0)))
 
 
 def hull(m: mujoco.MjModel, geom: int) -> tuple[np.ndarray, np.ndarray]:
     """Triangles (t, 3) that the faces of a mesh are made of, and what these point to (t, 3)."""
-    faces = polygons(m, int(m.geom_dataid[geom]))
+    faces = polygons(m, geom)
     fans = [np.stack([np.full(len(x) - 2, x[0]), x[1:-1], x[2:]], axis=1) for x, _ in faces]
     normals = [np.tile(normal, (len(fan), 1)) for fan, (_, normal) in zip(fans, faces, strict=True)]
-    return np.concatenate(fans), np.concatenate(normals)
+    return np.concatenate([np.zeros((0, 3), dtype=int), *fans]), np.concatenate([np.zeros((0, 3)), *normals])
 
 
-def polygons(m: mujoco.MjModel, mesh: int) -> list[tuple[np.ndarray, np.ndarray]]:
+def polygons(m: mujoco.MjModel, geom: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """The corners (k,) of each face of the hull of a mesh, in `mesh_vert`, and its normal (3,)."""
+    mesh = int(m.geom_dataid[geom])
     some = range(m.mesh_polyadr[mesh], m.mesh_polyadr[mesh] + m.mesh_polynum[mesh])
     start, count = m.mesh_polyvertadr, m.mesh_polyvertnum
     return [
@@ -294,13 +305,13 @@ def polygons(m: mujoco.MjModel, mesh: int) -> list[tuple[np.ndarray, np.ndarray]
 
 def many(m: mujoco.MjModel) -> bool:
     """Whether there are too many pairs to list."""
-    flexes = np.flatnonzero(membranes(m))
+    flexes = np.flatnonzero(membranes(m)).tolist()
     count, edges, vertices = m.flex_elemnum, m.flex_edgenum, m.flex_vertnum
     total = 0
     for f, g in itertools.product(flexes, repeat=2):
         if may_meet(m, f, g):
             total += int(vertices[f]) * int(count[g]) + int(edges[f]) * int(edges[g]) // 2
-    for geom, f in np.argwhere(owned_geoms(m)):
+    for geom, f in np.argwhere(owned_geoms(m)).tolist():
         faces = len(hull(m, geom)[0]) if m.geom_type[geom] == MESH else 1
         total += faces * int(vertices[f])
         total += len(corners(m, geom).vert) * int(count[f]) + len(borders(m, geom).vert) * int(edges[f])
