@@ -211,7 +211,6 @@ SUPPORTED: tuple[tuple[str, Test], ...] = (
     ("contacts of grids with more than planes", grids),
     ("contacts of elastic rods", touched_rods),
     ("passive contacts of flexes", pushed),
-    ("ipc of membranes", membranes),
 )
 HARD = 'set passive="false" in its contact'
 MEET = "set contype and conaffinity so that they do not meet"

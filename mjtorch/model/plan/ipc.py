@@ -193,7 +193,8 @@ def free(m: mujoco.MjModel, vertex: np.ndarray) -> np.ndarray:
     """(n,) bool: vertices that have a body of their own, which slides."""
     body = m.flex_vertbodyid[vertex]
     alone = np.bincount(m.flex_vertbodyid[m.flex_vertbodyid >= 0], minlength=m.nbody)[body] == 1
-    slides = np.array([(m.jnt_type[m.jnt_bodyid == b] == mujoco.mjtJoint.mjJNT_SLIDE).sum() == 3 for b in body])
+    slide = m.jnt_type == mujoco.mjtJoint.mjJNT_SLIDE
+    slides = np.bincount(m.jnt_bodyid[slide], minlength=m.nbody)[body] == 3
     return alone & slides & (m.body_dofnum[body] == 3) & (m.flex_vert[vertex] == 0).all(1)
 
 
