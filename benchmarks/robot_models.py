@@ -247,9 +247,43 @@ def terrain(boxes: int) -> MjSpec:
     return spec
 
 
+def muscles(count: int) -> MjSpec:
+    """An arm of eight joints that hangs down, with muscles over one joint or two, around what is at the joints.
+
+    Each leads by seven sites, and past a cylinder or a sphere at each joint, on the side where it begins.
+    """
+    spec, length = MjSpec(), 0.15
+    spec.option.timestep = 0.002
+    parts = [spec.worldbody]
+    for k in range(8):
+        body = parts[-1].add_body(pos=[0, 0, -length if k else 1.5])
+        body.add_joint(axis=[1, 0, 0] if k % 2 else [0, 1, 0], range=[-60, 60], damping=[0.2, 0, 0], armature=0.01)
+        body.add_geom(type=mjtGeom.mjGEOM_CAPSULE, fromto=[0, 0, 0, 0, 0, -length], size=[0.02, 0, 0], contype=0)
+        round_joint = mjtGeom.mjGEOM_SPHERE if k % 3 == 2 else mjtGeom.mjGEOM_CYLINDER
+        across = [0.7071, 0, 0.7071, 0] if k % 2 else [0.7071, 0.7071, 0, 0]
+        body.add_geom(name=f"round_{k}", type=round_joint, size=[0.03, 0.06, 0], quat=across, contype=0, conaffinity=0)
+        parts.append(body)
+    for k in range(count):
+        first, span, turn = k % 7, 1 + k % 2, 2.4 * k
+        aside = 0.045 * np.array([np.cos(turn), np.sin(turn), 0])
+        tendon = spec.add_tendon(name=f"tendon_{k}", range=[0, 1])
+        for j in range(first, min(first + span, 7) + 1):
+            for n, depth in enumerate((0.25, 0.5, 0.75)):
+                site = parts[j + 1].add_site(name=f"site_{k}_{j}_{n}", pos=aside - [0, 0, depth * length])
+                tendon.wrap_site(site.name)
+            if j < min(first + span, 7):
+                side = parts[j + 2].add_site(name=f"side_{k}_{j}", pos=1.2 * aside)
+                tendon.wrap_geom(f"round_{j + 1}", side.name)
+        muscle = spec.add_actuator(name=f"muscle_{k}", target=tendon.name, trntype=mujoco.mjtTrn.mjTRN_TENDON)
+        muscle.set_to_muscle(tausmooth=0.0, force=60.0)
+        muscle.lengthrange, muscle.ctrlrange = (0.1, 0.4), (0.0, 1.0)
+    return spec
+
+
 MADE: dict[str, Callable[[], MjSpec]] = {
     **{f"made/humanoids_{n}": functools.partial(humanoids, n) for n in (1, 2, 4, 8, 16, 100)},
     **{f"made/chain_{n}": functools.partial(chain, n) for n in (8, 16, 32, 64, 128)},
+    "made/muscles_64": functools.partial(muscles, 64),
     "made/pile_200": functools.partial(pile, 200),
     "made/terrain_1000": functools.partial(terrain, 1000),
 }
