@@ -27,8 +27,8 @@ def core_to_core(point1: Tensor, point2: Tensor, axis1: Tensor, axis2: Tensor, r
     x = torch.eye(1, 3, dtype=axis1.dtype, device=axis1.device)
     sideways, _ = normalize(cross(axis1, axis2), x, unit)
     limit = (unit * (point2.abs().sum(-1) + radii)).clamp(min=MIN_VALUE)[..., None]
-    normal, distance = normalize(gap, sideways, limit)
-    return normal, torch.where(distance < limit, dot(gap, sideways, keepdim=True), distance)
+    normal, _ = normalize(gap, sideways, limit)
+    return normal, dot(gap, normal, keepdim=True)
 
 
 def surface(
