@@ -20,6 +20,7 @@ from mjtorch.collision.convex import nearest, single
 from mjtorch.collision.portal import Settings, portal_contacts
 from mjtorch.collision.support import Core, from_first, hull_core, is_at, support
 from mjtorch.control_flow import each
+from mjtorch.math.compact import compacted
 from mjtorch.math.vector import cross, dot, norm
 from mjtorch.model import DisableBit, Model
 from mjtorch.model.plan.height_field import HeightFields
@@ -76,15 +77,6 @@ class Extent(NamedTuple):
     high: Tensor
 
 
-class Chosen(NamedTuple):
-    """The first elements of n rows that are true: which (n, k), whether there is one (n, k) bool, and those (n, w) bool
-    that had no room."""
-
-    element: Tensor
-    exists: Tensor
-    left: Tensor
-
-
 def field_contacts(
     m: Model,
     fields: HeightFields,
@@ -112,8 +104,7 @@ def field_contacts(
     bound = norm(alone.half + alone.round + hull.detach()) + alone.radius
     look = functools.partial(around, m.hfield_data.detach(), hulls)
     found = each(look, fixed, where=may_meet(fixed, bound), otherwise=apart)
-    chosen = first(found.exists.flatten()[None], fields.tested)
-    element, exists = chosen.element[0], chosen.exists[0]
+    element, exists, past = compacted(found.exists.flatten(), fields.tested)
     pair = element // found.exists.shape[1]
 
     mine = tree.map(lambda x: x[pair], pairs)
@@ -124,7 +115,7 @@ def field_contacts(
     count = torch.zeros_like(first_candidate).scatter_add(0, pair, touching.long())
     rank = touching.cumsum(0) - 1 - (count.cumsum(0) - count)[pair]
     # C would not look further for a pair that is full.
-    lost = torch.where(count < contacts, found.lost + chosen.left.view_as(found.exists).sum(1), 0)
+    lost = torch.where(count < contacts, found.lost + past.view_as(found.exists).sum(1), 0)
     origin, mat = field.pos[pair], field.mat[pair]
     exists, candidate = touching & (rank < contacts), first_candidate[pair] + rank.clamp(0, contacts - 1)
     pos, normal = origin + (mat @ pos[..., None])[..., 0], (mat @ normal[..., None])[..., 0]
@@ -231,18 +222,18 @@ def around(heights: Tensor, hulls: Hulls | None, pairs: Pair) -> Around:
     under = ((place >= there.start[pair]) & (place <= last)).all(-1)
     reached = under & (top.amax(-1) * pairs.size[pair, 2] >= low[pair])
     may_touch = each(meets, (pair, number, top), where=reached, otherwise=lambda x: x[0] < 0)
-    chosen = first(may_touch.unflatten(0, (-1, count)), closely)
-    return Around(origin, chosen.element, chosen.exists, chosen.left.sum(1) + missed)
+    number, exists, past = compacted(may_touch.unflatten(0, (-1, count)), closely)
+    return Around(origin, number, exists, past.sum(1) + missed)
 
 
 def window(pairs: Pair, low: Tensor, high: Tensor) -> Window:
     """The windows from `low` to `high` (n, 2) [m]."""
     corner, cells = pairs.size[:, :2], pairs.fields.shape - 1
-    most = torch.tensor([pairs.fields.cols, pairs.fields.rows], device=cells.device)
+    room = torch.tensor([pairs.fields.cols, pairs.fields.rows], device=cells.device)
     start, end = (torch.floor((edge + corner) / pairs.spacing).long() for edge in (low, high))
-    origin = torch.minimum(start, cells - most).clamp(min=0)
+    origin = torch.minimum(start, cells - room).clamp(min=0)
     over = ((start < cells) & (end >= 0)).all(-1)
-    return Window(origin, start, end, over & ((end >= origin + most) & (origin + most < cells)).any(-1))
+    return Window(origin, start, end, over & ((end >= origin + room) & (origin + room < cells)).any(-1))
 
 
 def cell(fields: HeightFields, number: Tensor) -> Tensor:
@@ -286,15 +277,6 @@ def separation(top: Tensor, bottom: Tensor, extent: Extent, shape: Core, hulls: 
     up = cross(b - a, c - a)
     up = up / norm(up, keepdim=True)
     return torch.maximum(sides, -reaches(shape, -up[:, None], hulls)[:, 0] - dot(up, a))
-
-
-def first(mask: Tensor, count: int) -> Chosen:
-    """The first `count` elements of each row of `mask (n, w)` that are true."""
-    order = mask.cumsum(1)
-    rank = torch.where(mask, order - 1, count).clamp(max=count)
-    index = torch.arange(mask.shape[1], device=mask.device).expand_as(rank)
-    element = torch.zeros_like(rank[:, :1]).expand(-1, count + 1).scatter(1, rank, index)[:, :count]
-    return Chosen(element, torch.arange(count, device=mask.device) < order[:, -1:], mask & (order > count))
 
 
 def prism(top: Tensor, depth: Tensor) -> Core:

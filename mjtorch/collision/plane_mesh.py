@@ -33,8 +33,7 @@ def plane_mesh(plane: Solid, mesh: Solid, reach: Tensor) -> ContactPoints:
 
     The face is the one, of those around the lowest vertex, that looks most towards the plane. Its corners, from the
     lowest on, or of more than four those that span a large area, touch the plane if they are within reach and no higher
-    than the centre of the geom. Of equally low corners the first is
-    the lowest; C takes what rounding says.
+    than the centre of the geom. Of equally low corners the first is the lowest; C takes what rounding says.
     """
     hull, hulls = mesh.hull, mesh.hulls
     assert hull is not None and hulls is not None

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.collision.sphere import nearest_on_segment
 from mjtorch.math.triangle import nearest_on_triangle
 from mjtorch.math.vector import MIN_VALUE, basis, dot, normalize
 from mjtorch.model import Data, Model
@@ -122,12 +123,9 @@ def vertex_sphere(point: Tensor, sphere: Obstacle) -> Gap:
 
 def vertex_capsule(point: Tensor, capsule: Obstacle) -> Gap:
     """Of the axis, along x of the capsule if the vertex is there."""
-    local = to_local(capsule.mat, point[:, 0] - capsule.pos)
-    half = capsule.size[:, 1]
-    along = torch.maximum(torch.minimum(local[:, 2], half), -half)
-    off = torch.cat([local[:, :2], (local[:, 2] - along)[:, None]], dim=1)
-    normal, length = normalize(off, basis(point, 1, 0, 0))
-    return from_surface(length[:, 0] - capsule.size[:, 0], to_world(capsule, normal))
+    core = nearest_on_segment(point[:, 0], capsule.pos, capsule.mat[..., 2], capsule.size[:, 1:2])
+    normal, length = normalize(point[:, 0] - core, capsule.mat[..., 0])
+    return from_surface(length[:, 0] - capsule.size[:, 0], normal)
 
 
 def vertex_box(point: Tensor, box: Obstacle) -> Gap:

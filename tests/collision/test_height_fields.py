@@ -221,10 +221,11 @@ def test_derivatives_match_finite_differences(shape):
         assert (error < 2e-3).double().mean() >= few
 
 
-def test_no_more_contacts_than_c_has():
-    """C stops at mjMAXCONPAIR."""
+@pytest.mark.parametrize("nrow", [16, 150])
+def test_no_more_contacts_than_c_has(nrow):
+    """C stops at mjMAXCONPAIR, also where there are ten thousand prisms around a geom."""
     mj_model = load(
-        """<mujoco><asset><hfield name="plain" nrow="16" ncol="16" size="1 1 .1 .1"/></asset><worldbody>
+        f"""<mujoco><asset><hfield name="plain" nrow="{nrow}" ncol="{nrow}" size="1 1 .1 .1"/></asset><worldbody>
           <geom type="hfield" hfield="plain"/>
           <body pos="0 0 .09"><freejoint/><geom type="box" size=".5 .5 .1"/></body>
         </worldbody></mujoco>"""

@@ -119,3 +119,20 @@ def test_stiffness_may_differ_between_worlds() -> None:
     found = torch.vmap(mjtorch.step, in_dims=(axes, None))(batch, d)
     wanted = tree.stack([mjtorch.step(m, d) for m in models])
     torch.testing.assert_close(found.qvel, wanted.qvel, rtol=1e-9, atol=1e-9)
+
+
+def test_a_tendon_that_nothing_moves():
+    mj_model = load(
+        """<mujoco><worldbody>
+          <site name="a" pos="0 0 1"/><site name="b" pos="1 0 1"/><geom name="ball" size=".1" pos=".5 0 1"/>
+          <body pos="0 0 2"><joint axis="0 1 0"/><geom size=".1"/></body>
+        </worldbody><tendon>
+          <spatial stiffness="10" springlength=".5"><site site="a"/><geom geom="ball"/><site site="b"/></spatial>
+        </tendon></mujoco>"""
+    )
+    mj_data = mujoco.MjData(mj_model)
+    mujoco.mj_forward(mj_model, mj_data)
+    m = put_model(mj_model, dtype=torch.float64)
+    d = mjtorch.forward(m, poison(put_data(mj_model, mj_data, model=m), ["ten_J", "ten_length", "qacc"]))
+    assert mj_data.ten_length[0] > 1 and not d.ten_J.any()
+    assert_fields_close(d, mj_data, ["ten_length", "qacc"], 1e-12, m=m)
