@@ -4,15 +4,15 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from reference import SINCE_4, STATE, assert_fields_close, case, converged, load, mj_stepped, poison, random_state
+from flex.checks import PASSIVE, derivative_of_differences, forward_as_c
+from reference import SINCE_4, STATE, assert_fields_close, case, converged, load, mj_stepped, random_state
 
 import mjtorch
-from mjtorch.model import put_data, put_model
+from mjtorch.model import put_model
 
 pytestmark = SINCE_4
 
 HOOPS = "feature/hoops"
-PASSIVE = ["qfrc_spring", "qfrc_damper", "qfrc_passive"]
 EULER, RK4, DISCRETE = 0, 1, 4
 FREE = '<joint type="slide" axis="1 0 0"/><joint type="slide" axis="0 1 0"/><joint type="slide" axis="0 0 1"/>'
 # Four points, both corners between which are bent at rest, in planes that differ.
@@ -49,9 +49,7 @@ def test_steps_match_c(integrator: int, flags: str) -> None:
     m = put_model(mj_model, dtype=torch.float64)
     mj_data = random_state(mj_model)
     assert mj_data.ncon
-    d = put_data(mj_model, mj_data, model=m)
-    found = mjtorch.forward(m, poison(d, [*PASSIVE, "qacc"]))
-    assert_fields_close(found, mj_data, [*PASSIVE, "qacc"], 1e-9, m=m)
+    d = forward_as_c(m, mj_data, [*PASSIVE, "qacc"], 1e-9)
     assert_fields_close(mjtorch.step(m, d), mj_stepped(mj_model, mj_data), STATE[:4], 1e-9, m=m)
 
 
@@ -71,8 +69,7 @@ def test_what_is_bent_at_rest_and_straight_now(corners: str, straight: float) ->
     mujoco.mj_forward(mj_model, mj_data)
     # Of the size of what bends by nothing but rounding.
     fields = [x for x in (*PASSIVE, "qacc_smooth") if straight or x == "qfrc_spring"]
-    found = mjtorch.forward(m, poison(put_data(mj_model, mj_data, model=m), fields))
-    assert_fields_close(found, mj_data, fields, 1e-5, m=m)  # C solves in steps
+    forward_as_c(m, mj_data, fields, 1e-5)  # C solves in steps
 
 
 @pytest.mark.parametrize("points", [HOOK[:3], ((0, 0, 0), (0.1, 0, 0), (0.22, 0, 0), (0.3, 0, 0))])
@@ -81,9 +78,7 @@ def test_a_corner_alone_has_no_plane(points: tuple[tuple[float, ...], ...]) -> N
     m = put_model(mj_model, dtype=torch.float64)
     for seed in range(2):
         mj_data = random_state(mj_model, seed)
-        d = put_data(mj_model, mj_data, model=m)
-        found = mjtorch.forward(m, poison(d, [*PASSIVE, "qacc"]))
-        assert_fields_close(found, mj_data, [*PASSIVE, "qacc"], 1e-9, m=m, context=f"seed {seed}")
+        forward_as_c(m, mj_data, [*PASSIVE, "qacc"], 1e-9, f"seed {seed}")
 
 
 def test_forces_differentiate() -> None:
@@ -98,7 +93,4 @@ def test_forces_differentiate() -> None:
         m = this.m.replace(flex_bending=x[2])
         return mjtorch.forward(m, d.replace(qpos=x[0], qvel=x[1])).qfrc_passive
 
-    step = 1e-5
-    there, back = (force(*(x + s * v for x, v in zip(inputs, ways, strict=True))) for s in (step, -step))
-    found = torch.func.jvp(force, inputs, tuple(ways))[1]
-    torch.testing.assert_close(found, (there - back) / (2 * step), rtol=1e-5, atol=1e-6 * float(found.abs().max()))
+    derivative_of_differences(force, inputs, ways, step=1e-5)

@@ -4,6 +4,7 @@ import mujoco
 import numpy as np
 import pytest
 import torch
+from flex.checks import PASSIVE, derivative_of_differences
 from reference import SINCE_4, assert_fields_close, case, load, poison, random_state
 
 import mjtorch
@@ -15,7 +16,6 @@ pytestmark = SINCE_4
 
 FLEXES = ("feature/cloth", "feature/rope", "feature/jelly", "feature/grids")
 QUIET = '<contact contype="0" conaffinity="0" selfcollide="none"/>'
-PASSIVE = ["qfrc_spring", "qfrc_damper", "qfrc_passive"]
 # A grid on a body that moves: some of its nodes are fixed to the body, the others slide in its frame.
 PAD = f"""
 <mujoco>
@@ -86,11 +86,7 @@ def test_forces_differentiate(model: str) -> None:
         m = this.m.replace(**dict(zip(names, x[2:], strict=True)))
         return mjtorch.forward(m, d.replace(qpos=x[0], qvel=x[1])).qfrc_passive
 
-    step = 1e-6
-    there, back = (force(*(x + s * v for x, v in zip(inputs, moves, strict=True))) for s in (step, -step))
-    wanted = (there - back) / (2 * step)
-    found = torch.func.jvp(force, inputs, moves)[1]
-    assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-6 * float(wanted.abs().max()))
+    derivative_of_differences(force, inputs, moves)
 
 
 def test_what_has_no_damping_cannot_be_given_some() -> None:

@@ -4,6 +4,7 @@ import mujoco
 import numpy as np
 import pytest
 import torch
+from flex.checks import PASSIVE, derivative_of_differences, forward_as_c, step_as_c
 from reference import (
     SINCE_4,
     STATE,
@@ -11,7 +12,6 @@ from reference import (
     assert_fields_close,
     case_of,
     converged,
-    mj_stepped,
     oracle,
     poison,
     slow_but,
@@ -25,7 +25,6 @@ from mjtorch.model import put_data, put_model
 # A compiled spec warns of flexes without damping, whatever their elasticity.
 pytestmark = [SINCE_4, pytest.mark.filterwarnings("ignore:flex '.*' is not rigid")]
 
-PASSIVE = ["qfrc_spring", "qfrc_damper", "qfrc_passive"]
 # One on a floor, one that an arm holds at four vertices, one of the usual law.
 SOLIDS = """
 <mujoco>
@@ -91,8 +90,7 @@ def test_forces_match_c(damping: str, scale: float) -> None:
     mj_data.qpos[:] = scale * rng.standard_normal(mj_model.nq)
     mj_data.qvel[:] = rng.standard_normal(mj_model.nv)
     mujoco.mj_forward(mj_model, mj_data)
-    found = mjtorch.forward(m, poison(put_data(mj_model, mj_data, model=m), PASSIVE))
-    assert_fields_close(found, mj_data, PASSIVE, 1e-12, m=m)
+    forward_as_c(m, mj_data, PASSIVE, 1e-12)
 
 
 @pytest.mark.parametrize(
@@ -108,8 +106,7 @@ def test_steps_match_c(solver: int, flags: str) -> None:
         found = mjtorch.forward(this.m, poison(d, [*PASSIVE, "qacc", "qfrc_constraint"]))
         assert_fields_close(found, mj_data, [*PASSIVE, "qacc_smooth"], 1e-10, m=this.m, context=f"seed {seed}")
         assert_fields_close(found, mj_data, ["qacc", "qfrc_constraint"], 1e-6, m=this.m, context=f"seed {seed}")
-        after = mjtorch.step(this.m, d)
-        assert_fields_close(after, mj_stepped(mj_model, mj_data), STATE[:5], 1e-7, m=this.m, context=f"seed {seed}")
+        step_as_c(this.m, d, mj_data, 1e-7, f"seed {seed}")
 
 
 def test_derivatives_match_differences() -> None:
@@ -124,10 +121,7 @@ def test_derivatives_match_differences() -> None:
         m = this.m.replace(flex_stiffness=x[2], flex_damping=x[3])
         return mjtorch.forward(m, d.replace(qpos=x[0], qvel=x[1])).qacc_smooth
 
-    step = 1e-6
-    there, back = (smooth(*(x + s * way for x, way in zip(inputs, ways, strict=True))) for s in (step, -step))
-    found = torch.func.jvp(smooth, inputs, ways)[1]
-    torch.testing.assert_close(found, (there - back) / (2 * step), rtol=1e-5, atol=1e-6 * float(found.abs().max()))
+    found = derivative_of_differences(smooth, inputs, ways)
     pull = torch.randn(found.shape, dtype=found.dtype, generator=generator)
     pulled = torch.func.vjp(smooth, *inputs)[1](pull)
     total = sum((x * way).sum() for x, way in zip(pulled, ways, strict=True))
@@ -185,12 +179,9 @@ def test_those_that_yield_match_c(scale: float) -> None:
     mj_data.qvel[:] = rng.standard_normal(mj_model.nv)
     mj_data.plastic[:] = 1e-3 * rng.standard_normal(mj_model.nplastic)
     mujoco.mj_forward(mj_model, mj_data)
-    d = put_data(mj_model, mj_data, model=m)
-    found = mjtorch.forward(m, poison(d, [*PASSIVE, "qacc_smooth"]))
-    assert_fields_close(found, mj_data, [*PASSIVE, "qacc_smooth"], 1e-10, m=m)
-    after = mjtorch.step(m, d)
-    assert (after.plastic != d.plastic).any()
-    assert_fields_close(after, mj_stepped(mj_model, mj_data), STATE[:5], 1e-7, m=m)
+    d = forward_as_c(m, mj_data, [*PASSIVE, "qacc_smooth"], 1e-10)
+    after = step_as_c(m, d, mj_data, 1e-7)
+    assert (after.plastic != mj_data.plastic).any()
 
 
 def test_derivatives_of_those_that_yield_match_differences() -> None:
@@ -205,7 +196,4 @@ def test_derivatives_of_those_that_yield_match_differences() -> None:
         after = mjtorch.step(m, d.replace(qpos=x[0], qvel=x[1], plastic=x[2]))
         return torch.cat([after.qacc_smooth / 1e3, after.plastic])
 
-    step = 1e-6
-    there, back = (stepped(*(x + s * way for x, way in zip(inputs, ways, strict=True))) for s in (step, -step))
-    found = torch.func.jvp(stepped, tuple(inputs), tuple(ways))[1]
-    torch.testing.assert_close(found, (there - back) / (2 * step), rtol=1e-5, atol=1e-6 * float(found.abs().max()))
+    derivative_of_differences(stepped, inputs, ways)

@@ -4,7 +4,8 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from reference import SINCE_4, STATE, assert_fields_close, case, converged, load, mj_stepped, poison, random_state
+from flex.checks import PASSIVE, derivative_of_differences, forward_as_c, step_as_c
+from reference import SINCE_4, assert_fields_close, case, converged, load, mj_stepped, poison, random_state
 
 import mjtorch
 from mjtorch.flex.plasticity import of_volume
@@ -13,7 +14,6 @@ from mjtorch.model import put_data, put_model
 pytestmark = SINCE_4
 
 CLAY = "feature/clay"
-PASSIVE = ["qfrc_spring", "qfrc_damper", "qfrc_passive"]
 EULER, RK4, DISCRETE = 0, 1, 4
 # Two triangles that fold about the edge between them; what is `Y` yields, to bending alone.
 HINGE = """
@@ -41,11 +41,8 @@ def test_steps_match_c(integrator: int, flags: str) -> None:
     m = put_model(mj_model, dtype=torch.float64)
     for seed in range(3):
         mj_data = random_state(mj_model, seed)
-        d = put_data(mj_model, mj_data, model=m)
-        found = mjtorch.forward(m, poison(d, PASSIVE))
-        assert_fields_close(found, mj_data, PASSIVE, 1e-8, m=m, context=f"seed {seed}")  # C's cells turn by 1e-9
-        after = mj_stepped(mj_model, mj_data)
-        assert_fields_close(mjtorch.step(m, d), after, STATE[:5], 1e-8, m=m, context=f"seed {seed}")
+        d = forward_as_c(m, mj_data, PASSIVE, 1e-8, f"seed {seed}")  # C's cells turn by 1e-9
+        after = step_as_c(m, d, mj_data, 1e-8, f"seed {seed}")
         assert (after.plastic != mj_data.plastic).any() == (flags != "SPRING")
 
 
@@ -62,10 +59,8 @@ def test_large_folds(kind: str) -> None:
         mj_data.qvel[:] = rng.standard_normal(mj_model.nv)
         mj_data.plastic[mj_model.flex_edgeflap[:, 1] >= 0] = rng.standard_normal()
         mujoco.mj_forward(mj_model, mj_data)
-        d = put_data(mj_model, mj_data, model=m)
-        assert_fields_close(mjtorch.forward(m, poison(d, PASSIVE)), mj_data, PASSIVE, 1e-9, m=m)
-        after = mj_stepped(mj_model, mj_data)
-        assert_fields_close(mjtorch.step(m, d), after, STATE[:5], 1e-9, m=m)
+        d = forward_as_c(m, mj_data, PASSIVE, 1e-9)
+        after = step_as_c(m, d, mj_data, 1e-9)
         most = max(most, np.abs(after.plastic).max())
     assert most > 1
 
@@ -82,10 +77,7 @@ def test_derivatives_of_what_is_remembered() -> None:
         m = this.m.replace(flex_yield=x[3])
         return mjtorch.step(m, d.replace(qpos=x[0], qvel=x[1], plastic=x[2])).plastic
 
-    step = 1e-6
-    there, back = (memory(*(x + s * v for x, v in zip(inputs, ways, strict=True))) for s in (step, -step))
-    found = torch.func.jvp(memory, inputs, ways)[1]
-    torch.testing.assert_close(found, (there - back) / (2 * step), rtol=1e-4, atol=1e-6 * float(found.abs().max()))
+    derivative_of_differences(memory, inputs, ways, rtol=1e-4)
 
 
 @pytest.mark.parametrize("scale", [1e-6, 0.1, 1.0, 30.0])

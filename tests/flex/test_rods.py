@@ -4,6 +4,7 @@ import mujoco
 import numpy as np
 import pytest
 import torch
+from flex.checks import PASSIVE, derivative_of_differences, forward_as_c, step_as_c
 from reference import (
     SINCE_4,
     STATE,
@@ -24,7 +25,6 @@ pytestmark = SINCE_4
 
 CABLES = "feature/cables"
 QUIET = '<contact contype="0" conaffinity="0" selfcollide="none"/>'
-PASSIVE = ["qfrc_spring", "qfrc_damper", "qfrc_passive"]
 EULER, RK4, DISCRETE = 0, 1, 4
 BOX = 'section="box" sectionsize="{}"'
 
@@ -54,10 +54,8 @@ def test_steps_match_c(integrator: int, flags: str) -> None:
     m = put_model(mj_model, dtype=torch.float64)
     for seed in range(2):
         mj_data = random_state(mj_model, seed)
-        d = put_data(mj_model, mj_data, model=m)
-        found = mjtorch.forward(m, poison(d, [*PASSIVE, "qacc"]))
-        assert_fields_close(found, mj_data, [*PASSIVE, "qacc"], 1e-9, m=m, context=f"seed {seed}")
-        assert_fields_close(mjtorch.step(m, d), mj_stepped(mj_model, mj_data), STATE[:5], 1e-9, m=m)
+        d = forward_as_c(m, mj_data, [*PASSIVE, "qacc"], 1e-9, f"seed {seed}")
+        step_as_c(m, d, mj_data, 1e-9)
 
 
 @pytest.mark.parametrize("section", ["", BOX.format(".01 .02"), BOX.format(".02 .01")], ids=["circle", "high", "wide"])
@@ -92,10 +90,8 @@ def test_ends_that_a_body_holds(pinned: str, integrator: str) -> None:
     mj_model = load(rod(section=BOX.format(".01 .02"), inside=inside, around=around, integrator=integrator))
     m = put_model(mj_model, dtype=torch.float64)
     mj_data = random_state(mj_model)
-    d = put_data(mj_model, mj_data, model=m)
-    found = mjtorch.forward(m, poison(d, [*PASSIVE, "qacc"]))
-    assert_fields_close(found, mj_data, [*PASSIVE, "qacc"], 1e-8, m=m)
-    assert_fields_close(mjtorch.step(m, d), mj_stepped(mj_model, mj_data), STATE[:5], 1e-9, m=m)
+    d = forward_as_c(m, mj_data, [*PASSIVE, "qacc"], 1e-8)
+    step_as_c(m, d, mj_data, 1e-9)
     # Without memory the frame of an end that is held is that of the body at once, all others follow the first.
     mj_data.plastic[:] = 0
     mujoco.mj_forward(mj_model, mj_data)
@@ -121,9 +117,8 @@ def test_without_memory_frames_start_without_twist() -> None:
     mj_data = random_state(mj_model)
     mj_data.plastic[:] = 0
     mujoco.mj_forward(mj_model, mj_data)
-    d = put_data(mj_model, mj_data, model=m)
-    assert_fields_close(mjtorch.forward(m, poison(d, PASSIVE)), mj_data, PASSIVE, 1e-9, m=m)
-    assert_fields_close(mjtorch.step(m, d), mj_stepped(mj_model, mj_data), STATE[:5], 1e-9, m=m)
+    d = forward_as_c(m, mj_data, PASSIVE, 1e-9)
+    step_as_c(m, d, mj_data, 1e-9)
     assert not mjtorch.make_data(m).plastic.any()
 
 
@@ -139,10 +134,7 @@ def test_forces_differentiate() -> None:
         m = this.m.replace(flex_bending=x[3])
         return mjtorch.forward(m, d.replace(qpos=x[0], qvel=x[1], plastic=x[2])).qfrc_passive
 
-    step = 1e-5
-    there, back = (force(*(x + s * v for x, v in zip(inputs, ways, strict=True))) for s in (step, -step))
-    found = torch.func.jvp(force, inputs, tuple(ways))[1]
-    torch.testing.assert_close(found, (there - back) / (2 * step), rtol=1e-5, atol=1e-6 * float(found.abs().max()))
+    derivative_of_differences(force, inputs, ways, step=1e-5)
 
 
 GROUND = '<geom type="plane" size="1 1 1" pos="0 0 .993"/>'
