@@ -136,7 +136,7 @@ def test_boxes_that_are_apart_are_so_along_the_normal_of_a_face():
     torch.testing.assert_close(apart_along_faces(boxes, one, two), torch.full((2,), 0.3, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("kinds", [("box",), ("ellipsoid", "capsule")])
+@pytest.mark.parametrize("kinds", [("box",), pytest.param(("ellipsoid", "capsule"), marks=pytest.mark.slow)])
 def test_batched_compiled_and_differentiated(kinds):
     mj_model = cloud(kinds, 10, 1.0)
     m = double(mj_model)

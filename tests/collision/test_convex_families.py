@@ -9,7 +9,7 @@ import torch
 from collision.contacts import double
 from collision.convex_pairs import IS_RECENT, aligned_poses, posed, random_poses, two_geoms
 from collision.test_convex import matches
-from reference import converged, load, poison, random_state
+from reference import converged, load, poison, random_state, slow_but
 
 import mjtorch
 from mjtorch.collision import collision
@@ -61,7 +61,7 @@ def batched(poses, m):
 
 
 @pytest.mark.skipif(not IS_RECENT, reason="contacts as MuJoCo 4 finds them")
-@pytest.mark.parametrize("flag", ["enable", "disable"])
+@pytest.mark.parametrize("flag", slow_but(["enable", "disable"], "enable"))
 @pytest.mark.parametrize(("first", "second"), PAIRS)
 def test_contacts(first, second, flag):
     mj_model = two_geoms(first, second, 0.01, "><flag multiccd='" + flag + "'/></option><option")

@@ -85,6 +85,7 @@ def test_long_chains_as_c(option: str) -> None:
     assert_fields_close(mine, d, ("qacc", "qfrc_constraint"), 1e-5)
 
 
+@pytest.mark.slow
 def test_worlds_and_derivatives(articulated: None) -> None:
     """Side by side and compiled, one in the air; and what derivatives there are, as with rows that are stored."""
     mj_model = chain(12)

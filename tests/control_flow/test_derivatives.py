@@ -1,11 +1,13 @@
 """Derivatives of loops and branches, in every mode that has them; clear errors in the others."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from control_flow.contexts import assert_same, backward, compiled, each, nonstrict, traced
+from reference import slow_but
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import grad, jacrev, jvp, vmap
@@ -61,6 +63,9 @@ MODES: dict[str, Callable[..., Callable[..., Any]]] = {
 }
 
 
+SCANS = [*itertools.product(OPTIONS, MODES)]
+
+
 @pytest.fixture(scope="module")
 def worlds() -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
@@ -68,8 +73,9 @@ def worlds() -> tuple[Tensor, Tensor, Tensor]:
     return h, xs, 0.4 * w
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize(
+    ("options", "mode"), slow_but(SCANS, *(x for x in SCANS if "compile" not in x[1] or "checkpoint" in x[0]))
+)
 def test_scan(options: Options, mode: str, worlds: tuple[Tensor, ...]) -> None:
     want = vmap(gradients(lambda *args: plain(*args, reverse=options.get("reverse", False))))(*worlds)
     assert_same(MODES[mode](lambda *args: recurrent(*args, **options))(*worlds), want)

@@ -114,7 +114,7 @@ def test_inductor(model: str, options: dict[str, int]) -> None:
         assert_fields_close(compiled(this.m, found), eager(this.m, found), FIELDS, SAME)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", slow_but(MODELS, *VARIED))
 def test_the_default_dtype_does_not_matter(model: str, request: pytest.FixtureRequest) -> None:
     """Neither dtypes nor numbers depend on what PyTorch makes of a number that is no tensor."""
     mj_model = load(model)
@@ -148,7 +148,7 @@ def test_autocast_does_not_matter(model: str) -> None:
         assert_fields_close(x, y, FIELDS, 0.0)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", slow_but(MODELS, *VARIED))
 def test_models_are_row_major(model: str) -> None:
     """Compilers are wrong about the strides of what is indexed by other tensors."""
     leaves = tree.leaves_with_path(case(model).m)

@@ -1,6 +1,7 @@
 """The places of the package that touch a disk, a process, a device or a thread, found by reading its source."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,7 @@ class Place(NamedTuple):
         return f"{self.file}:{self.function}:{self.call}"
 
 
+@functools.cache
 def places(package: Path = PACKAGE) -> set[Place]:
     """All of them."""
     found = set()
