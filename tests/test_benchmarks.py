@@ -184,6 +184,7 @@ def test_all_of_them_load(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert module(name).__doc__
 
 
+@pytest.mark.slow
 def test_the_memory_of_gradients_is_told() -> None:
     command = [sys.executable, str(BENCHMARKS / "gradient_memory.py"), "cartpole", "--steps", "2", "--checkpoint=-"]
     assert "cartpole, KiB a world" in subprocess.run(command, capture_output=True, text=True, check=True).stdout

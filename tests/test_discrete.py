@@ -89,7 +89,7 @@ def test_rods_that_touch_match_c(cone: int) -> None:
 
 
 @pytest.mark.parametrize("flags", FLAGS)
-@pytest.mark.parametrize("model", [STIFF, SOFT, PILE])
+@pytest.mark.parametrize("model", slow_but([STIFF, SOFT, PILE], STIFF))
 def test_flags_match_c(model: str, flags: str) -> None:
     ours = load(model).opt.disableflags
     for flag in flags.split():
@@ -135,15 +135,14 @@ def test_solvers_match_c(solver: int, cone: int, exact: bool) -> None:
     check(this, 1e-4 if solver == 0 else 1e-5)
 
 
-@pytest.mark.parametrize("cone", [0, 1], ids=["pyramidal", "elliptic"])
-@pytest.mark.parametrize("solver", [0, 2], ids=["PGS", "Newton"])
+@pytest.mark.parametrize(("solver", "cone"), slow_but([(0, 0), (0, 1), (2, 0), (2, 1)], (0, 0), (2, 0), (2, 1)))
 @pytest.mark.parametrize(
     "model",
     [
         pytest.param(TIED, id="tied"),
         pytest.param(STIFF, id="stiff"),
         pytest.param("feature/boxes", id="boxes", marks=pytest.mark.slow),
-        pytest.param("feature/contacts", id="contacts"),
+        pytest.param("feature/contacts", id="contacts", marks=pytest.mark.slow),
     ],
 )
 def test_noslip_matches_c(model: str, solver: int, cone: int) -> None:

@@ -110,7 +110,9 @@ def test_inverse_undoes_forward(model: str) -> None:
 
 
 @pytest.mark.parametrize("integrator", slow_but([None, "implicit", "implicitfast"], None))
-@pytest.mark.parametrize("model", ["feature/forces", "feature/joints", "feature/actuators", "gym/ant"])
+@pytest.mark.parametrize(
+    "model", slow_but(["feature/forces", "feature/joints", "feature/actuators", "gym/ant"], "feature/forces", "gym/ant")
+)
 def test_vmap_jit_and_gradient(model: str, integrator: str | None) -> None:
     this = wanted(model)
     if integrator is not None:

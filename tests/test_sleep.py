@@ -362,7 +362,7 @@ COUPLINGS = {
 
 
 @SINCE_4
-@pytest.mark.parametrize("solver", ["Newton", "PGS"])
+@pytest.mark.parametrize("solver", ["Newton", pytest.param("PGS", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("friction", ["", 'frictionloss=".1"'], ids=["free", "constrained"])
 @pytest.mark.parametrize("actuator", COUPLINGS)
 def test_what_actuators_couple_sleeps_together_if_anything_is_constrained(

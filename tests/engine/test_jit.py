@@ -40,7 +40,7 @@ def stepped(this: Case) -> list[Data]:
 
 @pytest.mark.parametrize("model", slow_but(MODELS, *QUICK))
 def test_batches(model: str, device: str, request: pytest.FixtureRequest) -> None:
-    if model in (*TRAINED, "feature/contacts", "feature/sensors"):
+    if model in (*TRAINED, "feature/contacts"):
         request.getfixturevalue("optimised")
     this = case(model, device=device)
     jitted = mjtorch.jit(mjtorch.step, in_dims=(None, 0), strict=True)

@@ -111,7 +111,7 @@ def check_random(model: str, count: int, dtype: torch.dtype) -> None:
     assert not infinite(torch.vmap(grads, chunk_size=100)(d))
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", slow_but(MODELS, *VARIED, *MODELS[::4]))
 def test_random_states(model: str) -> None:
     check_random(model, RANDOM, torch.float32)
 

@@ -7,7 +7,7 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from reference import COMPUTED, FEATURES, GYM, MODELS, case, load, random_state
+from reference import COMPUTED, FEATURES, GYM, MODELS, VARIED, case, load, random_state, slow_but
 
 from mjtorch import tree
 from mjtorch.model import get_data, make_data, put_data, put_model
@@ -50,7 +50,7 @@ def jacobian(mj_data: mujoco.MjData) -> np.ndarray:
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", slow_but(MODELS, *VARIED, *MODELS[::4]))
 def test_round_trip(model: str, sparse: bool) -> None:
     mj_model = load(model, jacobian=int(sparse))
     m = put_model(mj_model, dtype=torch.float64)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from collision.convex_pairs import ASSETS, SHAPES, random_poses
-from reference import load
+from reference import load, slow_but
 
 import mjtorch
 from mjtorch.model.plan.geom_pairs import CONVEX, SUPPORTED
@@ -191,7 +191,7 @@ def near_field(mj_model: mujoco.MjModel, size: np.ndarray, middle: np.ndarray) -
 
 
 @pytest.mark.parametrize(
-    ("field", "native"), [("hfield", True), ("hfield", False), ("sdf", True)], ids=["hfield", "portals", "sdf"]
+    ("field", "native"), slow_but([("hfield", True), ("hfield", False), ("sdf", True)], ("hfield", True))
 )
 def test_fields(field: str, native: bool) -> None:
     """The least contact with a field counts; compiled too, and its derivatives are those of that contact."""
