@@ -59,7 +59,7 @@ def check(this: Case, tolerance: float = CLOSE) -> None:
         assert_fields_close(d, mj_data, OUTPUTS, tolerance, m=this.m, context=f"seed {seed}")
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", slow_but(MODELS, *VARIED, *MODELS[::4]))
 def test_matches_c(model: str) -> None:
     check(wanted(model), COARSE.get(model, CLOSE))
 

@@ -10,7 +10,7 @@ import torch
 from collision.contacts import double, posed
 from collision.convex_pairs import IS_RECENT
 from collision.fields import BASE, HALF_X, HALF_Y, HEIGHT, NCOL, NROW, Found, of_c, on_field, ours, poses, turned_geoms
-from reference import converged, load, poison
+from reference import converged, load, poison, slow_but
 
 import mjtorch
 from mjtorch.collision import collision
@@ -314,7 +314,7 @@ def test_compiled_is_the_same():
         torch.testing.assert_close(one, other, rtol=0, atol=1e-7)
 
 
-@pytest.mark.parametrize("margin", [0.0, 0.02])
+@pytest.mark.parametrize("margin", slow_but([0.0, 0.02], 0.02))
 @pytest.mark.parametrize("shape", SHAPES)
 def test_contacts_with_nativeccd_disabled(shape, margin):
     """To rounding; without a margin it decides which corners of parallel edges the search takes, in C, too."""

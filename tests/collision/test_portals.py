@@ -9,6 +9,7 @@ import torch
 from collision.contacts import double
 from collision.convex_pairs import Pose, aligned_poses, grazing, posed, random_poses, two_geoms
 from collision.test_convex_families import PAIRS
+from reference import slow_but
 
 import mjtorch
 from mjtorch import tree
@@ -57,7 +58,7 @@ def off(contact: Contact, mj_data: mujoco.MjData) -> float:
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS)
-@pytest.mark.parametrize("margin", [0.0, 0.02])
+@pytest.mark.parametrize("margin", slow_but([0.0, 0.02], 0.02))
 @pytest.mark.parametrize("multiccd", ["disable", "enable"])
 def test_contacts(first, second, margin, multiccd):
     mj_model = model(first, second, margin, multiccd)
