@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,16 @@ def test_is_short() -> None:
     assert len(README.splitlines()) < MAX_LINES
 
 
-def test_support_table_is_the_one_put_model_uses() -> None:
-    between = README.split("<!-- support table: begin -->\n")[1].split("<!-- support table: end -->")[0]
-    assert between.strip() == support.support_table().strip(), f"it should be\n\n{support.support_table()}"
+@pytest.mark.parametrize(
+    ("file", "part", "written"),
+    [
+        ("README.md", "support table", support.support_table),
+        ("docs/support.md", "features", support.support_list),
+    ],
+)
+def test_what_is_supported_is_what_put_model_says(file: str, part: str, written: Callable[[], str]) -> None:
+    between = (ROOT / file).read_text().split(f"<!-- {part}: begin -->\n")[1].split(f"<!-- {part}: end -->")[0]
+    assert between.strip() == written(), f"it should be\n\n{written()}"
 
 
 def test_relatives_lack_what_the_table_lists() -> None:

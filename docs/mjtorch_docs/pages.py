@@ -8,8 +8,8 @@ from typing import Any
 from mjtorch_docs import fields
 
 ROOT = Path(__file__).parents[2]
-# `<!-- file: ../ARCHITECTURE.md -->`, and `<!-- file: ../README.md, support table -->` for what lies between two marks
-FILE = re.compile(r"<!-- file: \.\./([^,\s]+)(?:, ([^>]+?))? -->")
+# `<!-- file: ../ARCHITECTURE.md -->`
+FILE = re.compile(r"<!-- file: \.\./(\S+) -->")
 TABLES: dict[str, Callable[[], str]] = {
     "Model": fields.model_table,
     "Option": fields.option_table,
@@ -34,19 +34,15 @@ def complete(app: Any, name: str, source: list[str]) -> None:
 
 def completed(text: str) -> str:
     """The text of a page with what its comments ask for."""
-    text = FILE.sub(lambda match: included(match[1], match[2]), text)
+    text = FILE.sub(lambda match: included(match[1]), text)
     for file, page in PAGES.items():
         text = text.replace(f"](../{file}", f"]({page}")
     return re.sub(r"<!-- fields of (\w+) -->", lambda match: TABLES[match[1]](), text)
 
 
-def included(path: str, part: str | None) -> str:
-    """A file, or the part of it between two marks, without its title, with links as they are from here."""
-    text = (ROOT / path).read_text()
-    if part is not None:
-        text = text.split(f"<!-- {part}: begin")[1].split("-->", 1)[1].split(f"<!-- {part}: end -->")[0]
-    else:
-        text = re.sub(r"\A# .*\n", "", text)
+def included(path: str) -> str:
+    """A file without its title, with links as they are from here."""
+    text = re.sub(r"\A# .*\n", "", (ROOT / path).read_text())
     folder = (ROOT / path).parent
 
     def moved(match: re.Match[str]) -> str:

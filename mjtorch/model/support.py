@@ -1,7 +1,8 @@
-"""What is supported: one table, read by `put_model`, by `mjtorch info` and by the README."""
+"""What is supported: one table, read by `put_model`, by `mjtorch info`, by the README and by `docs/support.md`."""
 
 import enum
 import re
+import textwrap
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -99,27 +100,51 @@ def _used(mj_model: mujoco.MjModel, features: Iterable[Feature]) -> list[Use]:
 
 
 def support_table() -> str:
-    """The table as Markdown: for each area what is supported and what not yet, and what MuJoCo's relatives lack."""
-    columns = ["area", "supported", "not yet", *(f"{r.name} {r.version} lacks" for r in RELATIVES)]
-    rows = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
-    for area in dict.fromkeys(feature.area for feature in TABLE):
-        mine = [feature for feature in TABLE if feature.area == area and feature.name not in NAMES_ONLY]
-        names = [[f.name for f in mine if f.verdict is verdict] for verdict in (Verdict.SUPPORTED, Verdict.REFUSED)]
-        for relative in RELATIVES:
-            lacks = relative.lacks.get(area, {})
-            names.append([lacks[f.name] for f in mine if f.name in lacks])
-        rows.append(f"| {' | '.join([area, *(_gathered(column) for column in names)])} |")
+    """How many features of each area there are, and how many of these MuJoCo's relatives have in full; Markdown."""
+    columns = ["features", "mjtorch", *(f"{r.name} {r.version}" for r in RELATIVES), "not yet"]
+    rows = [f"| {' | '.join(columns)} |", "|---" + "|---:" * (len(columns) - 1) + "|"]
+    for area in _areas():
+        have, lack = (_named(area, verdict) for verdict in (Verdict.SUPPORTED, Verdict.REFUSED))
+        theirs = (sum(name not in r.lacks.get(area, {}) for name in have) for r in RELATIVES)
+        rows.append(f"| {' | '.join([area, *map(str, (len(have), *theirs)), str(len(lack) or '')])} |")
     return "\n".join(rows)
 
 
+def support_list() -> str:
+    """The names of what the table counts, by area, and those of what MuJoCo's relatives lack; Markdown."""
+    sections = []
+    for area in _areas():
+        have, lack = (_named(area, verdict) for verdict in (Verdict.SUPPORTED, Verdict.REFUSED))
+        lists = {"Supported": have, "Not yet": lack}
+        for r in RELATIVES:
+            lacks = r.lacks.get(area, {})
+            lists[f"{r.name} {r.version} lacks"] = [lacks[name] for name in (*have, *lack) if name in lacks]
+        lines = [f"* **{what}:** {_gathered(names)}" for what, names in lists.items() if names]
+        sections.append("\n".join([f"### {area.capitalize()}", "", *(_wrapped(line) for line in lines)]))
+    return "\n\n".join(sections)
+
+
+def _areas() -> list[str]:
+    return list(dict.fromkeys(feature.area for feature in TABLE))
+
+
+def _named(area: str, verdict: Verdict) -> list[str]:
+    """The names of the features of an area of which this is said."""
+    return [f.name for f in TABLE if f.area == area and f.verdict is verdict and f.name not in NAMES_ONLY]
+
+
+def _wrapped(item: str) -> str:
+    return "\n".join(textwrap.wrap(item, 118, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False))
+
+
 def _gathered(names: Names) -> str:
-    """Names one after the other, those that begin alike together: `gain fixed/affine`, `plane-sphere/box`."""
+    """Names one after the other, those that begin alike together: `gain fixed/affine; plane-sphere/box`."""
     groups: dict[tuple[str, str], Names] = {}
     for name in names:
         parts = re.fullmatch(rf"({'|'.join(KINDS_OF)})( )(\w+)|({'|'.join(SHAPES)})(-)(\w+)", name)
         head, mark, tail = [x for x in parts.groups() if x] if parts else (name, "", "")
         groups.setdefault((head, mark), []).append(tail)
-    return ", ".join(f"{head}{mark}{'/'.join(tails)}" for (head, mark), tails in groups.items())
+    return "; ".join(f"{head}{mark}{'/'.join(tails)}" for (head, mark), tails in groups.items())
 
 
 def _shorten(names: Names, most: int = 8) -> str:

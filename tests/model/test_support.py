@@ -1,5 +1,7 @@
 """The table of what is supported: every refusal names the element that asks for it and says what to do."""
 
+import re
+
 import mujoco
 import pytest
 from reference import MODELS, SINCE_4, load
@@ -7,6 +9,7 @@ from reference import MODELS, SINCE_4, load
 from mjtorch.model import put_model, support
 from mjtorch.model.enums import GeomType
 from mjtorch.model.option import DisableBit
+from mjtorch.model.relatives import RELATIVES
 from mjtorch.model.support import TABLE, Verdict
 
 # A body with a joint, and places for what a test adds.
@@ -218,6 +221,18 @@ def test_every_refusal_has_advice() -> None:
 
 
 def test_markdown_has_every_area() -> None:
-    text = support.support_table()
-    assert all(f"| {area} |" in text for area in {feature.area for feature in TABLE})
-    assert "| tendons | fixed, spatial, through sites, pulleys, around spheres, around cylinders, springs, " in text
+    areas = {feature.area for feature in TABLE}
+    assert all(f"| {area} |" in support.support_table() for area in areas)
+    text = support.support_list()
+    assert all(f"### {area.capitalize()}\n" in text for area in areas)
+    assert "* **Supported:** fixed; spatial, through sites; pulleys; around spheres; around cylinders; springs;" in text
+    assert "* **MuJoCo Warp 3.12.0 lacks:** plastic springs\n" in text
+
+
+def test_relatives_are_counted_by_what_they_have_in_full() -> None:
+    (row,) = re.findall(r"\| contacts \|.*", support.support_table())
+    have, jax, warp, lack = map(int, re.findall(r"\d+", row))
+    names = [f.name for f in TABLE if f.area == "contacts" and f.verdict is Verdict.SUPPORTED]
+    lacks = [r.lacks["contacts"] for r in RELATIVES]
+    assert have == len(names) and lack == sum(f.area == "contacts" for f in TABLE) - have
+    assert [jax, warp] == [have - len({*names} & {*x}) for x in lacks]
