@@ -22,6 +22,7 @@ from mjtorch.overflow import ContactOverflowError, on_overflow
 from mjtorch.render.picture import described
 
 CONTACT_FULL = int(mujoco.mjtWarning.mjWARN_CONTACTFULL)
+CONSTRAINT_FULL = int(mujoco.mjtWarning.mjWARN_CNSTRFULL)
 
 # spread of the starts: positions [m, rad] and velocities [m/s, rad/s] in tangent space
 START_POSITION, START_VELOCITY = 0.02, 0.1
@@ -186,7 +187,7 @@ def report_speed(mj_model: mujoco.MjModel, args: argparse.Namespace, seconds: fl
 
 
 def report_trouble(d: mjtorch.Data, trajectory: Trajectory) -> None:
-    """Say how many worlds diverged and how many contacts found no slot."""
+    """Say how many worlds diverged, how many contacts found no slot, and how many steps of ipc ended early."""
     print(f"diverged: {trajectory.diverged.sum()} of {len(trajectory.diverged)} worlds")
     dropped = d.warning[:, CONTACT_FULL]
     slots = d.contact.geom.shape[-2]
@@ -199,6 +200,12 @@ def report_trouble(d: mjtorch.Data, trajectory: Trajectory) -> None:
         print(f"overflow: none, all contacts found one of the {slots} slots of a world")
     else:
         print("overflow: none, nothing touched")
+    stuck = d.warning[:, CONSTRAINT_FULL]
+    if stuck.any():
+        print(
+            f"ipc: {int(stuck.sum())} steps of {int((stuck > 0).sum())} worlds ended before their motion was done; "
+            "a smaller time step may help"
+        )
 
 
 def save(trajectory: Trajectory, archive: Path) -> Path:

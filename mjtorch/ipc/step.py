@@ -122,8 +122,8 @@ def solve_ipc(m: Model, d: Data) -> Data:
     """Accelerations (nv,) over the step, forces of constraints and of pairs of membranes (mj_ipc).
 
     Sets qacc, qfrc_constraint, efc_b, efc_force and efc_state, which are of the rows of other constraints,
-    solver_niter, flexvert_lambda, flexvert_conage, and `warning` where more pairs push than there is room for. Needs
-    `free_flight`.
+    solver_niter, flexvert_lambda, flexvert_conage, and `warning`: CONTACTFULL where more pairs push than there is room
+    for, CNSTRFULL, which is next to it, where the step ends before the motion does. Needs `free_flight`.
 
     Derivatives are those of the last solve, with the pairs, walls, stiffnesses and directions that it had.
     """
@@ -145,6 +145,7 @@ def solve_ipc(m: Model, d: Data) -> Data:
     qacc = value_of((last.free - d.qvel.detach()) / h, qacc)
     at = residuals(problem, problem.rows.times(qacc) - problem.aref)
     efc_force = force(problem, at)
+    troubles = torch.stack([last.lost, (last.beta < COMPLETE).to(last.lost.dtype)])
     pair_force = force(whole, residuals(whole, whole.rows.times(qacc) - whole.aref))[problem.nefc :]
     return d.replace(
         qacc=qacc,
@@ -155,7 +156,7 @@ def solve_ipc(m: Model, d: Data) -> Data:
         solver_niter=last.niter,
         flexvert_lambda=d.flexvert_lambda.index_copy(0, p.vertex, last.vertex_lam),
         flexvert_conage=d.flexvert_conage.index_copy(0, p.vertex, last.vertex_age),
-        warning=d.warning + torch.nn.functional.pad(last.lost[None], (CONTACTFULL, 6 - CONTACTFULL)),
+        warning=d.warning + torch.nn.functional.pad(troubles, (CONTACTFULL, 5 - CONTACTFULL)),
     )
 
 

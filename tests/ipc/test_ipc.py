@@ -12,6 +12,7 @@ from reference import SINCE_4, assert_fields_close, load, slow_but
 
 import mjtorch
 from mjtorch import Data, DisableBit, EnableBit, Model
+from mjtorch.cli.rollout import Trajectory, report_trouble
 from mjtorch.model.plan.ipc import followed
 from mjtorch.model.plan.tensors import Tensors
 
@@ -159,6 +160,21 @@ def test_what_finds_no_room_is_counted() -> None:
     assert not mjtorch.step(m, d).warning.any()
     (more,) = mjtorch.put_model(mj_model, contact_capacity=p.capacity + 1).plan.ipc
     assert more.capacity == p.capacity + 1
+
+
+def test_steps_that_end_early_are_counted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    mj_model, mj_data = thrown(PILE, speed=-20)
+    m = mjtorch.put_model(mj_model, dtype=torch.float64)
+    d = mjtorch.put_data(mj_model, mj_data, model=m)
+    monkeypatch.setattr("mjtorch.ipc.step.ROUNDS", 1)
+    after = mjtorch.step(m, d)
+    assert after.warning.tolist() == [0, 0, 1, 0, 0, 0, 0]
+    monkeypatch.undo()
+    assert not mjtorch.step(m, d).warning.any()
+    worlds = mjtorch.batch(after, 2)
+    state = (worlds.time, worlds.qpos, worlds.qvel, worlds.ctrl, worlds.sensordata)
+    report_trouble(worlds, Trajectory(*(x[None].numpy() for x in state)))
+    assert "ipc: 2 steps of 2 worlds ended before their motion was done" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", slow_but(["ball", "net"], "ball"))
