@@ -116,9 +116,10 @@ class Ready:
         examples: list[Tensor] = []
         sizes: list[int] = []
         written: list[int] = []
+        self.empty: list[Tensor] = []  # constants without elements, to which nobody can write
         self.others: list[Output] = []
         self.places: list[int] = []
-        computed = sum(map(_is_computed, outputs))
+        computed, empty = sum(map(_is_computed, outputs)), sum(map(_is_empty, outputs))
         for k, o in enumerate(outputs):
             if _is_computed(o):
                 self.places.append(len(self.place) + len(examples))
@@ -129,8 +130,11 @@ class Ready:
                 written.append(k)
             elif o.constant is None and self._is_as_given(args[o.source], self.dims[o.source], o):
                 self.places.append(self.place[o.source])
+            elif _is_empty(o):
+                self.places.append(len(self.place) + computed + len(self.empty))
+                self.empty.append(self._other(o, args))
             else:
-                self.places.append(len(self.place) + computed + len(self.others))
+                self.places.append(len(self.place) + computed + empty + len(self.others))
                 self.others.append(o)
         self.results, self.written = chooser(self.places), np.array(written, dtype=np.int64)
         # Where all are small, this is the fastest way to allocate them.
@@ -160,6 +164,7 @@ class Ready:
         del copies  # which had to live until here
         for j in self.narrow:
             made[j] = made[j].int()
+        made.extend(self.empty)
         for o in self.others:
             made.append(self._other(o, args))
         return made
@@ -192,6 +197,10 @@ def _without_memory(x: Tensor) -> Tensor:
 
 def _is_computed(o: Output) -> bool:
     return o.source < 0 and o.constant is None
+
+
+def _is_empty(o: Output) -> bool:
+    return o.constant is not None and not o.constant.numel()
 
 
 def _dtype(o: Output) -> torch.dtype:
