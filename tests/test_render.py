@@ -1,6 +1,8 @@
 """Pictures of worlds: which are drawn, where, and what is said where none can be."""
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mujoco
@@ -95,6 +97,28 @@ def test_what_is_drawn(gl: str | None, rail: Any, monkeypatch: pytest.MonkeyPatc
         row, column = (places.mean() for places in red.nonzero())
         assert abs(row - 31.5) < 1.5 and abs(column - (47.5 + 16 * x)) < 1.5
     assert (frames[:, 0, 0] > 240).all(), "what is white in full light"
+
+
+def test_a_quick_picture_is_much_the_same(rail: Any) -> None:
+    """Where there is no GPU, without what takes long."""
+    mj_model, d = rail
+    pose = tuple(x[:1] for x in picture._poses(mj_model, d, None))
+    frames = []
+    for quick in (False, True):
+        try:
+            with mjtorch.Renderer(mj_model, size=(64, 96), quick=quick) as renderer:
+                frames.append(renderer.poses(*pose).astype(float))
+        except mjtorch.RenderError as error:
+            pytest.skip(str(error))
+    assert 0 < np.abs(frames[0] - frames[1]).mean() < 5, "but for the edge of the ball"
+
+
+@pytest.mark.parametrize(
+    "name", ["llvmpipe (LLVM 15.0.6, 256 bits)", "SwiftShader 4.0", "NVIDIA H100/PCIe", "Apple M1"]
+)
+def test_what_has_no_gpu_is_known_by_its_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "OpenGL.GL", SimpleNamespace(GL_RENDERER=1, glGetString=lambda _: name.encode()))
+    assert worker.has_no_gpu() == name.startswith(("llvmpipe", "SwiftShader"))
 
 
 LIGHTS = {

@@ -69,7 +69,7 @@ def video(mj_model: mujoco.MjModel, time: np.ndarray, qpos: np.ndarray, file: Pa
     split = int(np.ceil(np.sqrt(worlds)))
     rest = mujoco.MjData(mj_model)  # bodies that only a user moves stay where they are
     mocap_pos, mocap_quat = (np.broadcast_to(x, (worlds, *x.shape)) for x in (rest.mocap_pos, rest.mocap_quat))
-    with Renderer(mj_model, (SIZE[0] // split // 2 * 2, SIZE[1] // split // 2 * 2)) as renderer:
+    with Renderer(mj_model, (SIZE[0] // split // 2 * 2, SIZE[1] // split // 2 * 2), quick=True) as renderer:
         first = renderer.poses(qpos[0], mocap_pos, mocap_quat, camera)  # where this fails no file is left behind
         frame, at = tile(first), 0
         out: Any

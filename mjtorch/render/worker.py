@@ -1,4 +1,4 @@
-"""Draws poses that come in, until no more do: `python -P worker.py MODEL.mjb HEIGHT WIDTH`.
+"""Draws poses that come in, until no more do: `python -P worker.py MODEL.mjb HEIGHT WIDTH [quick]`.
 
 A script and not a part of the package: it is run in a process of its own and imports no torch. What comes in is a line
 of JSON, the camera, and the numbers of a pose; what goes out is a line when it can draw, then a frame for each pose.
@@ -11,21 +11,32 @@ from typing import Any, BinaryIO
 
 import mujoco
 import numpy as np
+from mujoco import mjtRndFlag
 
 READY = b"ready\n"
 # Finer shadows take four times as long without a GPU and look the same at these sizes.
 SHADOW_SIZE = 1024
 # The light at the camera of a model that has no lights.
 AMBIENT, DIFFUSE = 0.4, 0.6
+# What draws without a GPU, as OpenGL names it; and what takes most of the time there, beside smooth edges.
+SOFTWARE = ("llvmpipe", "softpipe", "SwiftShader")
+COSTLY = (mjtRndFlag.mjRND_SHADOW, mjtRndFlag.mjRND_REFLECTION)
 
 
-def main(model_file: str, height: str, width: str) -> None:
-    """Say that it works once something was drawn, then draw until there is no more input."""
+def main(model_file: str, height: str, width: str, *quick: str) -> None:
+    """Say that it works once something was drawn, then draw until there is no more input.
+
+    quick: if anything, shadows, reflections and smooth edges are left out where there is no GPU.
+    """
     frames: BinaryIO = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print must not get among the frames
     mj_model = mujoco.MjModel.from_binary_path(model_file)
     mj_data = mujoco.MjData(mj_model)
     prepare(mj_model, int(height), int(width))
+    with mujoco.Renderer(mj_model, height=int(height), width=int(width)) as renderer:
+        plain = bool(quick) and has_no_gpu()
+    if plain:
+        mj_model.vis.quality.offsamples = 0
     with mujoco.Renderer(mj_model, height=int(height), width=int(width)) as renderer:
         renderer.update_scene(mj_data)
         renderer.render()
@@ -34,8 +45,17 @@ def main(model_file: str, height: str, width: str) -> None:
         while line := sys.stdin.buffer.readline():
             place(mj_model, mj_data, sys.stdin.buffer)
             renderer.update_scene(mj_data, camera=camera(mj_model, mj_data, json.loads(line)))
+            for flag in COSTLY if plain else ():
+                renderer.scene.flags[flag] = 0
             frames.write(renderer.render().tobytes())
             frames.flush()
+
+
+def has_no_gpu() -> bool:
+    """Whether the context at hand draws without one."""
+    from OpenGL.GL import GL_RENDERER, glGetString  # MuJoCo brings it, and has chosen by now what it stands on
+
+    return glGetString(GL_RENDERER).decode().startswith(SOFTWARE)
 
 
 def prepare(mj_model: mujoco.MjModel, height: int, width: int) -> None:

@@ -251,7 +251,7 @@ def rollout_with_controls(folder: Path, begin: Fault) -> None:
 class Painter:
     """A renderer for machines without OpenGL."""
 
-    def __init__(self, mj_model: mujoco.MjModel, size: tuple[int, int]) -> None:
+    def __init__(self, mj_model: mujoco.MjModel, size: tuple[int, int], *, quick: bool) -> None:
         self.size = size
 
     def __enter__(self) -> "Painter":
