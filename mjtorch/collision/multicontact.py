@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mjtorch.collision.clipping import CONTACTS, Outline, outline, over
+from mjtorch.collision.rounding import blur
 from mjtorch.collision.support import MESH, Core, to_local, to_world, where_rows
 from mjtorch.control_flow.cond import cond
 from mjtorch.control_flow.fori_loop import fori_loop
@@ -315,7 +316,8 @@ def multicontact(one: Features, two: Features, faces1: Polygons, faces2: Polygon
 
 def meeting(one: Features, two: Features) -> Meeting:
     """Which features of two shapes meet."""
-    facing, face1, face2 = _first(one.has_face, lambda i: _opposite(_of_face(one.normal, i), two))
+    limit = one.normal.new_full(one.size.shape, OPPOSITE)
+    facing, face1, face2 = _best(one.has_face, lambda i: _opposite(_of_face(one.normal, i), two), limit)
     # As in C, of a vertex that is above the end of a cylinder no edge is looked for.
     edge1_first, edge2_first = (
         ~facing & (edges.size < 3) & ((edges.size > 1) | (faces.size < 4)) for edges, faces in ((one, two), (two, one))
@@ -357,28 +359,30 @@ def contacts(met: Meeting, faces1: Polygons, faces2: Polygons, margin: Tensor, m
     return Patch(dist[..., 0], pos, torch.where(is_2, up, -normal2), exists)
 
 
-def _first(rows: Tensor, holds: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Whether anything holds in the rows (n, d) that count, and the first row and column where it does, all (n,).
+def _best(rows: Tensor, measure: Callable[[Tensor], Tensor], limit: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Whether a measure is below the limit anywhere in the rows (n, d) that count, and where it is least, all (n,).
 
-    holds: what does in the rows (n,), (n, e) bool
+    measure: that of the rows (n,), (n, e); limit: (n,); of equal ones the first row and column count
     """
     nowhere = torch.zeros_like(rows[:, 0], dtype=torch.long)
-    place = torch.arange(rows.shape[1], device=rows.device)
+    place, slack = torch.arange(rows.shape[1], device=rows.device), blur(limit.dtype)
 
     def look(i: Tensor, seen: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        found, first = seen
-        here = ~found & rows.index_select(1, i[None])[:, 0] & holds(i.expand(len(rows))).any(1)
-        return found | here, torch.where(here, i, first)
+        least, row = seen
+        here = measure(i.expand(len(rows))).amin(1)
+        better = rows.index_select(1, i[None])[:, 0] & (here < least - slack)
+        return torch.where(better, here, least), torch.where(better, i, row)
 
-    found, row = fori_loop(0, (rows.any(0) * (place + 1)).amax(), look, (nowhere > 0, nowhere))
-    column = holds(row)
-    place = torch.arange(column.shape[1], device=rows.device)
-    return found, row, torch.where(column & found[:, None], place, column.shape[1]).amin(1) * found
+    least, row = fori_loop(0, (rows.any(0) * (place + 1)).amax(), look, (limit, nowhere))
+    found, here = least < limit, measure(row)
+    place = torch.arange(here.shape[1], device=rows.device)
+    column = torch.where(here <= here.amin(1, keepdim=True) + slack, place, here.shape[1]).amin(1)
+    return found, row, column * found
 
 
 def _opposite(normal: Tensor, other: Features) -> Tensor:
-    """Whether the normal (n, 3) of a face is opposite to that of each of the other faces (n, d)."""
-    return ((normal[:, None] * other.normal.detach()).sum(-1) < OPPOSITE) & other.has_face
+    """Cosines (n, d) of the angles between the normal (n, 3) of a face and those of other ones; 1: there is none."""
+    return torch.where(other.has_face, (normal[:, None] * other.normal.detach()).sum(-1), 1.0)
 
 
 def _first_lying(edges: Features, faces: Features, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -388,9 +392,9 @@ def _first_lying(edges: Features, faces: Features, wanted: Tensor) -> tuple[Tens
 
     def lies(i: Tensor) -> Tensor:
         cosine = (unit * _of_face(faces.normal, i)[:, None]).sum(-1).abs()
-        return (cosine < WITHIN) & edges.has_edge
+        return -((cosine < WITHIN) & edges.has_edge).to(cosine.dtype)
 
-    return _first(faces.has_face & wanted[:, None], lies)
+    return _best(faces.has_face & wanted[:, None], lies, unit.new_zeros(unit.shape[:1]))
 
 
 def _of_face(normal: Tensor, index: Tensor) -> Tensor:

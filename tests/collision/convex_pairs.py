@@ -16,6 +16,7 @@ ASSETS = """<asset>
   <mesh name="brick"
     vertex="-.1 -.15 -.2 .1 -.15 -.2 -.1 .15 -.2 .1 .15 -.2 -.1 -.15 .2 .1 -.15 .2 -.1 .15 .2 .1 .15 .2"/>
   <mesh name="wedge" vertex="-.1 -.1 -.1 .1 -.1 -.1 0 .12 -.1 -.1 -.1 .1 .1 -.1 .1 0 .12 .1"/>
+  <mesh name="stone" builtin="supersphere" params="24 .3 .4" scale=".2 .13 .085"/>
 </asset>"""
 SHAPES = {
     "sphere": 'type="sphere" size=".1"',
@@ -25,6 +26,7 @@ SHAPES = {
     "box": 'type="box" size=".1 .15 .2"',
     "brick": 'type="mesh" mesh="brick"',
     "wedge": 'type="mesh" mesh="wedge"',
+    "stone": 'type="mesh" mesh="stone"',
 }
 # Older ones converge less closely, and find fewer contacts of edges.
 IS_RECENT = int(mujoco.__version__.split(".")[0]) >= 4

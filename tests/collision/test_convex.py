@@ -225,6 +225,40 @@ def test_contacts_of_edges_that_graze_faces(first, second):
     assert match.number.mean() > 0.99 and match.same.mean() > 0.98 and match.ordered.mean() > 0.97
 
 
+@pytest.mark.skipif(not IS_RECENT, reason="faces as MuJoCo 4 chooses them")
+@pytest.mark.parametrize(("first", "second"), [("box", "stone"), ("brick", "stone"), ("stone", "stone")])
+@pytest.mark.parametrize("margin", [0.0, 0.01])
+def test_of_several_faces_around_a_corner_the_most_opposite_ones_touch(first, second, margin):
+    """Hulls of facets that are a few degrees from each other: bags on a belt."""
+    mj_model = two_geoms(first, second, margin)
+    poses = posed(mj_model, grazing(mj_model, aligned_poses(POSES // 4, 1e-3)))
+    match = matches(poses, all_contacts(poses, margin), margin, exact=True)
+    assert match.number.mean() > 0.97 and match.same.mean() > 0.97
+
+
+@pytest.mark.skipif(not IS_RECENT, reason="contacts as MuJoCo 4 finds them")
+def test_a_cylinder_stands_on_the_corners_of_a_square():
+    """Of many fours of corners that span nearly as much, and as much: C's hang on the last bits of where it stands."""
+    rng, turns = np.random.default_rng(0), np.random.default_rng(1).uniform(0, np.pi, 30)
+    at = np.concatenate([rng.uniform(-0.005, 0.005, (30, 2)), np.full((30, 1), 0.349)], axis=1)
+    quat = np.stack([np.cos(turns), 0 * turns, 0 * turns, np.sin(turns)], axis=-1)
+    mj_model = two_geoms("box", "cylinder")
+    mj_model.geom_size[0] = [0.3, 0.4, 0.2]
+    poses = posed(mj_model, [(np.zeros(3), np.array([1.0, 0, 0, 0]), *pose) for pose in zip(at, quat, strict=True)])
+    swapped = poses._replace(shape1=poses.shape2, shape2=poses.shape1)
+    square = 2 * mj_model.geom_size[1, 0] ** 2
+    for found in (all_contacts(poses), all_contacts(swapped)):
+        assert found.exists.all()
+        assert (span(found.pos[:, 0].numpy()) > 0.9999 * square).all()
+    theirs = span(np.array([d.contact.pos for d in poses.mj_data]))
+    assert (theirs < 1.0001 * square).all() and (theirs > 0.9999 * square).any()
+
+
+def span(corner):
+    """The area of quadrangles (n, 4, 3)."""
+    return 0.5 * norm(np.cross(corner[:, 2] - corner[:, 0], corner[:, 3] - corner[:, 1]), axis=-1)
+
+
 def test_no_more_than_one_contact_if_asked():
     poses = posed(two_geoms("box", "brick"), aligned_poses(20, 0.01))
 
