@@ -14,6 +14,7 @@ from mjtorch.collision.parameters import margins, parameters
 from mjtorch.collision.patches import nearby, places
 from mjtorch.collision.round import round_contacts
 from mjtorch.collision.speculative import foreseen
+from mjtorch.collision.thinning import thinned
 from mjtorch.control_flow import if_any
 from mjtorch.math.shape import Boxes
 from mjtorch.model import Contact, Data, DisableBit, Model
@@ -61,6 +62,10 @@ def collision(m: Model, d: Data) -> Data:
         pair = geom if row is None else geom[row]
         detected = detected & awake(m, d, sleep.geom[pair]).any(-1)
     lost = found.lost
+    for plan in p.thinning:
+        pair, number = (geom, torch.arange(len(dist), device=geom.device)) if row is None else (geom[row], row)
+        number = number if may_be.number is None else may_be.number[number]
+        detected = thinned(plan, pair, number, dist.detach(), pos.detach(), detected)
 
     if row is not None or p.ncon < p.ncandidate:
         key = (dist - includemargin).detach()

@@ -8,7 +8,17 @@ import numpy as np
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.model.plan import contact_capacity, contact_source, crowd, height_field, mesh, patches, sdf, speculative
+from mjtorch.model.plan import (
+    contact_capacity,
+    contact_source,
+    crowd,
+    height_field,
+    mesh,
+    patches,
+    sdf,
+    speculative,
+    thinning,
+)
 from mjtorch.model.plan.colliders import collider_body, corners, element_flex, speculates, vertex_flex
 from mjtorch.model.plan.crowd import Crowd, CrowdPlan
 from mjtorch.model.plan.family import SELECTED, Block, Family, unlisted
@@ -36,6 +46,7 @@ from mjtorch.model.plan.mesh import Hulls, hull_reach
 from mjtorch.model.plan.patches import PatchesPlan
 from mjtorch.model.plan.speculative import Listed, SpeculativePlan
 from mjtorch.model.plan.tensors import Tensors
+from mjtorch.model.plan.thinning import ThinningPlan
 
 # More pairs of spheres and capsules than these are families, of which the closest pairs are chosen.
 MANY = 250
@@ -68,6 +79,7 @@ class CollisionPlan(tree.Tree):
     families: what are not pairs of planes, spheres and capsules; those of a crowd are the last
     crowd: one, if there are very many pairs of spheres and capsules of different trees, else none
     patches: one, if there are very many pairs of elements of flexes, else none
+    thinning: if of some pairs not all contacts are kept, of which
     speculative: if contacts are foreseen, which; then all pairs have places, and there is no crowd
     plane: (2, n) a plane and the sphere or capsule that it meets, once for each candidate
     plane_end: (n, 1) which end of a capsule touches the plane: 1, -1; 0 for a sphere
@@ -110,6 +122,7 @@ class CollisionPlan(tree.Tree):
     families: tuple[Family, ...]
     crowd: tuple[CrowdPlan, ...]
     patches: tuple[PatchesPlan, ...]
+    thinning: tuple[ThinningPlan, ...]
     speculative: tuple[SpeculativePlan, ...]
     plane: Tensor
     plane_end: Tensor
@@ -278,6 +291,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
         families=tuple(families),
         crowd=tuple(plans),
         patches=tuple(found_by),
+        thinning=thinning.build(mj_model, make, candidates.geom, of_patches.geom),
         speculative=speculative.build(
             mj_model, make, Listed(candidates.geom, candidates.types, candidates.nth, candidates.most)
         ),
