@@ -87,8 +87,8 @@ def over(ground: Outline, up: Tensor, subject: Outline, normal: Tensor, margin: 
     """
     lines = inward(ground, up)
     fixed1, fixed2 = (Outline(x.corner.detach(), x.number) for x in (ground, subject))
-    on, by, exists = listed(fixed1, fixed2, up.detach(), lines.detach(), margin.detach())
-    return positions(ground, up, lines, subject, normal, on, by), exists
+    on, by, exists, fixed = listed(fixed1, fixed2, up.detach(), lines.detach(), margin.detach())
+    return positions(ground, up, lines, subject, normal, on, by, fixed), exists
 
 
 def inward(ground: Outline, up: Tensor) -> Tensor:
@@ -105,8 +105,8 @@ def following(rows: Tensor, count: Tensor) -> Tensor:
 
 def listed(
     ground: Outline, subject: Outline, up: Tensor, lines: Tensor, margin: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """What the corners of `over` came from, two numbers as in `Cut`, and which there are: (n, 4) each."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What corners of `over` came from, two numbers as in `Cut`, which there are, (n, 4) each, and where, (n, 4, 3)."""
     cut = clipped(ground, lines, subject)
     size = cut.corner.shape[1]
     height = dot(cut.corner[..., :3] - ground.corner[:, :1], up[:, None])
@@ -126,8 +126,9 @@ def listed(
     whole = (number == subject.number) | (number == ground.number)
     index = if_any(many, lambda: torch.where(many[:, None], largest(point, number, many, whole), index), index)
     exists = place < torch.minimum(number[:, None], torch.where(is_edge, 2, CONTACTS))
-    on, by = corner[..., 4:].gather(1, index[..., None].expand(-1, -1, 2)).long().unbind(-1)
-    return on, by, exists
+    found = corner.gather(1, index[..., None].expand(-1, -1, 6))
+    on, by = found[..., 4:].long().unbind(-1)
+    return on, by, exists, found[..., :3]
 
 
 def clipped(ground: Outline, lines: Tensor, subject: Outline) -> Cut:
@@ -203,9 +204,12 @@ def halved(rows: Tensor, side: Tensor, here: Tensor, number: Tensor, line: Line)
 
 
 def positions(
-    ground: Outline, up: Tensor, lines: Tensor, subject: Outline, normal: Tensor, on: Tensor, by: Tensor
+    ground: Outline, up: Tensor, lines: Tensor, subject: Outline, normal: Tensor, on: Tensor, by: Tensor, fixed: Tensor
 ) -> Tensor:
-    """Corners (n, c, 3) [m] of what lies over the ground, by where they came from, `on` and `by (n, c)` as in `Cut`."""
+    """Corners (n, c, 3) [m] of what lies over the ground, by where they came from, `on` and `by (n, c)` as in `Cut`.
+
+    fixed: (n, c, 3) [m] these corners as constants; faces of hulls are not quite flat
+    """
 
     def pick(x: Tensor, index: Tensor) -> Tensor:
         return x.gather(1, index[..., None].expand(-1, -1, 3))
@@ -225,7 +229,7 @@ def positions(
     slope = torch.where(slope.abs() < 0.1, 1.0, slope)
     rise = dot(subject.corner[:, :1] - corner, normal[:, None]) / slope
     lifted = corner + rise[..., None] * up[:, None]
-    return torch.where((on < k)[..., None], crossing, lifted)
+    return torch.where((on < k)[..., None], crossing, lifted + (fixed - lifted).detach())
 
 
 class Turning(NamedTuple):

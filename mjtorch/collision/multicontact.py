@@ -353,7 +353,7 @@ def contacts(met: Meeting, faces1: Polygons, faces2: Polygons, margin: Tensor, m
     height = ((corner - ground.corner[:, :1]) * up[:, None]).sum(-1, keepdim=True)
     foot = corner - height * up[:, None]
     # From the face of 1, the distance is along the normal of the face of 2.
-    above = ((foot - polygon2.corner[:, :1]) * normal2[:, None]).sum(-1, keepdim=True)
+    above = ((foot - corner) * normal2[:, None]).sum(-1, keepdim=True)
     dist = torch.where(is_edge[:, None, None], height, above)
     pos = foot + 0.5 * dist * torch.where(is_edge[:, None], up, -normal2)[:, None]
     return Patch(dist[..., 0], pos, torch.where(is_2, up, -normal2), exists)

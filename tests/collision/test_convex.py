@@ -237,6 +237,26 @@ def test_of_several_faces_around_a_corner_the_most_opposite_ones_touch(first, se
 
 
 @pytest.mark.skipif(not IS_RECENT, reason="contacts as MuJoCo 4 finds them")
+def test_faces_that_are_not_quite_flat():
+    """Their corners are where they are, not in the plane of the face."""
+    rng, angle = np.random.default_rng(0), 2 * np.pi * np.arange(12) / 12
+    ring = np.stack([0.2 * np.cos(angle), 0.2 * np.sin(angle), 0 * angle], axis=-1)
+    vertex = np.concatenate([ring - [0, 0, 0.05], ring + [0, 0, 0.05]])
+    vertex[:, 2] += 2e-5 * rng.uniform(-1, 1, len(vertex))
+    mesh = f'<mesh name="drum" vertex="{" ".join(map(str, vertex.ravel()))}"/>'
+    mj_model = mujoco.MjModel.from_xml_string(
+        f"""<mujoco><asset>{mesh}</asset><worldbody><body mocap="true"><geom type="mesh" mesh="drum"/></body>
+          <body><freejoint/><geom type="mesh" mesh="drum"/></body></worldbody></mujoco>"""
+    )
+    assert mj_model.mesh_polyvertnum.max() > 4
+    away = np.concatenate([rng.uniform(-0.15, 0.15, (60, 2)), np.full((60, 1), 0.0995)], axis=1)
+    turns = 0.01 * rng.normal(size=(60, 4)) + [1, 0, 0, 0]
+    poses = posed(mj_model, [(np.zeros(3), np.eye(4)[0], *pose) for pose in zip(away, turns, strict=True)])
+    match = matches(poses, all_contacts(poses), 0.0, exact=True)
+    assert match.number.mean() > 0.98 and match.same.mean() > 0.98
+
+
+@pytest.mark.skipif(not IS_RECENT, reason="contacts as MuJoCo 4 finds them")
 def test_a_cylinder_stands_on_the_corners_of_a_square():
     """Of many fours of corners that span nearly as much, and as much: C's hang on the last bits of where it stands."""
     rng, turns = np.random.default_rng(0), np.random.default_rng(1).uniform(0, np.pi, 30)
