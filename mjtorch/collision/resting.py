@@ -82,11 +82,12 @@ def corners(shape: Core, up: Tensor, low: Callable[[Tensor], Tensor], hulls: Hul
 def spanning(shape: Core, corner: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
     """Which four (n, 4) of the first `number (n,)` corners (n, k, 3) [m] span a large area; and the number."""
     place = torch.arange(CONTACTS, device=number.device).expand(len(number), CONTACTS)
-    many, ends = number > CONTACTS, torch.zeros_like(number, dtype=torch.bool)
+    many, none = number > CONTACTS, torch.zeros_like(number, dtype=torch.bool)
+    ends = none
     if shape.has((Shape.CYLINDER,)):
         ends = shape.among((Shape.CYLINDER,)) & (number == END)
         many = many & ~ends
-    chosen = if_any(many, lambda: torch.where(many[:, None], largest(corner, number, many), place), place)
+    chosen = if_any(many, lambda: torch.where(many[:, None], largest(corner, number, many, none), place), place)
     chosen = torch.where(ends[:, None], torch.tensor(OF_END, device=number.device), chosen)
     return chosen.clamp(max=corner.shape[1] - 1), number
 

@@ -241,7 +241,7 @@ def test_faces_that_are_not_quite_flat():
     """Their corners are where they are, not in the plane of the face."""
     rng, angle = np.random.default_rng(0), 2 * np.pi * np.arange(12) / 12
     ring = np.stack([0.2 * np.cos(angle), 0.2 * np.sin(angle), 0 * angle], axis=-1)
-    vertex = np.concatenate([ring - [0, 0, 0.05], ring + [0, 0, 0.05]])
+    vertex = (ring + np.array([[[0, 0, -0.05]], [[0, 0, 0.05]]])).reshape(-1, 3)
     vertex[:, 2] += 2e-5 * rng.uniform(-1, 1, len(vertex))
     mesh = f'<mesh name="drum" vertex="{" ".join(map(str, vertex.ravel()))}"/>'
     mj_model = mujoco.MjModel.from_xml_string(
