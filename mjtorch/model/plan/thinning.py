@@ -36,7 +36,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors, geom: np.ndarray, found: np.n
     stiff = np.concatenate([np.ones(mj_model.ngeom), (mj_model.flex_rigid != 0) | (mj_model.flex_interp != 0)]) != 0
     kinds, count = np.unique(np.sort(thing[geom].reshape(-1, 2), axis=1), axis=0, return_counts=True)
     kinds = np.concatenate([kinds[count > MOST], np.sort(thing[found].reshape(-1, 2), axis=1)])
-    kinds = kinds[stiff[kinds].all(1) & (kinds[:, 1] >= mj_model.ngeom)]
+    kinds = np.unique(kinds[stiff[kinds].all(1) & (kinds[:, 1] >= mj_model.ngeom)], axis=0)
     if not len(kinds):
         return ()
     pair = np.full((len(stiff), len(stiff)), len(kinds))
