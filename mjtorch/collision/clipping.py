@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mjtorch.collision.rounding import larger
+from mjtorch.collision.rounding import larger, wrapped
 from mjtorch.control_flow.collect import collect
 from mjtorch.control_flow.fori_loop import fori_loop
 from mjtorch.control_flow.if_any import if_any
@@ -253,13 +253,16 @@ def largest(point: Tensor, count: Tensor, many: Tensor, whole: Tensor) -> Tensor
     whole: (n,) bool, which are faces of which nothing is cut off: of these corners also move on to where they span as
         much, so that of the end of a cylinder a square is left, as in C more often than not, by rounding
     """
-    n, count = len(count), count.clamp(min=1)
+    (n, room), count = point.shape[:2], count.clamp(min=1)
     place = torch.arange(CONTACTS, device=count.device).expand(n, CONTACTS).contiguous()
     # How far behind each other corners are that are pushed on.
     touching = torch.tensor([0, 1, 1], device=count.device)
 
+    def on_polygon(corner: Tensor) -> Tensor:
+        return wrapped(corner, count[:, None]).clamp(max=room - 1)
+
     def spanned(corner: Tensor) -> Tensor:
-        index = (corner % count[:, None])[..., None].expand(n, CONTACTS, 3)
+        index = on_polygon(corner)[..., None].expand(n, CONTACTS, 3)
         a, b, c, d = point.gather(1, index).unbind(1)
         twice = cross(c - a, d - b)
         return dot(twice, twice)
@@ -285,4 +288,4 @@ def largest(point: Tensor, count: Tensor, many: Tensor, whole: Tensor) -> Tensor
         )
 
     start = Turning(place, place, spanned(place), torch.full_like(count, 3))
-    return while_loop(lambda now: is_open(now).any(), body, start).best % count[:, None]
+    return on_polygon(while_loop(lambda now: is_open(now).any(), body, start).best)

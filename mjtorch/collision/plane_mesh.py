@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from mjtorch.collision.contact_points import ContactPoints, Solid
-from mjtorch.collision.multicontact import polygon_corners, polygons_around
 from mjtorch.collision.plane import touching_plane
-from mjtorch.collision.rounding import blur, first_largest, larger, rounding_of
+from mjtorch.collision.rounding import blur, first_largest_of, larger, rounding_of, wrapped
 from mjtorch.collision.support import hull_support
 from mjtorch.control_flow import while_loop
 from mjtorch.math.vector import cross, dot
@@ -17,6 +16,18 @@ from mjtorch.smooth.object import to_local
 
 # A face that rests on a plane makes this many contacts.
 MOST = 4
+
+
+class Face(NamedTuple):
+    """Polygons of hulls, counted from some corner on.
+
+    entry: (n, 1) the first of their corners in the list of all, count: (n, 1) how many they have
+    start: (n, 1) which of these counts as the first one
+    """
+
+    entry: Tensor
+    count: Tensor
+    start: Tensor
 
 
 class Search(NamedTuple):
@@ -38,56 +49,71 @@ def plane_mesh(plane: Solid, mesh: Solid, reach: Tensor) -> ContactPoints:
     hull, hulls = mesh.hull, mesh.hulls
     assert hull is not None and hulls is not None
     up = to_local(mesh.mat, plane.axis)
-    point, count = polygon_corners(hulls, lowest_face(hulls, hull, up.detach()), hulls.corners)
-    count = count[:, None]
-    chosen = four_of(from_lowest(point, count, up.detach()), count)
+    face = from_lowest(hulls, lowest_face(hulls, hull, up.detach()), up.detach())
+    chosen = corners(hulls, face, four_of(hulls, face))
     rise = dot(chosen, up[:, None])
     height = dot(mesh.pos - plane.pos, plane.axis, keepdim=True) + rise
-    exists = torch.arange(MOST, device=count.device) < count
+    exists = torch.arange(MOST, device=hull.device) < face.count
     exists = exists & (rise <= 0) & (height <= reach[:, None])
     return touching_plane(plane, mesh.pos[:, None] + chosen @ mesh.mat.mT, exists)
 
 
+def corners(hulls: Hulls, face: Face, number: Tensor) -> Tensor:
+    """The corners (n, k, 3) [m] of faces, by their numbers (n, k) or (k,); those past the last one mean nothing."""
+    place = face.entry + wrapped(face.start + wrapped(number, face.count), face.count)
+    return hulls.vert[hulls.outline[place.clamp(max=len(hulls.outline) - 1)]]
+
+
 def lowest_face(hulls: Hulls, hull: Tensor, up: Tensor) -> Tensor:
     """The faces (n,) around the lowest vertices of hulls (n,) that look down most."""
-    around, _ = polygons_around(hulls, hull_support(hulls, hull, -up))
-    face = around.clamp(min=0)
-    slope = dot(hulls.normal[face], up[:, None]).masked_fill(around < 0, torch.inf)
-    return face.gather(1, first_largest(-slope, blur(slope.dtype)))[:, 0]
+    first, count = hulls.around[hull_support(hulls, hull, -up)].unbind(-1)
+
+    def faces(number: Tensor) -> Tensor:
+        return hulls.polygon[(first[:, None] + number).clamp(max=len(hulls.polygon) - 1)]
+
+    def steepness(number: Tensor) -> Tensor:
+        return -dot(hulls.normal[faces(number)], up[:, None])
+
+    return faces(first_largest_of(steepness, count, blur(up.dtype)))[:, 0]
 
 
-def from_lowest(point: Tensor, count: Tensor, up: Tensor) -> Tensor:
-    """Polygons (n, k, 3) of `count` (n, 1) corners, each in its order, beginning with the lowest."""
-    first = first_largest(-dot(point, up[:, None]), rounding_of(point[:, 0], point[:, 0].abs()))
-    index = torch.arange(point.shape[1], device=count.device)
-    return point.gather(1, ((first + index) % count)[..., None].expand(-1, -1, 3))
+def from_lowest(hulls: Hulls, face: Tensor, up: Tensor) -> Face:
+    """Faces (n,) of hulls, counted from their lowest corners on."""
+    entry, count = hulls.corner[face].split(1, -1)
+    turned = Face(entry, count, torch.zeros_like(count))
+    point = corners(hulls, turned, turned.start)[:, 0]
+
+    def depth(number: Tensor) -> Tensor:
+        return -dot(corners(hulls, turned, number), up[:, None])
+
+    start = first_largest_of(depth, count[:, 0], rounding_of(point, point.abs()))
+    return turned._replace(start=start)
 
 
-def four_of(point: Tensor, count: Tensor) -> Tensor:
-    """Four (n, 4, 3) of the first `count` (n, 1) of the points (n, k, 3); if there are but three, one twice.
+def four_of(hulls: Hulls, face: Face) -> Tensor:
+    """Four (n, 4) of the corners of faces; if there are but three, one twice.
 
     The first, and three others found by moving them on, the last first, as long as that makes the area larger; as C
     does, which is not always the largest.
     """
-    if point.shape[1] < MOST:
-        return torch.cat([point, point[:, -1:]], dim=1)
-    if point.shape[1] == MOST:
-        return point
-    others = torch.cat([torch.zeros_like(count), larger_area(point, count).corners], dim=1)
-    return point.gather(1, others[..., None].expand(-1, -1, 3))
+    if hulls.corners <= MOST:
+        return torch.arange(MOST, device=face.count.device).expand(len(face.count), MOST)
+    return torch.nn.functional.pad(larger_area(hulls, face).corners, (1, 0))
 
 
-def larger_area(point: Tensor, count: Tensor) -> Search:
-    """The end of the search among the first `count` (n, 1) of the points (n, k, 3) of polygons."""
+def larger_area(hulls: Hulls, face: Face) -> Search:
+    """The end of the search among the corners of faces."""
+    count = face.count
+    first = corners(hulls, face, torch.zeros_like(count))[:, 0]
 
-    def area(corners: Tensor) -> Tensor:
+    def area(others: Tensor) -> Tensor:
         """Four times the square of the area between the first point and three others."""
-        a, (b, c, d) = point[:, 0], point.gather(1, corners[..., None].expand(-1, -1, 3)).unbind(1)
-        across = cross(c - a, d - b)
+        b, c, d = corners(hulls, face, others).unbind(1)
+        across = cross(c - first, d - b)
         return dot(across, across)
 
     def advance(search: Search) -> Search:
-        moved = (search.corners + 1) % count
+        moved = wrapped(search.corners + 1, count)
         tried = torch.where(
             torch.arange(2, -1, -1, device=count.device) == search.phase[:, None], moved, search.corners
         )

@@ -7,11 +7,17 @@ is taken, as C would in exact arithmetic. Where choices jump, they then do so be
 are in, not at them.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
+from mjtorch.control_flow.fori_loop import fori_loop
+
 # What comes out of some ten operations is off by fewer last digits than this.
 DIGITS = 32
+# So many numbers are looked at together, where most lists have no more.
+AT_ONCE = 8
 
 
 def blur(dtype: torch.dtype) -> float:
@@ -35,3 +41,30 @@ def first_largest(x: Tensor, slack: Tensor | float) -> Tensor:
     By `slack (..., 1)` for each place between them, that is: of equal ones the first is taken.
     """
     return (x - slack * torch.arange(x.shape[-1], dtype=x.dtype, device=x.device)).argmax(-1, keepdim=True)
+
+
+def first_largest_of(value: Callable[[Tensor], Tensor], count: Tensor, slack: Tensor | float) -> Tensor:
+    """`first_largest` of the first `count (n,)` of many numbers, which are asked for some at a time.
+
+    value: those of some places (k,), (n, k)
+    """
+    device, lines = count.device, torch.arange(AT_ONCE, device=count.device)
+
+    def look(trip: Tensor, best: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        largest, place = best
+        number = AT_ONCE * trip + lines
+        x = value(number)
+        x = (x - slack * number.to(x.dtype)).masked_fill(number >= count[:, None], -torch.inf)
+        here, at = x.max(-1, keepdim=True)
+        better = here > largest
+        return torch.where(better, here, largest), torch.where(better, number[0] + at, place)
+
+    nowhere = torch.zeros_like(count)[:, None]
+    nothing = torch.full(nowhere.shape, -torch.inf, dtype=value(lines[:1]).dtype, device=device)
+    trips = torch.div(count.amax() + AT_ONCE - 1, AT_ONCE, rounding_mode="floor")
+    return fori_loop(0, trips, look, (nothing, nowhere))[1]
+
+
+def wrapped(number: Tensor, count: Tensor) -> Tensor:
+    """Places on circles of `count`, of numbers that go around no more than twice; a remainder would take long."""
+    return torch.where(number >= count, number - count, number)
