@@ -22,8 +22,9 @@ from mjtorch.math.vector import MIN_VALUE, basis, cross, dot, norm, normalize
 
 # How many times a face away from it the nearest point may be, in the plane.
 FAR = 8.0
-# Most polytopes end with so many corners, or fewer. As each trip looks at all the room there is, others get more later.
-FEW = 16
+# Most polytopes end with so many corners, or fewer: those of shapes without hulls, and those with hulls, step by step.
+# As each trip looks at all the room there is, others get more later.
+ROOMS = (16,), (10, 16)
 # How often a polytope is begun, at most.
 ATTEMPTS = 3
 # Corners of the faces of the first tetrahedron, counterclockwise from outside if its volume is positive.
@@ -114,7 +115,8 @@ def attempted(
     attempt: (), each sees less of the faces in whose plane a new corner is
     """
     most = 4 + iterations
-    polytope = tetrahedron(support, start, reach, min(FEW, most), columns)
+    rooms = [*(room for room in ROOMS[columns > 3] if room < most), most]
+    polytope = tetrahedron(support, start, reach, rooms[0], columns)
     polytope = polytope._replace(done=~active)
     scale = norm(difference(polytope.point1[:, :4], polytope.point2[:, :4])).amax(-1)
     rounding = 64 * torch.finfo(scale.dtype).eps * scale
@@ -135,11 +137,16 @@ def attempted(
     def nearest(p: Polytope) -> tuple[Depth, Tensor]:
         return nearest_face(p, enough), p.spoilt
 
-    few = grown(polytope, 4)
-    found = nearest(few)
-    if most <= FEW:
-        return found
-    return if_any(~few.done, lambda: nearest(grown(with_room(few, most), FEW)), found)
+    def grown_on(p: Polytope, corners: int, rooms: list[int]) -> tuple[Depth, Tensor]:
+        """The same as far as there is room, then with more room, if some want it."""
+        few = grown(p, corners)
+        found = nearest(few)
+        if not rooms:
+            return found
+        size, *more = rooms
+        return if_any(~few.done, lambda: grown_on(with_room(few, size), few.point1.shape[1], more), found)
+
+    return grown_on(polytope, 4, rooms[1:])
 
 
 def with_room(p: Polytope, corners: int) -> Polytope:
