@@ -21,12 +21,12 @@ MOST = 4
 class Face(NamedTuple):
     """Polygons of hulls, counted from some corner on.
 
-    entry: (n, 1) the first of their corners in the list of all, count: (n, 1) how many they have
+    entry: (n, 1) the first of their corners in the list of all, corners: (n, 1) how many they have
     start: (n, 1) which of these counts as the first one
     """
 
     entry: Tensor
-    count: Tensor
+    corners: Tensor
     start: Tensor
 
 
@@ -53,14 +53,14 @@ def plane_mesh(plane: Solid, mesh: Solid, reach: Tensor) -> ContactPoints:
     chosen = corners(hulls, face, four_of(hulls, face))
     rise = dot(chosen, up[:, None])
     height = dot(mesh.pos - plane.pos, plane.axis, keepdim=True) + rise
-    exists = torch.arange(MOST, device=hull.device) < face.count
+    exists = torch.arange(MOST, device=hull.device) < face.corners
     exists = exists & (rise <= 0) & (height <= reach[:, None])
     return touching_plane(plane, mesh.pos[:, None] + chosen @ mesh.mat.mT, exists)
 
 
 def corners(hulls: Hulls, face: Face, number: Tensor) -> Tensor:
     """The corners (n, k, 3) [m] of faces, by their numbers (n, k) or (k,); those past the last one mean nothing."""
-    place = face.entry + wrapped(face.start + wrapped(number, face.count), face.count)
+    place = face.entry + wrapped(face.start + wrapped(number, face.corners), face.corners)
     return hulls.vert[hulls.outline[place.clamp(max=len(hulls.outline) - 1)]]
 
 
@@ -97,13 +97,13 @@ def four_of(hulls: Hulls, face: Face) -> Tensor:
     does, which is not always the largest.
     """
     if hulls.corners <= MOST:
-        return torch.arange(MOST, device=face.count.device).expand(len(face.count), MOST)
+        return torch.arange(MOST, device=face.corners.device).expand(len(face.corners), MOST)
     return torch.nn.functional.pad(larger_area(hulls, face).corners, (1, 0))
 
 
 def larger_area(hulls: Hulls, face: Face) -> Search:
     """The end of the search among the corners of faces."""
-    count = face.count
+    count = face.corners
     first = corners(hulls, face, torch.zeros_like(count))[:, 0]
 
     def area(others: Tensor) -> Tensor:
