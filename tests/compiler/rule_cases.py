@@ -595,6 +595,16 @@ def loops(x: Tensor, i: Tensor) -> Functions:
 
         return fori_loop(0, 3, lambda k, y: inner(y) + x[k], x[0])
 
+    def left(x: Tensor, i: Tensor) -> Any:
+        """Of six carries the second and third are never read, and the last two come back as they were."""
+
+        def body(c: tuple[Tensor, ...], y: Tensor) -> tuple[tuple[Tensor, ...], None]:
+            return (c[0] + c[4] * y, y, c[0], c[0].sin(), c[4], c[5]), None
+
+        first = x[0].cos()
+        used = scan(body, (first, x[1], x[2], first, x[3], first), x, unroll=False)[0]
+        return *used, *scan(body, (first, x[1], x[2].sin(), first, x[3], first), x[:0], unroll=False)[0]
+
     return {
         "while": doubled,
         "exchange": exchange,
@@ -602,6 +612,7 @@ def loops(x: Tensor, i: Tensor) -> Functions:
         "scan": lambda x, i: scan(lambda c, y: ((c * y).sin(), c + y), x[0], x),
         "long scan": lambda x, i: scan(lambda c, y: (c + y, c * 2), x[0], x.repeat(10, 1)),
         "empty scan": lambda x, i: scan(lambda c, y: (c + y, c * 2), x[0], x[:0]),
+        "what a scan leaves": left,
         "no trips": lambda x, i: fori_loop(0, 0, lambda k, y: y * 2, x),
         "long loop": lambda x, i: fori_loop(0, 40, lambda k, y: y * 0.9 + x[0].sum(), x),
         "each": lambda x, i: control_flow.each(

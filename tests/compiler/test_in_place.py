@@ -8,7 +8,7 @@ from compiler.interpreted import interpreted
 from torch import Tensor
 
 from mjtorch import jit
-from mjtorch.compiler.ir.nodes import For, Program, Scatter, Store, While
+from mjtorch.compiler.ir.nodes import For, Load, Program, Scatter, Store, While
 from mjtorch.compiler.ir.walk import walk
 from mjtorch.compiler.passes import run_passes
 from mjtorch.compiler.targets.cpu.pipeline import CPU
@@ -198,6 +198,20 @@ def test_a_scan_along_a_tree_writes_what_it_hands_on() -> None:
     inner = [s for loop in walk(program.body) if isinstance(loop, For) for s in walk(loop.body) if isinstance(s, For)]
     assert inner and not any(s.stop.base == SIZE + 1 for s in inner)
     assert not any(isinstance(s, Scatter) for s in walk(program.body))
+
+
+def test_a_scan_keeps_no_state_that_no_iteration_reads() -> None:
+    """What each iteration makes anew is left as the last one made it, and what never changes is not copied."""
+
+    def turn(c: tuple[Tensor, Tensor, Tensor], y: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], None]:
+        rate, found, same = c
+        found = (rate * y).cumsum(0) * same
+        return (rate + found.flip(0), found, same), None
+
+    f = jit(lambda x: scan(turn, (x[0], x[1], x[2].sin()), x, unroll=False)[0], in_dims=0)
+    (loop,) = (s for s in f.lower(torch.zeros(3, 9, SIZE)).program.body if isinstance(s, For) and s.scope)
+    copies = [s for s in walk(loop.body) if isinstance(s, Store) and isinstance(s.value, Load)]
+    assert len(copies) == 1  # the rate
 
 
 def whole_arrays(program: Program) -> int:

@@ -165,7 +165,8 @@ def _scan(
 
     If all that is done for an item is done if one of `xs` says so, the active items of many worlds are packed.
     """
-    state = [low.store(x) for x in init]
+    same, unread = idle(body, len(init))
+    state = [low.stored(x) if k in same | unread else low.store(x) for k, x in enumerate(init)]
     inputs = [low.stored(x) for x in xs]
     fixed = [x if not isinstance(x, Lazy) else low.store(x) for x in extra]
     active = None if state else packed(low, node, body, inputs, fixed)
@@ -174,6 +175,7 @@ def _scan(
     length = inputs[0].shape[0]
     values = node.meta["val"]
     outputs = [low.alloc(v.shape, DTYPES[v.dtype]) for v in values[len(state) :]]
+    last: dict[int, View] = {}
 
     def iteration(k: Index) -> None:
         here = [View(x.buffer, x.base + lookup(x.axes[0], k), x.axes[1:]) for x in inputs]
@@ -184,9 +186,22 @@ def _scan(
         new = [low.store(x) if x != s and any(x.buffer is t.buffer for t in state) else x for x, s in pairs(new, state)]
         for y, out in zip(results[len(state) :], outputs, strict=True):
             low.store(y, View(out.buffer, out.base + lookup(out.axes[0], k), out.axes[1:]))
-        for x, s in pairs(new, state):
-            if x != s:
+        for n, (x, s) in enumerate(pairs(new, state)):
+            if n in unread:
+                last[n] = low.store(x) if x.base.terms else x
+            elif x != s:
                 low.store(x, s)
 
     low.loop(length, iteration, scope=True)
-    return [*state, *outputs]
+    return [*(last.get(k, s) for k, s in enumerate(state)), *outputs]
+
+
+def idle(body: GraphModule, count: int) -> tuple[set[int], set[int]]:
+    """Which of the first `count` inputs come back as they were, and which no iteration reads.
+
+    Neither needs a state of its own: of the latter what the last iteration made is left.
+    """
+    inputs = [n for n in body.graph.nodes if n.op == "placeholder"][:count]
+    outputs = next(n for n in body.graph.nodes if n.op == "output").args[0]
+    same = {k for k, (x, y) in enumerate(zip(inputs, outputs, strict=False)) if x is y}
+    return same, {k for k, x in enumerate(inputs) if not x.users}
