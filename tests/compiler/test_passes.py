@@ -880,6 +880,21 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
             out0[i] = add(t, s0[[0,18,36,54,72,90,7,25,43,61,79,97,14,32,85,100][i]])
         """,
     ),
+    "columns of a constant matrix": (
+        partial(transpose, width=32),
+        f"""
+        constant c0: f64[64] = {",".join(f"{k}.0" for k in range(64))}
+        body:
+          parallel for i in 0..16:
+            out0[i] = mul(in0[i], add(c0[4*i+1], c0[4*i+3]))
+        """,
+        f"""
+        constant c0: f64[68] = {",".join("0.0" if k % 17 == 16 else f"{k % 17 * 4 + k // 17}.0" for k in range(68))}
+        body:
+          parallel for i in 0..16:
+            out0[i] = mul(in0[i], add(c0[i+17], c0[i+51]))
+        """,
+    ),
     "a matrix that is also a row of numbers": (
         partial(transpose, width=32),
         """

@@ -6,10 +6,13 @@ import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+
 from mjtorch.compiler.analysis.cost import WARP, trips
 from mjtorch.compiler.analysis.dependence import Bounds, span, within
 from mjtorch.compiler.ir.nodes import (
     BOOL,
+    CONSTANT,
     FLOAT32,
     SCRATCH,
     UNIFORM,
@@ -57,7 +60,7 @@ def transpose(p: Program, width: int) -> Program:
     barred: set[Buffer] = set()
     for body in (p.uniform, p.body):
         for b, moving, place in _places(body, {}, (), 1.0):
-            if moving or b.kind not in (SCRATCH, UNIFORM) or b.size < SMALLEST:
+            if moving or b.kind not in (SCRATCH, UNIFORM, CONSTANT) or b.size < SMALLEST:
                 barred.add(b)
             elif b not in barred:
                 places[b].append(place)
@@ -66,7 +69,8 @@ def transpose(p: Program, width: int) -> Program:
         if b not in barred and (made := _transposed(b, found, width)) is not None:
             new[b] = made
     rewriter = _Transposed(new)
-    return dataclasses.replace(p, uniform=rewriter.body(p.uniform), body=rewriter.body(p.body))
+    constants = tuple(new[b][0] if b in new else b for b in p.constants)
+    return dataclasses.replace(p, constants=constants, uniform=rewriter.body(p.uniform), body=rewriter.body(p.body))
 
 
 def _places(
@@ -105,8 +109,18 @@ def _transposed(b: Buffer, places: Sequence[Place], width: int) -> tuple[Buffer,
             after = sum(x.times * _sectors(b, x, moved[x.index], width) for x in places)
             if after > LESS * before:
                 return None
-            return dataclasses.replace(b, size=apart * columns), moved
+            return dataclasses.replace(b, size=apart * columns, constant=_columns(b, columns, apart)), moved
     return None
+
+
+def _columns(b: Buffer, columns: int, apart: int) -> np.ndarray | None:
+    """The elements of a constant, column by column."""
+    if b.constant is None:
+        return None
+    made = np.zeros((columns, apart), dtype=b.constant.dtype)
+    place = np.arange(b.size)
+    made[place % columns, place // columns] = b.constant
+    return made.ravel()
 
 
 def _moved(i: Index, bounds: Bounds, columns: int, apart: int) -> Index | None:
