@@ -134,6 +134,25 @@ def test_small_worlds_share_a_warp() -> None:
     assert shape_of(small, 227 * 1024) == Shape(4, 1, 32 // small.lanes, 32 // small.lanes * small.shared, small.rows)
 
 
+def several(a: Tensor) -> Tensor:
+    """Products of a matrix of few rows, all of which are needed until the end."""
+    made = [a[0]]
+    for _ in range(40):
+        made.append((a @ made[-1] / 20).sin() + a[2])
+    return sum((x * y for x, y in zip(made, made[::-1], strict=True)), a[1])
+
+
+def test_two_worlds_of_a_warp_share_no_banks() -> None:
+    """Worlds of some arrays, whose loops are short, are two in a warp, and what lies alike in both is apart."""
+    a = numbers(14, 14)
+    source = print_program(scheduled(lowered_of(several, a).program))
+    assert source.lanes == 16 and source.meetings and source.shared % 128 == 64
+    shape = shape_of(source, 227 * 1024)
+    assert (shape.warps, shape.blocks, shape.worlds) == (16, 2, 2)
+    assert 2 * source.shared <= share(lowered_of(several, a).program)
+    assert_as_eager(several, a, lanes=(16,))
+
+
 @pytest.mark.parametrize(("room", "warps", "blocks"), [(227, 16, 2), (99, 13, 1), (10, 1, 1), (1, 1, 1)])
 def test_as_many_warps_as_have_room(room: int, warps: int, blocks: int) -> None:
     """And L1 keeps a seventh."""

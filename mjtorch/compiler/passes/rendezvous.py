@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 from mjtorch.compiler.ir.nodes import Body, For, Function, Program, Rendezvous, Statement
 from mjtorch.compiler.ir.walk import bodies, expressions, walk, with_bodies
-from mjtorch.compiler.passes.warp_memory import WARP_SIZE
 
+# Lanes of worlds that have more instructions than caches hold, at least.
+FEWEST = 16
 # Statements and expressions from one to the next, about: a few hundred instructions.
 SIZE = 100
 
@@ -21,10 +22,10 @@ SIZE = 100
 def keep_together(p: Program, size: int = SIZE) -> Program:
     """Let the warps of a block wait for each other wherever `size` expressions have passed.
 
-    In loops they do where all worlds run through equally often, and it is as long each time. Small worlds, which share
-    a warp, have few instructions: these are left as they are.
+    In loops they do where all worlds run through equally often, and it is as long each time. The smallest worlds, of
+    few lanes, have few instructions: these are left as they are.
     """
-    if p.layout is None or p.layout.lanes < WARP_SIZE:
+    if p.layout is None or p.layout.lanes < FEWEST:
         return p
     return dataclasses.replace(p, body=_Meetings(size).body(p.body))
 

@@ -48,6 +48,8 @@ WARP_SIZE = 32
 SHARED_MEMORY, WARPS = 227 * 1024, 32
 # Blocks that these warps are, and what each of them takes besides: for itself, and to find an array.
 BLOCKS, RESERVED, ROW = 2, 1024, 16
+# Bytes of a bank of shared memory, and of all of them.
+BANK, BANKS = 4, 128
 # How often a branch is taken to be chosen: they are there for what is rare.
 CHOSEN = 0.03
 
@@ -123,7 +125,8 @@ def plan_warp_memory(p: Program, budget: int | None, lanes: int) -> Program:
     share of what lets `WARPS` warps be there at a time.
     """
     if budget is None:
-        budget = share(p) * lanes // WARP_SIZE
+        most = share(p) * lanes // WARP_SIZE
+        budget = most - (most - world_bytes(0, lanes)) % (16 if lanes == WARP_SIZE else BANKS)
     registers = {b for s in walk(p.body) if isinstance(s, Function) for b in s.registers}
     life = {b: t for b, t in lifetimes(p).items() if b.kind == SCRATCH and b not in registers}
     use = traffic(p.body, lanes)
@@ -142,6 +145,13 @@ def row_bytes(p: Program) -> int:
 def share(p: Program) -> int:
     """A warp's share of shared memory where `WARPS` are there at a time, in bytes."""
     return (SHARED_MEMORY * 6 // 7 - BLOCKS * (RESERVED + row_bytes(p))) // WARPS // 16 * 16
+
+
+def world_bytes(size: int, lanes: int) -> int:
+    """From one world's shared memory to the next, of so many bytes: the worlds of a warp reach for different banks."""
+    if lanes == WARP_SIZE:
+        return -(-size // 16) * 16
+    return size + (max(16, BANK * lanes) - size) % BANKS
 
 
 def list_bytes(statements: Body) -> int:

@@ -13,7 +13,7 @@ from mjtorch.compiler.passes.dead_stores import eliminate_dead_stores
 from mjtorch.compiler.passes.fuse import fuse_loops
 from mjtorch.compiler.passes.idioms import recognize_idioms
 from mjtorch.compiler.passes.outline import outline_for_warps
-from mjtorch.compiler.passes.parallelize import mergeable, parallelize
+from mjtorch.compiler.passes.parallelize import lane_work, mergeable, parallelize
 from mjtorch.compiler.passes.rendezvous import keep_together
 from mjtorch.compiler.passes.transpose import transpose
 from mjtorch.compiler.passes.warp_memory import FAR, NEAR, WARP_SIZE, hold_in_registers, plan_warp_memory, space_bytes
@@ -40,15 +40,21 @@ def cuda(lanes: int = WARP_SIZE, budget: int | None = None) -> tuple[Pass, ...]:
 
 
 CUDA = cuda()
-# Lanes of a world with at most so many bytes of arrays: such share a warp, and all they have is in shared memory.
-SMALL, FEWER_LANES = 3072, 8
+# Worlds with at most so many bytes of arrays get so few lanes, and share a warp, if one then takes at most that part of
+# the instructions; and so many bytes of shared memory, or as many as pay. All that the smallest have is there.
+SMALL = ((3072, 8, 3072), (20 * 1024, 16, None))
+PAYS = 0.7
 
 
 def scheduled(p: Program, lanes: int | None = None, budget: int | None = None, watch: Watch | None = None) -> Program:
-    """`p` after all passes, for as many lanes a world as are given, or as its memory suggests."""
+    """`p` after all passes, for as many lanes a world as are given, or as its memory and its loops suggest."""
     found = run_passes(p, cuda(lanes or WARP_SIZE, budget), watch)
     assert found.layout is not None
     need = space_bytes(found.layout, NEAR) + space_bytes(found.layout, FAR)
-    if lanes is not None or need > SMALL:
+    fewer = [(n, near) for most, n, near in SMALL if need <= most and lanes is None]
+    if not fewer:
         return found
-    return run_passes(p, cuda(FEWER_LANES, budget or SMALL), watch)
+    n, near = fewer[0]
+    small = run_passes(p, cuda(n, budget or near), watch)
+    pays = n * lane_work(small.body, {}, n) <= PAYS * WARP_SIZE * lane_work(found.body, {}, WARP_SIZE)
+    return small if pays else found

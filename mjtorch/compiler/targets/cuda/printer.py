@@ -49,7 +49,7 @@ from mjtorch.compiler.ir.nodes import (
 from mjtorch.compiler.ir.walk import ReplaceAtoms
 from mjtorch.compiler.passes.idioms import CHOLESKY, SUBSTITUTE
 from mjtorch.compiler.passes.parallelize import identity, lane_work
-from mjtorch.compiler.passes.warp_memory import BYTES, FAR, NEAR, list_room, row_bytes, space_bytes
+from mjtorch.compiler.passes.warp_memory import BYTES, FAR, NEAR, list_room, row_bytes, space_bytes, world_bytes
 from mjtorch.compiler.targets.c.printer import LETTER, SCALARS, TYPES, Printer, array, vector_header
 from mjtorch.compiler.targets.cuda.ahead import READS, Part, Plain, carries, parts, reads, together
 from mjtorch.compiler.targets.cuda.repeat import repeatable
@@ -68,7 +68,8 @@ class Source:
     lanes: per world
     shared, far: bytes per world of shared and of global memory; rows: of shared memory of a block besides
     uniform: bytes for what all worlds have in common; 0 if there is no such thing
-    barriers: in the text; operations: an estimate of what each lane executes per world
+    barriers, meetings: in the text, of lanes and of the warps of a block
+    operations: an estimate of what each lane executes per world
     origins: of what is printed, by the numbers that comments name them by
     """
 
@@ -79,6 +80,7 @@ class Source:
     far: int
     uniform: int
     barriers: int
+    meetings: int
     operations: float
     origins: tuple[Origin, ...]
 
@@ -98,7 +100,7 @@ class WarpPrinter(Printer):
         self.partial: dict[Local, str] = {}
         self.own = ""
         self.lists = self.most_lists = 0
-        self.barriers = 0
+        self.barriers = self.meetings = 0
         self.origins: dict[Origin, int] = {}
         self.fresh = (f"a{k}" for k in itertools.count())
 
@@ -196,6 +198,7 @@ class WarpPrinter(Printer):
             self.barriers += 1
             return "SYNC;"
         if isinstance(s, Rendezvous):
+            self.meetings += 1
             return "MEET;"
         if isinstance(s, FirstLane):
             return f"if(LANE_ID==0){{{self.body(s.body)}}}"
@@ -383,7 +386,7 @@ def print_program(program: Program) -> Source:
     main = p.body(program.body)
     p.space = "uniform"
     uniform = p.body(program.uniform)
-    shared = -(-(space_bytes(p.layout, NEAR) + 2 * p.most_lists) // 16) * 16
+    shared = world_bytes(space_bytes(p.layout, NEAR) + 2 * p.most_lists, lanes)
     data = "".join(_constant(b, name) for b, name in p.names.items())
     data += "".join(f"CONSTANT int {name}[]={{{','.join(map(str, t))}}};\n" for t, name in p.tables.items())
     functions = "".join(
@@ -403,6 +406,7 @@ def print_program(program: Program) -> Source:
         space_bytes(p.layout, FAR),
         common if program.uniform else 0,
         p.barriers,
+        p.meetings,
         lane_work(program.body, {}, lanes),
         tuple(p.origins),
     )

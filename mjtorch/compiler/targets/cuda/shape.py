@@ -39,13 +39,13 @@ class Shape:
 
 
 def shape_of(source: Source, room: int) -> Shape:
-    """Few warps of worlds that a warp shares are a block, since nothing keeps them together; others are one, or two.
+    """Few warps that nothing keeps together, and whose worlds share them, are a block; others are one, or two.
 
     room: bytes of shared memory that a block may have
     """
     worlds = WARP_SIZE // source.lanes
     each = worlds * source.shared
     free = room * 6 // 7 - BLOCKS * (RESERVED + source.rows)
-    warps = max(1, min(WARPS if source.lanes == WARP_SIZE else SMALL, free // max(1, each)))
+    warps = max(1, min(WARPS if source.lanes == WARP_SIZE or source.meetings else SMALL, free // max(1, each)))
     blocks = BLOCKS if warps >= TWO_BLOCKS else 1
     return Shape(warps // blocks, blocks, worlds, each, source.rows)
