@@ -28,6 +28,7 @@ from mjtorch.compiler.passes.parallelize import mergeable, parallelize
 from mjtorch.compiler.passes.rendezvous import keep_together
 from mjtorch.compiler.passes.scalarize import scalarize, scalarize_copies
 from mjtorch.compiler.passes.shrink import shrink_arrays
+from mjtorch.compiler.passes.symmetric import read_columns
 from mjtorch.compiler.passes.transpose import transpose
 from mjtorch.compiler.passes.warp_memory import hold_in_registers, plan_warp_memory
 from mjtorch.compiler.passes.zero_terms import skip_zero_terms
@@ -52,6 +53,10 @@ parallel for i in j..4:
   var root = sqrt(pivot)
   s0[i+4*j] = where(eq(index(i), index(j)), root, div(own, root))
 """.strip()
+
+# Where the elements of a symmetric matrix of 8 rows are in its packed half, of 5 rows that are not zero.
+HALF = [[max(i, j) * (max(i, j) + 1) // 2 + min(i, j) if max(i, j) < 5 else 15 for j in range(8)] for i in range(8)]
+TRIANGLE = ",".join(str(k) for row in HALF for k in row)
 
 CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
     "a store that nobody reads": (
@@ -878,6 +883,39 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
             for j in 0..6:
               t = add(t, mul(s0[i+17*j], s0[-17*j+100]))
             out0[i] = add(t, s0[[0,18,36,54,72,90,7,25,43,61,79,97,14,32,85,100][i]])
+        """,
+    ),
+    "a symmetric matrix is read by its columns": (
+        partial(read_columns, width=32),
+        f"""
+        scratch s0: f64[64]
+        scratch s1: f64[64]
+        body:
+          parallel for i in 0..8, j in 0..8:
+            s0[8*i+j] = in0[[{TRIANGLE}][8*i+j]]
+            s1[8*i+j] = in0[[{TRIANGLE.replace("4,", "5,", 1)}][8*i+j]]
+          parallel for k in 0..8:
+            var t = 0.0
+            for l in 0..8:
+              t = add(t, mul(s0[8*k+l], s1[8*k+l]))
+            out0[k] = add(t, s0[9*k])
+          parallel for m in 0..4, n in 0..4:
+            out0[4*m+n] = s0[8*m+n]
+        """,
+        f"""
+        scratch s0: f64[64]
+        scratch s1: f64[64]
+        body:
+          parallel for i in 0..8, j in 0..8:
+            s0[8*i+j] = in0[[{TRIANGLE}][8*i+j]]
+            s1[8*i+j] = in0[[{TRIANGLE.replace("4,", "5,", 1)}][8*i+j]]
+          parallel for k in 0..8:
+            var t = 0.0
+            for l in 0..8:
+              t = add(t, mul(s0[k+8*l], s1[8*k+l]))
+            out0[k] = add(t, s0[9*k])
+          parallel for m in 0..4, n in 0..4:
+            out0[4*m+n] = s0[8*m+n]
         """,
     ),
     "columns of a constant matrix": (

@@ -59,7 +59,7 @@ def transpose(p: Program, width: int) -> Program:
     places: dict[Buffer, list[Place]] = defaultdict(list)
     barred: set[Buffer] = set()
     for body in (p.uniform, p.body):
-        for b, moving, place in _places(body, {}, (), 1.0):
+        for b, moving, place in places_of(body, {}, (), 1.0):
             if moving or b.kind not in (SCRATCH, UNIFORM, CONSTANT) or b.size < SMALLEST:
                 barred.add(b)
             elif b not in barred:
@@ -73,7 +73,7 @@ def transpose(p: Program, width: int) -> Program:
     return dataclasses.replace(p, constants=constants, uniform=rewriter.body(p.uniform), body=rewriter.body(p.body))
 
 
-def _places(
+def places_of(
     statements: Sequence[Statement], bounds: Bounds, lanes: tuple[tuple[str, Index, Index], ...], times: float
 ) -> Iterator[tuple[Buffer, bool, Place]]:
     for s in statements:
@@ -90,7 +90,7 @@ def _places(
         if isinstance(s, (Store, Scatter)):
             yield s.buffer, isinstance(s, Scatter), Place(s.index, inner, shared, times)
         for body in bodies(s):
-            yield from _places(body, inner, shared, each)
+            yield from places_of(body, inner, shared, each)
 
 
 def _transposed(b: Buffer, places: Sequence[Place], width: int) -> tuple[Buffer, dict[Index, Index]] | None:
@@ -101,12 +101,12 @@ def _transposed(b: Buffer, places: Sequence[Place], width: int) -> tuple[Buffer,
         apart = rows | 1  # an odd number: lanes that reach for a row do not meet in a bank
         moved: dict[Index, Index] = {}
         for x in places:
-            to = _moved(x.index, x.bounds, columns, apart)
+            to = column_by_column(x.index, x.bounds, columns, apart)
             if to is None or moved.setdefault(x.index, to) != to:
                 break
         else:
-            before = sum(x.times * _sectors(b, x, x.index, width) for x in places)
-            after = sum(x.times * _sectors(b, x, moved[x.index], width) for x in places)
+            before = sum(x.times * sectors(b, x, x.index, width) for x in places)
+            after = sum(x.times * sectors(b, x, moved[x.index], width) for x in places)
             if after > LESS * before:
                 return None
             return dataclasses.replace(b, size=apart * columns, constant=_columns(b, columns, apart)), moved
@@ -123,7 +123,7 @@ def _columns(b: Buffer, columns: int, apart: int) -> np.ndarray | None:
     return made.ravel()
 
 
-def _moved(i: Index, bounds: Bounds, columns: int, apart: int) -> Index | None:
+def column_by_column(i: Index, bounds: Bounds, columns: int, apart: int) -> Index | None:
     """An index of a matrix of rows of so many `columns`, in one of columns that lie so far `apart`.
 
     None if it is not known which row and which column it speaks of.
@@ -148,7 +148,7 @@ def _moved(i: Index, bounds: Bounds, columns: int, apart: int) -> Index | None:
     return row + first + column * apart
 
 
-def _sectors(b: Buffer, x: Place, i: Index, width: int) -> float:
+def sectors(b: Buffer, x: Place, i: Index, width: int) -> float:
     """How many pieces of memory one access of all lanes touches, for all rounds of a shared out loop."""
     if not x.lanes:
         return 1

@@ -223,12 +223,12 @@ def _cones(m: Model, d: Data) -> Cones:
 
 
 def inertia_times(p: Problem, x: Tensor) -> Tensor:
-    """`M x` (nv,): M is symmetric, and lanes that have a column each reach for what lies side by side."""
+    """`M x` (nv,)."""
     for forest in p.forest:
         return trees.inertia_times(forest, x)
     for M in p.sparse:
         return M.times(x)
-    return inertia(p).mT @ x
+    return inertia(p) @ x
 
 
 def inertia_solve(p: Problem, x: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from mjtorch.compiler.passes.idioms import recognize_idioms
 from mjtorch.compiler.passes.outline import outline_for_warps
 from mjtorch.compiler.passes.parallelize import lane_work, mergeable, parallelize
 from mjtorch.compiler.passes.rendezvous import keep_together
+from mjtorch.compiler.passes.symmetric import read_columns
 from mjtorch.compiler.passes.transpose import transpose
 from mjtorch.compiler.passes.warp_memory import FAR, NEAR, WARP_SIZE, hold_in_registers, plan_warp_memory, space_bytes
 
@@ -29,6 +30,7 @@ def cuda(lanes: int = WARP_SIZE, budget: int | None = None) -> tuple[Pass, ...]:
         Pass("eliminate_copies", eliminate_copies),
         Pass("coalesce_copies", coalesce_copies),
         Pass("parallelize", partial(parallelize, width=lanes)),
+        Pass("read_columns", partial(read_columns, width=lanes)),
         Pass("transpose", partial(transpose, width=lanes)),
         Pass("outline_for_warps", outline_for_warps),
         Pass("hold_in_registers", hold_in_registers),
