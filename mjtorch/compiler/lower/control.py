@@ -186,9 +186,9 @@ def _scan(
         new = [low.store(x) if x != s and any(x.buffer is t.buffer for t in state) else x for x, s in pairs(new, state)]
         for y, out in zip(results[len(state) :], outputs, strict=True):
             low.store(y, View(out.buffer, out.base + lookup(out.axes[0], k), out.axes[1:]))
-        for n, (x, s) in enumerate(pairs(new, state)):
-            if n in unread:
-                last[n] = low.store(x) if x.base.terms else x
+        for place, (x, s) in enumerate(pairs(new, state)):
+            if place in unread:
+                last[place] = low.store(x) if x.base.terms else x
             elif x != s:
                 low.store(x, s)
 

@@ -76,6 +76,7 @@ def transpose(p: Program, width: int) -> Program:
 def places_of(
     statements: Sequence[Statement], bounds: Bounds, lanes: tuple[tuple[str, Index, Index], ...], times: float
 ) -> Iterator[tuple[Buffer, bool, Place]]:
+    """Each access to an array, and whether it is at an offset of each world's own."""
     for s in statements:
         inner, shared, each = within(s, bounds), lanes, times
         if isinstance(s, ParallelFor):
