@@ -48,7 +48,7 @@ def split(mj_model: mujoco.MjModel, x: torch.Tensor) -> torch.Tensor:
     return x.reshape(mj_model.nmocap // 2, 20)
 
 
-NAMES = ("plane", *(name for name in SHAPES if name != "brick"))
+NAMES = ("plane", *(name for name in SHAPES if name not in ("brick", "stone")))
 EVERY = list(itertools.combinations_with_replacement(NAMES, 2))
 NUMBER = {"plane": 0, "sphere": 2, "capsule": 3, "ellipsoid": 4, "cylinder": 5, "box": 6, "wedge": 7}
 
