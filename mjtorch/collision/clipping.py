@@ -24,6 +24,7 @@ from mjtorch.control_flow.collect import collect
 from mjtorch.control_flow.fori_loop import fori_loop
 from mjtorch.control_flow.if_any import if_any
 from mjtorch.control_flow.while_loop import while_loop
+from mjtorch.math.value import value_of
 from mjtorch.math.vector import cross, dot, norm
 
 # What a pair of shapes has at most.
@@ -229,7 +230,7 @@ def positions(
     slope = torch.where(slope.abs() < 0.1, 1.0, slope)
     rise = dot(subject.corner[:, :1] - corner, normal[:, None]) / slope
     lifted = corner + rise[..., None] * up[:, None]
-    return torch.where((on < k)[..., None], crossing, lifted + (fixed - lifted).detach())
+    return torch.where((on < k)[..., None], crossing, value_of(fixed, lifted))
 
 
 class Turning(NamedTuple):

@@ -11,6 +11,7 @@ from torch import Tensor
 from mjtorch.collision.rounding import blur
 from mjtorch.control_flow.fori_loop import fori_loop
 from mjtorch.control_flow.if_any import if_any
+from mjtorch.math.compact import compacted
 from mjtorch.math.vector import norm
 from mjtorch.model.plan.thinning import MOST, ThinningPlan
 
@@ -20,24 +21,23 @@ def thinned(plan: ThinningPlan, geom: Tensor, number: Tensor, dist: Tensor, pos:
 
     geom: (n, 2) colliders; number: (n,) in C's order; dist: (n,) [m], pos: (n, 3) [m]
     """
-    one, two = plan.thing[geom].unbind(-1)
-    pair = torch.where(detected, plan.pair[one, two], plan.pairs)
+    column = plan.column[geom].amax(-1)
+    pair = torch.where(detected, plan.pair[plan.thing[geom].amin(-1), column], plan.pairs)
     count = torch.zeros(plan.pairs + 1, dtype=torch.long, device=pair.device).scatter_add(
         0, pair, torch.ones_like(pair)
     )
     crowded = count[: plan.pairs] > MOST
+    listed = compacted(crowded, plan.pairs)[0]
 
     def of_pair(k: Tensor, kept: Tensor) -> Tensor:
-        return kept & ((pair != k) | spread(number, dist, pos, pair == k, crowded.index_select(0, k[None])[0]))
+        mine = pair == listed.index_select(0, k[None])
+        return kept & (~mine | spread(number, dist, pos, mine))
 
-    return if_any(crowded, lambda: fori_loop(0, plan.pairs, of_pair, detected, unroll=False), detected)
+    return if_any(crowded, lambda: fori_loop(0, crowded.sum(), of_pair, detected), detected)
 
 
-def spread(number: Tensor, dist: Tensor, pos: Tensor, mine: Tensor, crowded: Tensor) -> Tensor:
-    """(n,) bool: `MOST` of the contacts `mine (n,)` if these are `crowded ()`, else all of them.
-
-    The rest as in `thinned`.
-    """
+def spread(number: Tensor, dist: Tensor, pos: Tensor, mine: Tensor) -> Tensor:
+    """(n,) bool: `MOST` of the contacts `mine (n,)`, of which there are more. The rest as in `thinned`."""
     slack = blur(pos.dtype) * torch.where(mine[:, None], pos, 0.0).abs().amax()
     last = torch.full_like(number, torch.iinfo(number.dtype).max)
 
@@ -52,4 +52,4 @@ def spread(number: Tensor, dist: Tensor, pos: Tensor, mine: Tensor, crowded: Ten
 
     deepest = largest(-dist)
     start = torch.zeros_like(mine).scatter(0, deepest, True), norm(pos - pos.index_select(0, deepest))
-    return torch.where(crowded, fori_loop(1, torch.where(crowded, MOST, 1), further, start)[0], mine)
+    return fori_loop(1, MOST, further, start, unroll=False)[0]

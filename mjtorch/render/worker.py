@@ -33,8 +33,10 @@ def main(model_file: str, height: str, width: str, *quick: str) -> None:
     mj_model = mujoco.MjModel.from_binary_path(model_file)
     mj_data = mujoco.MjData(mj_model)
     prepare(mj_model, int(height), int(width))
-    with mujoco.Renderer(mj_model, height=int(height), width=int(width)) as renderer:
-        plain = bool(quick) and has_no_gpu()
+    plain = False
+    if quick:
+        with mujoco.Renderer(mj_model, height=1, width=1):
+            plain = has_no_gpu()
     if plain:
         mj_model.vis.quality.offsamples = 0
     with mujoco.Renderer(mj_model, height=int(height), width=int(width)) as renderer:

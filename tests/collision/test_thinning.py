@@ -79,3 +79,7 @@ def test_of_each_world_its_own():
         for k, d in enumerate(alone):
             assert torch.equal(found.contact.detected[k], d.contact.detected)
             torch.testing.assert_close(found.contact.pos[k], d.contact.pos, rtol=0, atol=1e-12)
+    single = mjtorch.put_model(mj_model, dtype=torch.float32, contact_capacity=400)
+    d = mjtorch.put_data(mj_model, bent(mj_model, 0), model=single)
+    one = mjtorch.jit(mjtorch.collision, in_dims=(None, 0))(single, mjtorch.batch(d, 1))
+    assert one.ncon.tolist() == [int(alone[0].ncon)]

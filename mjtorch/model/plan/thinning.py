@@ -18,11 +18,13 @@ class ThinningPlan(tree.Tree):
 
     pairs: static, how many there are
     thing: (ncollider,) which geom each collider is, or of which flex it is a part; flexes come after the geoms
-    pair: (n, n) the number of the pair that two things are, `pairs` where they are none
+    column: (ncollider,) of `pair`: one for each flex, after one for all geoms
+    pair: (n, 1 + nflex) the number of the pair that a thing is with a flex after it, `pairs` where they are none
     """
 
     pairs: int = tree.field(static=True)
     thing: Tensor
+    column: Tensor
     pair: Tensor
 
 
@@ -39,6 +41,9 @@ def build(mj_model: mujoco.MjModel, make: Tensors, geom: np.ndarray, found: np.n
     kinds = np.unique(kinds[stiff[kinds].all(1) & (kinds[:, 1] >= mj_model.ngeom)], axis=0)
     if not len(kinds):
         return ()
-    pair = np.full((len(stiff), len(stiff)), len(kinds))
-    pair[tuple(kinds.T)] = pair[tuple(kinds[:, ::-1].T)] = np.arange(len(kinds))
-    return (ThinningPlan(pairs=len(kinds), thing=make.ints(thing), pair=make.ints(pair)),)
+    column = (np.arange(len(stiff)) + 1 - mj_model.ngeom).clip(min=0)
+    pair = np.full((len(stiff), 1 + mj_model.nflex), len(kinds))
+    pair[kinds[:, 0], column[kinds[:, 1]]] = np.arange(len(kinds))
+    return (
+        ThinningPlan(pairs=len(kinds), thing=make.ints(thing), column=make.ints(column[thing]), pair=make.ints(pair)),
+    )
