@@ -37,7 +37,7 @@ class Data(Objects, tree.Tree):
         with, flexvert_conage (nflexvert,) integer, how long they have not, negative if they have at all
     Counts, as integers
         warning (7,) how often each mjtWarning was raised; CONTACTFULL adds up the contacts that found no slot,
-            CNSTRFULL counts the steps of ipc that ended before the motion was done
+        CNSTRFULL counts the steps of ipc that ended before the motion was done,
         solver_niter () iterations of the last solve, ncon () detected contacts,
         ne, nf, nl, nefc () active equality, friction, limit and all constraint rows;
         with sleeping enabled, else empty: tree_awake (ntree,) 1 or 0, body_awake (nbody,) mjtSleepState
