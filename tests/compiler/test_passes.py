@@ -30,6 +30,7 @@ from mjtorch.compiler.passes.scalarize import scalarize, scalarize_copies
 from mjtorch.compiler.passes.shrink import shrink_arrays
 from mjtorch.compiler.passes.symmetric import read_columns
 from mjtorch.compiler.passes.transpose import transpose
+from mjtorch.compiler.passes.trim import trim_loops
 from mjtorch.compiler.passes.warp_memory import hold_in_registers, plan_warp_memory
 from mjtorch.compiler.passes.zero_terms import skip_zero_terms
 from mjtorch.compiler.targets.cpu.pipeline import CPU
@@ -296,6 +297,100 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
               s0[0] = sqrt(s0[0])
             store:
               out0[k] = s0[0]
+        """,
+        None,
+    ),
+    "slots that no world takes": (
+        trim_loops,
+        """
+        scratch s0: i64[1]
+        scratch s1: bool[16]
+        scratch s2: f64[16]
+        scratch s3: f64[50]
+        body:
+          s0[0] = i64(mul(abs(in0[0]), 4.0))
+          for i in 0..16:
+            s1[i] = lt(index(i), s0[0])
+            if s1[i]:
+              s2[i] = where(s1[i], sin(in0[i]), 0.0)
+            else:
+              s2[i] = 0.0
+          for j in 0..2:
+            s3[j] = in0[j]
+          for k in 0..48:
+            s3[k+2] = mul(in0[1], s2[[0,0,0,1,1,1,2,2,2,3,3,3,4,4,4,5,5,5,6,6,6,7,7,7,8,8,8,9,9,9,10,10,10,11,11,11,\
+12,12,12,13,13,13,14,14,14,15,15,15][k]])
+          group:
+            var t0 = 0.0
+            var t1 = -inf
+            for l in 0..50:
+              t0 = add(t0, mul(s3[l], in0[2]))
+              t1 = max(t1, s3[l])
+            out0[0] = add(t0, t1)
+          for m in 0..15:
+            out0[m+1] = s2[m]
+        """,
+        """
+        scratch s0: i64[1]
+        scratch s1: bool[16]
+        scratch s2: f64[16]
+        scratch s3: f64[50]
+        body:
+          s0[0] = i64(mul(abs(in0[0]), 4.0))
+          for i in 0..16 until s0[0]:
+            s1[i] = lt(index(i), s0[0])
+            if s1[i]:
+              s2[i] = where(s1[i], sin(in0[i]), 0.0)
+            else:
+              s2[i] = 0.0
+          for i in 0..16 from s0[0]:
+            s2[i] = 0.0
+          for j in 0..2:
+            s3[j] = in0[j]
+          for k in 0..48 until mul(s0[0], 3):
+            s3[k+2] = mul(in0[1], s2[[0,0,0,1,1,1,2,2,2,3,3,3,4,4,4,5,5,5,6,6,6,7,7,7,8,8,8,9,9,9,10,10,10,11,11,11,\
+12,12,12,13,13,13,14,14,14,15,15,15][k]])
+          group:
+            var t0 = 0.0
+            var t1 = -inf
+            for l in 0..50 until add(mul(s0[0], 3), 2):
+              t0 = add(t0, mul(s3[l], in0[2]))
+              t1 = max(t1, s3[l])
+            t1 = where(lt(s0[0], 16), max(t1, 0.0), t1)
+            out0[0] = add(t0, t1)
+          for m in 0..15:
+            out0[m+1] = s2[m]
+        """,
+    ),
+    "slots whose numbers others may read": (
+        trim_loops,
+        """
+        scratch s0: i64[1]
+        scratch s1: f64[16]
+        scratch s2: i64[1]
+        body:
+          s0[0] = i64(mul(abs(in0[0]), 4.0))
+          for i in 0..16:
+            s1[i] = where(lt(index(i), s0[0]), in0[i], in0[0])
+          s2[0] = 12
+          out0[0] = s1[0; s2[0]]
+          for j in 0..15:
+            out0[j+1] = add(s1[j], s1[j+1])
+        """,
+        None,
+    ),
+    "slots that are counted anew": (
+        trim_loops,
+        """
+        scratch s0: i64[1]
+        scratch s1: f64[16]
+        body:
+          s0[0] = i64(mul(abs(in0[0]), 4.0))
+          for i in 0..16:
+            s1[i] = where(lt(index(i), s0[0]), in0[i], 0.0)
+          s0[0] = 16
+          for j in 0..16:
+            out0[j] = s1[j]
         """,
         None,
     ),

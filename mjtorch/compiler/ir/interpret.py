@@ -190,7 +190,11 @@ class Run:
         elif isinstance(s, (Store, Scatter)):
             self._store(s, self._value(s.value))
         elif isinstance(s, For):
-            for k in range(self._index(s.start), self._index(s.stop)):
+            start, stop = self._index(s.start), self._index(s.stop)
+            if s.limit is not None:
+                limit = int(self._value(s.limit).max())
+                start, stop = (max(start, limit), stop) if s.past else (start, min(stop, limit))
+            for k in range(start, stop):
                 self.variables[s.variable] = k
                 if s.guard is None or self._holds(s.guard):
                     self._body(s.body)

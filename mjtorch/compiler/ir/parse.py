@@ -182,7 +182,10 @@ class _Parser:
         if word == "for":
             variable, start, stop = self._range()
             marks: dict[str, Any] = {self._next(): True for _ in MARKS if self.tokens[0] in MARKS}
-            return For(variable, start, stop, guard=self._guard(), body=self._body(indent), **marks)
+            past = self.tokens[0] == "from"
+            limit = self._expr() if self.tokens[0] in ("until", "from") and self._next() else None
+            guard = self._guard()
+            return For(variable, start, stop, self._body(indent), guard=guard, limit=limit, past=past, **marks)
         if word == "while":
             flag = self._expr()
             return While(self._section("head:", indent), flag, self._section("do:", indent))

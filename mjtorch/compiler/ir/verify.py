@@ -167,6 +167,8 @@ class _Check:
 
     def _own(self, s: Statement, scope: _Scope, inner: _Scope) -> None:
         """What `s` itself holds, and what it writes."""
+        if isinstance(s, For) and s.limit is not None and self.expr(s.limit, scope) not in WHOLE:
+            raise self.fail("a limit is no integer")
         if isinstance(s, (For, ParallelFor)) and s.guard is not None:
             self.flag(s.guard, inner)
         elif isinstance(s, If):

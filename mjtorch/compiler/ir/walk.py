@@ -102,9 +102,9 @@ def own_expressions(s: Statement) -> tuple[Expr, ...]:
         return (s.value,)
     if isinstance(s, (While, Compact, If, Pack)):
         return (s.flag,)
-    if isinstance(s, (For, ParallelFor)) and s.guard is not None:
-        return (s.guard,)
-    return ()
+    if isinstance(s, For):
+        return tuple([e for e in (s.guard, s.limit) if e is not None])
+    return (s.guard,) if isinstance(s, ParallelFor) and s.guard is not None else ()
 
 
 def walk_expr(e: Expr) -> Iterator[Expr]:
@@ -257,8 +257,8 @@ class Rewriter:
         if isinstance(s, (While, If, Pack)):
             return (self._replaced(s, flag=self.expr(s.flag)),)
         if isinstance(s, For):
-            guard = None if s.guard is None else self.expr(s.guard)
-            return (self._replaced(s, start=self.index(s.start), stop=self.index(s.stop), guard=guard),)
+            guard, limit = (None if e is None else self.expr(e) for e in (s.guard, s.limit))
+            return (self._replaced(s, start=self.index(s.start), stop=self.index(s.stop), guard=guard, limit=limit),)
         if isinstance(s, ParallelFor):
             guard = None if s.guard is None else self.expr(s.guard)
             loops = tuple((v, self.index(a), self.index(b)) for v, a, b in s.loops)

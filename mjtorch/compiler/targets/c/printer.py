@@ -108,7 +108,15 @@ class Printer(ABC):
 
     def head(self, s: For) -> str:
         """What comes before the body of a loop over elements."""
-        return f"for(int {s.variable}={self.index(s.start)};{s.variable}<{self.index(s.stop)};++{s.variable})"
+        k, start, stop = s.variable, self.index(s.start), self.index(s.stop)
+        if s.limit is None:
+            return f"for(int {k}={start};{k}<{stop};++{k})"
+        limit = f"highest({self.expr(s.limit)},{start},{stop})"
+        return (
+            f"for(int {k}={limit};{k}<{stop};++{k})"
+            if s.past
+            else f"for(int {k}={start},{k}_n={limit};{k}<{k}_n;++{k})"
+        )
 
     # --- expressions ---
 

@@ -118,6 +118,17 @@ INLINE int any(vb m) {
 }
 #endif
 
+// The highest of the limits of all worlds, but not below `start` or above `stop`.
+#define HIGHEST(type)                                              \
+  INLINE int highest(type limit, int start, int stop) {            \
+    int r = start;                                                 \
+    EACH if (LANE(limit, l) > r) r = (int)LANE(limit, l);           \
+    return r < stop ? r : stop;                                    \
+  }
+HIGHEST(vs)
+HIGHEST(vi)
+#undef HIGHEST
+
 // The worlds that are no copies.
 INLINE vb present(Worlds w) {
   vb r;

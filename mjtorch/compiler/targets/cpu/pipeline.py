@@ -12,6 +12,7 @@ from mjtorch.compiler.passes.narrow import narrow_integers
 from mjtorch.compiler.passes.outline import outline
 from mjtorch.compiler.passes.scalarize import scalarize, scalarize_copies
 from mjtorch.compiler.passes.shrink import shrink_arrays
+from mjtorch.compiler.passes.trim import trim_loops
 from mjtorch.compiler.passes.zero_terms import skip_zero_terms
 
 CPU = (
@@ -26,6 +27,7 @@ CPU = (
     Pass("narrow_integers", narrow_integers),
     Pass("scalarize", scalarize),
     Pass("scalarize_copies", scalarize_copies),
+    Pass("trim_loops", trim_loops, skips_zeros=True),
     Pass("outline", outline),
     Pass("plan_memory", plan_memory, required=True),
 )

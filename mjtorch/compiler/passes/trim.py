@@ -1,0 +1,150 @@
+"""Leave out what loops do for slots past the last that is taken in some world: cost follows what is there."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from mjtorch.compiler.analysis.dependence import writes_and_reads
+from mjtorch.compiler.analysis.tails import Slots, Tail, Tails, Value, adds_nothing, alike, flags, repeats
+from mjtorch.compiler.ir.nodes import (
+    BOOL,
+    OUTPUT,
+    Assign,
+    Body,
+    Buffer,
+    Call,
+    Expr,
+    For,
+    Gather,
+    Number,
+    Program,
+    Statement,
+)
+from mjtorch.compiler.ir.walk import bodies, is_program, loads, map_bodies, walk, with_body
+
+# Fewer slots are not worth the looks at how many are taken.
+LEAST = 12
+
+
+def trim_loops(p: Program) -> Program:
+    """End loops through slots, such as those of contacts, at the last that is taken in some world side by side.
+
+    What lies past it is not written, unless something reads it. A zero that meets an infinity or NaN there gives 0.
+    """
+    for slots in list(flags(p.body, LEAST)):
+        body = _trimmed(p.body, slots, p)
+        p = with_body(p, body)
+    return p
+
+
+def _trimmed(statements: Body, slots: Slots, p: Program) -> Body:
+    """The statements of a program, trimmed from where it is known how many slots are taken."""
+    for k, s in enumerate(statements):
+        if slots not in flags([s], LEAST):
+            continue
+        if is_program(s):
+            new = map_bodies(s, lambda body: _trimmed(body, slots, p))
+            return (*statements[:k], new, *statements[k + 1 :])
+        scope = statements[k:]
+        if slots.count.buffer in writes_and_reads(scope)[0]:
+            return statements
+        return (*statements[:k], *_Trim(slots, scope, p).body(scope))
+    return statements
+
+
+class _Trim:
+    """Which loops of a scope end early, and how."""
+
+    def __init__(self, slots: Slots, scope: Body, p: Program) -> None:
+        mine = set(walk(scope))
+        others = [s for s in walk(p.body) if s not in mine and not bodies(s)]
+        written, read = writes_and_reads(others)
+        self.slots = slots
+        self.tails = Tails(slots, scope, {b for b in written | read if isinstance(b, Buffer)})
+        self.needed = {b for b in self.tails.slot if b.kind == OUTPUT}
+        readers = self._readers()
+        self.trimmed = set(self.tails.loops.values())
+        while failed := {t for t in self.trimmed if not self._may_end(t)}:
+            self.trimmed -= failed
+            for t in failed:
+                self.needed |= readers.get(t, set())
+
+    def _readers(self) -> dict[Tail, set[Buffer]]:
+        """What loops read of tails in iterations of the same slots; what is read in any other way is needed."""
+        found: dict[Tail, set[Buffer]] = {}
+        for s, axes, tail in self.tails.statements():
+            for e in loads(s):
+                slot = self.tails.slot.get(e.buffer)
+                if slot is None:
+                    continue
+                at = None if isinstance(e, Gather) else axes.index(e.index)
+                if tail is not None and at is not None and (slot[at] <= tail.of(at.ndim)).all():
+                    found.setdefault(tail, set()).add(e.buffer)
+                elif at is None or (slot[at] >= 0).any():
+                    self.needed.add(e.buffer)
+        return found
+
+    def _may_end(self, t: Tail) -> bool:
+        """Whether all that the rest of a loop does is to store what nobody reads, or constants, and to add nothing."""
+        return (
+            t.plain
+            and all(adds_nothing(s, v) or (repeats(s) and _constant(v) is not None) for s, v in t.folds)
+            and all(self._is_dead(s.buffer) or _constant(value) is not None for s, _, value in t.stores)
+            and all(b in self.tails.inside or b in self.tails.slot for b in {s.buffer for s, _, _ in t.stores})
+        )
+
+    def _is_dead(self, b: Buffer) -> bool:
+        return b in self.tails.inside or b not in self.needed
+
+    def body(self, statements: Body) -> Body:
+        """Statements, trimmed."""
+        return tuple(x for s in statements for x in self.statement(s))
+
+    def statement(self, s: Statement) -> Sequence[Statement]:
+        """A statement, trimmed."""
+        t = self.tails.loops.get(s) if isinstance(s, For) else None
+        if t is None or t not in self.trimmed:
+            return (map_bodies(s, self.body),)
+        limit = self._limit(t)
+        found: list[Statement] = [dataclasses.replace(t.loop, limit=limit)]
+        rest = self._rest(t)
+        if rest:
+            found.append(dataclasses.replace(t.loop, body=rest, limit=limit, past=True, guard=None))
+        some_free = Call("lt", (self.slots.count, Number(self.slots.size, limit.dtype)), BOOL)
+        for x, value in t.folds:
+            if not adds_nothing(x, value):
+                assert isinstance(x.value, Call)
+                more = Call(x.value.op, (x.local, Number(_constant(value), x.local.dtype)), x.local.dtype)
+                chosen = Call("where", (some_free, more, x.local), x.local.dtype)
+                found.append(Assign(x.local, chosen, origin=x.origin))
+        return found
+
+    def _limit(self, t: Tail) -> Expr:
+        """The iteration at which the slots of a world end."""
+        dtype = self.slots.count.dtype
+        limit: Expr = self.slots.count
+        if t.each > 1:
+            limit = Call("mul", (limit, Number(t.each, dtype)), dtype)
+        first = t.first + t.loop.start.base
+        return Call("add", (limit, Number(first, dtype)), dtype) if first else limit
+
+    def _rest(self, t: Tail) -> Body:
+        """What past the last slot is stored for others to read."""
+        found: list[Statement] = []
+        for s, axes, value in t.stores:
+            if self._is_dead(s.buffer):
+                continue
+            new: Statement = dataclasses.replace(s, value=Number(_constant(value), s.buffer.dtype))
+            for loop in reversed(axes.loops[len(t.axes.loops) :]):
+                new = For(loop.variable, loop.start, loop.stop, (new,), origin=s.origin)
+            found.append(new)
+        return tuple(found)
+
+
+def _constant(v: Value) -> object | None:
+    """The one number that it is everywhere, if it is known."""
+    if not v.is_constant:
+        return None
+    first = v.number.flat[0]
+    return first.item() if alike(v.number, first).all() else None
