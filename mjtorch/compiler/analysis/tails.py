@@ -197,8 +197,8 @@ class Tails:
             pass
         self.inside = self._inside()
         self.slot = {b: x for b, x in self.slot.items() if b not in self.whole}
-        self.number = {b: np.zeros(b.size, TYPES[b.dtype]) for b in self.slot}
-        self.state = {b: np.full(b.size, NOTHING, np.int8) for b in self.slot}
+        self.number: dict[Buffer, np.ndarray] = {b: np.zeros(b.size, TYPES[b.dtype]) for b in self.slot}
+        self.state: dict[Buffer, np.ndarray] = {b: np.full(b.size, NOTHING, np.int8) for b in self.slot}
         self._settle()
         for state in self.state.values():
             state[state == NOTHING] = ANYTHING
