@@ -337,7 +337,7 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
         scratch s3: f64[50]
         body:
           s0[0] = i64(mul(abs(in0[0]), 4.0))
-          for i in 0..16 until s0[0]:
+          for i in 0..16 without s0[0]..16:
             s1[i] = lt(index(i), s0[0])
             if s1[i]:
               s2[i] = where(s1[i], sin(in0[i]), 0.0)
@@ -347,13 +347,13 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
             s2[i] = 0.0
           for j in 0..2:
             s3[j] = in0[j]
-          for k in 0..48 until mul(s0[0], 3):
+          for k in 0..48 without mul(s0[0], 3)..48:
             s3[k+2] = mul(in0[1], s2[[0,0,0,1,1,1,2,2,2,3,3,3,4,4,4,5,5,5,6,6,6,7,7,7,8,8,8,9,9,9,10,10,10,11,11,11,\
 12,12,12,13,13,13,14,14,14,15,15,15][k]])
           group:
             var t0 = 0.0
             var t1 = -inf
-            for l in 0..50 until add(mul(s0[0], 3), 2):
+            for l in 0..50 without add(mul(s0[0], 3), 2)..50:
               t0 = add(t0, mul(s3[l], in0[2]))
               t1 = max(t1, s3[l])
             t1 = where(lt(s0[0], 16), max(t1, 0.0), t1)

@@ -147,7 +147,7 @@ class Tail:
     """A loop through slots, and what it does in those that are not taken.
 
     axes: those around it, and itself; slot: of each iteration, or NO_SLOT
-    first, each: the iteration from which on there are slots, and how many iterations each slot has
+    first, last: the iterations from which on, and up to which, there are slots; each: how many of each slot
     stores: what it stores, in which loops inside; folds: variables from around it, and what is added to them
     plain: whether it does nothing else
     """
@@ -155,6 +155,7 @@ class Tail:
     axes: Axes
     slot: np.ndarray
     first: int
+    last: int
     each: int
     stores: list[tuple[Store, Axes, Value]] = dataclasses.field(default_factory=list)
     folds: list[tuple[Assign, Value]] = dataclasses.field(default_factory=list)
@@ -172,13 +173,14 @@ class Tail:
 
     def of(self, dims: int, *, past: bool = False) -> np.ndarray:
         """The slots of iterations, as an array with so many axes; past: of those that have one."""
-        slot = self.slot[self.first :] if past else self.slot
+        slot = self.slot[self.first : self.last] if past else self.slot
         return slot.reshape((1,) * self.depth + (-1,) + (1,) * (dims - self.depth - 1))
 
     def past(self) -> Axes:
         """The axes, of the iterations that have slots."""
         loop = self.loop
-        return Axes((*self.axes.loops[:-1], dataclasses.replace(loop, start=loop.start + self.first)))
+        start, stop = loop.start + self.first, loop.start + self.last
+        return Axes((*self.axes.loops[:-1], dataclasses.replace(loop, start=start, stop=stop)))
 
 
 class Tails:
@@ -188,9 +190,10 @@ class Tails:
     inside: arrays that nothing but one of the loops uses, and it in each iteration anew
     """
 
-    def __init__(self, slots: Slots, scope: Sequence[Statement], elsewhere: set[Buffer]) -> None:
-        """elsewhere: arrays that are touched outside the scope, too."""
-        self.slots, self.scope, self.elsewhere, self.whole = slots, scope, elsewhere, set(elsewhere)
+    def __init__(self, slots: Slots, scope: Body, first: int, elsewhere: set[Buffer]) -> None:
+        """first: the statement from which on it is known how many are taken; elsewhere: arrays touched outside, too."""
+        self.slots, self.scope, self.first, self.elsewhere = slots, scope, first, elsewhere
+        self.whole = set(elsewhere)
         self.slot: dict[Buffer, np.ndarray] = {}
         self.loops: dict[For, Tail] = {}
         while self._arrange():
@@ -231,7 +234,7 @@ class Tails:
     def _arrange(self) -> bool:
         """Find loops and slots; whether arrays turn out to have none that were taken to have some."""
         self.slot, self.loops = {}, {}
-        while self._find(self.scope, Axes()):
+        while self._find(self.scope[self.first :], Axes()):
             pass
         before = len(self.whole)
         for s, axes, tail in self.statements():
@@ -259,7 +262,7 @@ class Tails:
 
     def _tail(self, loop: For, axes: Axes) -> Tail | None:
         count = loop.stop.base - loop.start.base
-        if count < self.slots.size or loop.limit is not None:
+        if count < self.slots.size or loop.since is not None:
             return None
         slot, depth = np.full(count, NO_SLOT), len(axes.loops) - 1
         for s, inner, _ in self._statements(loop.body, axes, None):
@@ -273,11 +276,14 @@ class Tails:
                             slot = np.maximum(slot, found.max(others))
                 elif self.is_flag(e) and count == self.slots.size and is_place(e.args[0], loop):  # type: ignore[union-attr]
                     slot = np.maximum(slot, np.arange(count))
-        first = int((slot < 0).sum())
-        each = (count - first) // self.slots.size
-        if not each or (slot[first:] != np.repeat(np.arange(self.slots.size), each)).any() or (slot[:first] >= 0).any():
+        taken = np.flatnonzero(slot >= 0)
+        each = len(taken) // self.slots.size
+        if not each:
             return None
-        return Tail(axes, slot, first, each)
+        first, last = int(taken[0]), int(taken[0]) + each * self.slots.size
+        if len(taken) != last - first or (slot[first:last] != np.repeat(np.arange(self.slots.size), each)).any():
+            return None
+        return Tail(axes, slot, first, last, each)
 
     def is_flag(self, e: Expr) -> bool:
         """Whether it says that a slot is taken."""

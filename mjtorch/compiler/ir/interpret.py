@@ -191,11 +191,13 @@ class Run:
             self._store(s, self._value(s.value))
         elif isinstance(s, For):
             start, stop = self._index(s.start), self._index(s.stop)
-            if s.limit is not None:
-                limit = int(self._value(s.limit).max())
-                start, stop = (max(start, limit), stop) if s.past else (start, min(stop, limit))
+            if s.since is not None:
+                start = max(start, int(self._value(s.since).max()))
+            holes = [range(int(self._value(limit).max()), end) for limit, end in s.holes]
             for k in range(start, stop):
                 self.variables[s.variable] = k
+                if any(k in hole for hole in holes):
+                    continue
                 if s.guard is None or self._holds(s.guard):
                     self._body(s.body)
         elif isinstance(s, While):

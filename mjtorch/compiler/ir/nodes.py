@@ -261,7 +261,8 @@ class For(_Statement):
 
     scope: the body is a program of its own, whose buffers live for one iteration
     guard: iterations for which it is false (in every world that runs side by side) are left out
-    limit: iterations from it on (the highest of worlds side by side) are left out; if `past`, those before it
+    holes: iterations from the first (the highest of worlds side by side) up to the second are left out, in order
+    since: iterations before it (the highest) are left out
     parallel: the iterations may run in any order, or at once, which need not be found out
     unroll: it is to be written out, since what it indexes has no addresses
     """
@@ -272,15 +273,15 @@ class For(_Statement):
     body: Body
     scope: bool = False
     guard: Expr | None = None
-    limit: Expr | None = None
-    past: bool = False
+    holes: tuple[tuple[Expr, int], ...] = ()
+    since: Expr | None = None
     parallel: bool = False
     unroll: bool = False
 
     @property
     def is_counted(self) -> bool:
         """Whether it is known how often it runs, equally often in all worlds."""
-        return not (self.start.terms or self.stop.terms) and self.guard is None and self.limit is None
+        return not (self.start.terms or self.stop.terms or self.holes) and self.guard is None and self.since is None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

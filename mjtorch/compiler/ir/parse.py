@@ -182,10 +182,15 @@ class _Parser:
         if word == "for":
             variable, start, stop = self._range()
             marks: dict[str, Any] = {self._next(): True for _ in MARKS if self.tokens[0] in MARKS}
-            past = self.tokens[0] == "from"
-            limit = self._expr() if self.tokens[0] in ("until", "from") and self._next() else None
+            since = self._expr() if self.tokens[0] == "from" and self._next() else None
+            holes: list[tuple[Expr, int]] = []
+            while self.tokens[0] == "without":
+                self._next()
+                limit = self._expr()
+                self._expect("..")
+                holes.append((limit, int(self._next())))
             guard = self._guard()
-            return For(variable, start, stop, self._body(indent), guard=guard, limit=limit, past=past, **marks)
+            return For(variable, start, stop, self._body(indent), guard=guard, holes=tuple(holes), since=since, **marks)
         if word == "while":
             flag = self._expr()
             return While(self._section("head:", indent), flag, self._section("do:", indent))

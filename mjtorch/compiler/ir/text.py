@@ -197,8 +197,10 @@ class _Writer:
         """The first line of a statement with one body."""
         if isinstance(s, For):
             marks = [name for name in ("scope", "parallel", "unroll") if getattr(s, name)]
-            limit = "" if s.limit is None else f" {'from' if s.past else 'until'} {self.expr(s.limit)}"
-            return " ".join([f"for {self._range(s.variable, s.start, s.stop)}", *marks]) + limit + self._guard(s.guard)
+            since = [] if s.since is None else [f"from {self.expr(s.since)}"]
+            holes = [f"without {self.expr(limit)}..{stop}" for limit, stop in s.holes]
+            head = [f"for {self._range(s.variable, s.start, s.stop)}", *marks, *since, *holes]
+            return " ".join(head) + self._guard(s.guard)
         if isinstance(s, Compact):
             return f"compact {s.list} of {self._range(s.variable, s.start, Index(s.size))} where {self.expr(s.flag)}"
         if isinstance(s, Function):

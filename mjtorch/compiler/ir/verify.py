@@ -48,7 +48,7 @@ from mjtorch.compiler.ir.nodes import (
 )
 from mjtorch.compiler.ir.ops import result_dtype
 from mjtorch.compiler.ir.text import statement_text
-from mjtorch.compiler.ir.walk import bodies, touched_by, uses, walk
+from mjtorch.compiler.ir.walk import bodies, own_expressions, touched_by, uses, walk
 
 
 class VerifyError(AssertionError):
@@ -167,7 +167,8 @@ class _Check:
 
     def _own(self, s: Statement, scope: _Scope, inner: _Scope) -> None:
         """What `s` itself holds, and what it writes."""
-        if isinstance(s, For) and s.limit is not None and self.expr(s.limit, scope) not in WHOLE:
+        limits = [e for e in own_expressions(s) if e is not s.guard] if isinstance(s, For) else []
+        if any(self.expr(e, scope) not in WHOLE for e in limits):
             raise self.fail("a limit is no integer")
         if isinstance(s, (For, ParallelFor)) and s.guard is not None:
             self.flag(s.guard, inner)

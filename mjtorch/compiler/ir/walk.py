@@ -103,7 +103,7 @@ def own_expressions(s: Statement) -> tuple[Expr, ...]:
     if isinstance(s, (While, Compact, If, Pack)):
         return (s.flag,)
     if isinstance(s, For):
-        return tuple([e for e in (s.guard, s.limit) if e is not None])
+        return tuple([e for e in (s.guard, s.since, *(limit for limit, _ in s.holes)) if e is not None])
     return (s.guard,) if isinstance(s, ParallelFor) and s.guard is not None else ()
 
 
@@ -257,8 +257,12 @@ class Rewriter:
         if isinstance(s, (While, If, Pack)):
             return (self._replaced(s, flag=self.expr(s.flag)),)
         if isinstance(s, For):
-            guard, limit = (None if e is None else self.expr(e) for e in (s.guard, s.limit))
-            return (self._replaced(s, start=self.index(s.start), stop=self.index(s.stop), guard=guard, limit=limit),)
+            guard, since = (None if e is None else self.expr(e) for e in (s.guard, s.since))
+            holes = tuple([(self.expr(limit), stop) for limit, stop in s.holes])
+            if all(new is old for (new, _), (old, _) in zip(holes, s.holes, strict=True)):
+                holes = s.holes
+            start, stop = self.index(s.start), self.index(s.stop)
+            return (self._replaced(s, start=start, stop=stop, guard=guard, since=since, holes=holes),)
         if isinstance(s, ParallelFor):
             guard = None if s.guard is None else self.expr(s.guard)
             loops = tuple((v, self.index(a), self.index(b)) for v, a, b in s.loops)

@@ -46,22 +46,21 @@ def _trimmed(statements: Body, slots: Slots, p: Program) -> Body:
         if is_program(s):
             new = map_bodies(s, lambda body: _trimmed(body, slots, p))
             return (*statements[:k], new, *statements[k + 1 :])
-        scope = statements[k:]
-        if slots.count.buffer in writes_and_reads(scope)[0]:
+        if slots.count.buffer in writes_and_reads(statements[k:])[0]:
             return statements
-        return (*statements[:k], *_Trim(slots, scope, p).body(scope))
+        return _Trim(slots, statements, k, p).body(statements)
     return statements
 
 
 class _Trim:
     """Which loops of a scope end early, and how."""
 
-    def __init__(self, slots: Slots, scope: Body, p: Program) -> None:
+    def __init__(self, slots: Slots, scope: Body, first: int, p: Program) -> None:
         mine = set(walk(scope))
         others = [s for s in walk(p.body) if s not in mine and not bodies(s)]
         written, read = writes_and_reads(others)
         self.slots = slots
-        self.tails = Tails(slots, scope, {b for b in written | read if isinstance(b, Buffer)})
+        self.tails = Tails(slots, scope, first, {b for b in written | read if isinstance(b, Buffer)})
         self.needed = {b for b in self.tails.slot if b.kind == OUTPUT}
         readers = self._readers()
         self.trimmed = set(self.tails.loops.values())
@@ -107,10 +106,12 @@ class _Trim:
         if t is None or t not in self.trimmed:
             return (map_bodies(s, self.body),)
         limit = self._limit(t)
-        found: list[Statement] = [dataclasses.replace(t.loop, limit=limit)]
+        first, last = t.loop.start + t.first, t.loop.start + t.last
+        holes = tuple(sorted([*t.loop.holes, (limit, last.base)], key=lambda hole: hole[1]))
+        found: list[Statement] = [dataclasses.replace(t.loop, holes=holes)]
         rest = self._rest(t)
         if rest:
-            found.append(dataclasses.replace(t.loop, body=rest, limit=limit, past=True, guard=None))
+            found.append(For(t.loop.variable, first, last, rest, since=limit, origin=t.loop.origin))
         some_free = Call("lt", (self.slots.count, Number(self.slots.size, limit.dtype)), BOOL)
         for x, value in t.folds:
             if not adds_nothing(x, value):

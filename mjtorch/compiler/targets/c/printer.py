@@ -109,14 +109,13 @@ class Printer(ABC):
     def head(self, s: For) -> str:
         """What comes before the body of a loop over elements."""
         k, start, stop = s.variable, self.index(s.start), self.index(s.stop)
-        if s.limit is None:
-            return f"for(int {k}={start};{k}<{stop};++{k})"
-        limit = f"highest({self.expr(s.limit)},{start},{stop})"
-        return (
-            f"for(int {k}={limit};{k}<{stop};++{k})"
-            if s.past
-            else f"for(int {k}={start},{k}_n={limit};{k}<{k}_n;++{k})"
-        )
+        first = start if s.since is None else f"highest({self.expr(s.since)},{start},{stop})"
+        limits = [f"highest({self.expr(limit)},{start},{end})" for limit, end in s.holes]
+        if [str(end) for _, end in s.holes] == [stop]:
+            return f"for(int {k}={first},{k}_n={limits[0]};{k}<{k}_n;++{k})"
+        declared = "".join(f",{k}_{n}={limit}" for n, limit in enumerate(limits))
+        skip = "".join(f"{k}={k}=={k}_{n}?{end}:{k}," for n, (_, end) in enumerate(s.holes))
+        return f"for(int {k}={first}{declared};{skip}{k}<{stop};++{k})"
 
     # --- expressions ---
 
