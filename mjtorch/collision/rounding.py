@@ -36,15 +36,16 @@ def larger(area: Tensor, other: Tensor) -> Tensor:
 
 
 def first_largest(x: Tensor, slack: Tensor | float) -> Tensor:
-    """Where (..., 1) the largest of `x (..., k)` is; of two the later one must exceed the other.
-
-    By `slack (..., 1)` for each place between them, that is: of equal ones the first is taken.
-    """
-    return (x - slack * torch.arange(x.shape[-1], dtype=x.dtype, device=x.device)).argmax(-1, keepdim=True)
+    """Where (..., 1) the first of `x (..., k)` is that no other exceeds by more than `slack (..., 1)`."""
+    place = torch.arange(x.shape[-1], device=x.device)
+    # Of numbers that are not finite none may be near.
+    return torch.where(x >= x.amax(-1, keepdim=True) - slack, place, x.shape[-1]).argmin(-1, keepdim=True)
 
 
 def first_largest_of(value: Callable[[Tensor], Tensor], count: Tensor, slack: Tensor | float) -> Tensor:
     """`first_largest` of the first `count (n,)` of many numbers, which are asked for some at a time.
+
+    So none exceeds the one that is found by more than twice the slack, however many there are.
 
     value: those of some places (k,), (n, k)
     """
@@ -54,15 +55,15 @@ def first_largest_of(value: Callable[[Tensor], Tensor], count: Tensor, slack: Te
         largest, place = best
         number = AT_ONCE * trip + lines
         x = value(number)
-        x = (x - slack * number.to(x.dtype)).masked_fill(number >= count[:, None], -torch.inf)
-        here, at = x.max(-1, keepdim=True)
-        better = here > largest
-        return torch.where(better, here, largest), torch.where(better, number[0] + at, place)
+        better = (x > largest + slack) & (number < count[:, None])
+        return torch.where(better, x, largest), torch.where(better, number, place)
 
-    nowhere = torch.zeros_like(count)[:, None]
+    nowhere = torch.zeros_like(count)[:, None] + lines
     nothing = torch.full(nowhere.shape, -torch.inf, dtype=value(lines[:1]).dtype, device=device)
     trips = torch.div(count.amax() + AT_ONCE - 1, AT_ONCE, rounding_mode="floor")
-    return fori_loop(0, trips, look, (nothing, nowhere))[1]
+    largest, place = fori_loop(0, trips, look, (nothing, nowhere))
+    near = largest >= largest.amax(-1, keepdim=True) - slack
+    return torch.where(near, place, count[:, None]).amin(-1, keepdim=True)
 
 
 def wrapped(number: Tensor, count: Tensor) -> Tensor:

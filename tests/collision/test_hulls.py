@@ -181,6 +181,6 @@ def test_hulls_of_many_corners_lie_on_planes(name):
         one = tree.map(lambda x: x[0], compiled(single, mjtorch.batch(posed(single, mj_data), 1)))
         seen.add(int(d.ncon))
         deepest = [x.contact.dist.double().min() for x in (one, d)]
-        # The lowest corner may be as much above another as the ties of all before it may be wide.
-        assert abs(deepest[0] - deepest[1]) < 150 * blur(torch.float32) * 0.12 and 0 < one.ncon <= 4
+        # However many corners there are, two ties at most are passed over on the way to the lowest.
+        assert abs(deepest[0] - deepest[1]) < blur(torch.float32) and 0 < one.ncon <= 4
     assert max(seen) > 1 or name == "1000"
