@@ -127,3 +127,38 @@ def test_the_solver_does_not_matter(folder: Path) -> None:
     for options in ({"solver": 0, "iterations": 3}, {"tolerance": 1e-14, "jacobian": 0}, {"noslip_iterations": 2}):
         assert slots(load("collection/humanoid", **options)) == first
     assert len(kept(folder)) == 1
+
+
+# Boxes on slides, whose limits let them all be in each other.
+HEAP = "".join(
+    f"""<body pos="0 0 {0.1 + 0.3 * k}"><geom type="box" size=".1 .1 .1"/>
+      <joint type="slide" axis="0 0 1" limited="true" range="{-0.3 * k - 0.01} 0"/></body>"""
+    for k in range(12)
+)
+
+
+@pytest.mark.parametrize("kilobytes", [40, 100])
+def test_states_that_need_more_memory_than_there_is_are_left_out(kilobytes: int) -> None:
+    """MuJoCo steps such a model, until so many boxes are in each other."""
+    mj_model = mujoco.MjModel.from_xml_string(
+        f"""<mujoco><size memory="{kilobytes}K"/><worldbody><geom type="plane" size="1 1 1"/>{HEAP}</worldbody>
+        </mujoco>"""
+    )
+    mujoco.mj_step(mj_model, mujoco.MjData(mj_model))
+    assert sum(slots(mj_model)) > 0
+
+
+def test_flexes_go_where_joints_are_put() -> None:
+    mj_model = mujoco.MjModel.from_xml_string(
+        """<mujoco><worldbody><geom size=".1" pos="0 0 9"/><body name="hand" pos="1 2 3">
+          <joint type="slide" limited="true" range="0 1"/><geom size=".1" pos="2 0 0"/>
+          <flexcomp name="cloth" type="grid" dim="2" count="4 4 1" spacing=".1 .1 .1" radius=".01" mass="1">
+            <pin id="0 1"/></flexcomp></body></worldbody></mujoco>"""
+    )
+    poses = 0
+    for data, *_, is_pose in contact_capacity.states(mj_model):
+        if is_pose:
+            poses += 1
+            center = data.flexvert_xpos.mean(axis=0) - data.xpos[1]
+            assert abs(center).max() < 1e-9
+    assert poses

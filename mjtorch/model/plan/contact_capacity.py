@@ -288,9 +288,14 @@ def states(mj_model: mujoco.MjModel) -> Iterator[Moment]:
     data = mujoco.MjData(model)
     for number in range(min(POSES, _steps(model, WORK_OF_OTHERS)) if _bounded(model).any() else 0):
         _place_anywhere(model, data, rng)
-        mujoco.mj_kinematics(model, data)
-        mujoco.mj_comPos(model, data)
-        mujoco.mj_collision(model, data)
+        try:
+            mujoco.mj_kinematics(model, data)
+            mujoco.mj_comPos(model, data)
+            mujoco.mj_flex(model, data)
+            mujoco.mj_collision(model, data)
+        except mujoco.FatalError:  # too little memory for what is in each other there
+            data = mujoco.MjData(model)
+            continue
         yield Moment(data, number, True, True)
 
 
@@ -339,9 +344,10 @@ def _overlapping(family: str, boxes: Boxes, pairs: Pairs) -> int:
 
 
 def _rollout(model: mujoco.MjModel, keyframe: int | None, seed: int, steps: int) -> Iterator[mujoco.MjData]:
-    """The states of one episode, until it diverges; the first half of the seeds start almost at rest.
+    """The states of one episode, until it diverges or memory is short.
 
-    The others start at speed, or, where there is no keyframe, in any position within the limits of the joints.
+    The first half of the seeds start almost at rest, the others at speed, or, where there is no keyframe, in any
+    position within the limits of the joints.
     """
     rng = np.random.default_rng(seed)
     data = mujoco.MjData(model)
@@ -358,8 +364,11 @@ def _rollout(model: mujoco.MjModel, keyframe: int | None, seed: int, steps: int)
     for step in range(steps):
         if step % hold == 0:
             data.ctrl[:] = rng.uniform(low, high)
-        # Of what is measured nothing is of interest.
-        mujoco.mj_forwardSkip(model, data, int(mujoco.mjtStage.mjSTAGE_NONE), 1)
+        try:
+            # Of what is measured nothing is of interest.
+            mujoco.mj_forwardSkip(model, data, int(mujoco.mjtStage.mjSTAGE_NONE), 1)
+        except mujoco.FatalError:
+            return
         yield data
         # `mj_step` would warn about a divergence, aloud; here it is of no interest.
         if not np.abs(data.qacc).max(initial=0.0) < DIVERGED or not np.abs(data.qvel).max(initial=0.0) < DIVERGED:
