@@ -173,8 +173,12 @@ def _contact(mj_data: mujoco.MjData, m: Model, slots: np.ndarray, tensor: Any, i
 
 
 def foreseen(contact: Any) -> np.ndarray:
-    """(ncon,) bool: contacts of an `MjData` that are active however far apart they are."""
-    return (contact.dist >= contact.includemargin) & (contact.exclude == 0) & (contact.adhesion == 0)
+    """(ncon,) bool: contacts of an `MjData` that are active however far apart they are.
+
+    What sticks across a gap has no friction; without any, a contact to come that sticks exerts the same forces.
+    """
+    sticks = (contact.adhesion != 0) & (contact.dim == 1)
+    return (contact.dist >= contact.includemargin) & (contact.exclude == 0) & ~sticks
 
 
 def _matrices(mj_model: mujoco.MjModel, mj_data: mujoco.MjData) -> dict[str, np.ndarray]:

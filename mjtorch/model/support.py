@@ -14,7 +14,6 @@ from mjtorch.model import actuators, flexes
 from mjtorch.model.callbacks import NAMES as CALLBACK_NAMES, Callbacks, let_collide
 from mjtorch.model.option import Cone, DisableBit, EnableBit, Integrator, Solver
 from mjtorch.model.plan import plugins
-from mjtorch.model.plan.colliders import speculates
 from mjtorch.model.plan.enclosed import is_enclosed
 from mjtorch.model.plan.geom_pairs import CONVEX, FIELDS, SUPPORTED as COLLIDED, pairs_of, unsupported_pairs
 from mjtorch.model.plan.measured import unmeasured_geoms
@@ -230,12 +229,6 @@ def _discrete(test: Callable[[mujoco.MjModel], bool]) -> Callable[[mujoco.MjMode
     return option(lambda m: m.opt.integrator == Integrator.DISCRETE and test(m), 'integrator="discrete"')
 
 
-def _speculative_with_others(m: mujoco.MjModel) -> bool:
-    """Whether contacts are foreseen in a model in which they may stick, or that has signed distance fields."""
-    has_fields = bool((m.geom_type == int(mjtGeom.mjGEOM_SDF)).any())
-    return speculates(m) and (has_fields or bool(m.geom_adhesion.any() or m.pair_adhesion.any()))
-
-
 def _pushes_otherwise(m: mujoco.MjModel) -> bool:
     """Whether the flag ipc is enabled beside what MuJoCo does not allow, either."""
     others = bool(m.opt.enableflags & (EnableBit.FWDINV | EnableBit.SLEEP))
@@ -382,13 +375,6 @@ TABLE: tuple[Feature, ...] = (
     Feature("contacts", "adhesion of pairs", YES, given("pair_adhesion")),
     Feature("contacts", "adhesion across a gap", YES, _sticking_gaps),
     Feature("contacts", "speculative", YES, enabled(EnableBit.SPECULATIVE, "speculative")),
-    Feature(
-        "contacts",
-        "speculative with adhesion or signed distance fields",
-        NO,
-        option(_speculative_with_others, 'flag speculative="enable"'),
-        "disable the flag",
-    ),
     Feature("contacts", "ipc", YES, enabled(EnableBit.IPC, "ipc")),
     Feature(
         "contacts",

@@ -28,8 +28,12 @@ def acting(m: Model, d: Data) -> Tensor:
 
 
 def pulled(m: Model, d: Data) -> Tensor:
-    """(ncon,) bool: contacts that stick across a gap, without friction. For models in which contacts stick."""
-    return (d.contact.dist >= d.contact.includemargin) & (adhesion(m, d) != 0)
+    """(ncon,) bool: contacts that stick across a gap, without friction; those to come have theirs.
+
+    For models in which contacts stick.
+    """
+    apart = (d.contact.dist >= d.contact.includemargin) & (adhesion(m, d) != 0)
+    return apart & ~d.contact.speculative if m.plan.collision.speculative else apart
 
 
 def cone_friction(m: Model, d: Data) -> Tensor:

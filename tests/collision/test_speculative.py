@@ -325,6 +325,47 @@ def test_goes_to_c_and_back() -> None:
     assert back.contact.exclude.tolist() == mj_data.contact.exclude.tolist() == [0]
 
 
+@pytest.mark.parametrize("condim", [1, 3, 6])
+@pytest.mark.parametrize("cone", ["pyramidal", "elliptic"])
+def test_what_sticks_is_foreseen_with_its_friction(condim: int, cone: str) -> None:
+    """While what sticks across a gap has none, beside it."""
+    sticks = f'adhesion="5" gap="0.03" condim="{condim}"'
+    neighbour = free(f'type="sphere" size="0.05" {sticks}', "0.43 0.5 0")
+    mj_model = build(WALL + BULLET.format(sticks) + neighbour, f'cone="{cone}"')
+    mj_data = moving(mj_model, 100, 3, 2, 1, 2, 3)
+    assert sorted(mj_data.contact.dim) == [1, max(condim, 3)]
+    d = assert_as_c(mj_model, mj_data)
+    m = mjtorch.put_model(mj_model, dtype=torch.float64)
+    read = mjtorch.put_data(mj_model, mj_data, model=m).contact
+    np.testing.assert_array_equal(read.speculative[read.detected], mj_data.contact.dist > 1)
+    assert mjtorch.get_data(mj_model, d).contact.dim.tolist() == mj_data.contact.dim.tolist()
+    for _ in range(3):
+        d = mjtorch.step(m, d)
+        mujoco.mj_step(mj_model, mj_data)
+    np.testing.assert_allclose(d.qpos.numpy(), mj_data.qpos, rtol=0, atol=1e-9)
+
+
+RING = """<extension><plugin plugin="mujoco.sdf.torus"><instance name="torus"><config key="radius1" value=".12"/>
+  <config key="radius2" value=".05"/></instance></plugin></extension>"""
+
+
+@pytest.mark.parametrize("shape", slow_but(["sphere", "capsule", "mesh"], "capsule"))
+def test_distance_fields_are_not_foreseen_and_hide_nothing(shape: str) -> None:
+    """Above a ring that lies on a floor, above its hole, and in the ring."""
+    extra = RING + MESH.replace("</asset>", '<mesh name="t"><plugin instance="torus"/></mesh></asset>')
+    ring = '<geom type="sdf" mesh="t"><plugin instance="torus"/></geom>'
+    floor = '<geom type="plane" size="1 1 1" pos="0 0 -0.06"/>'
+    rng, touching, coming = np.random.default_rng(1), 0, 0
+    for x, z in ((0, 0.3), (0.13, 0.3), (0.13, 0.075), (0.1, 0.08)):
+        bodies = free(SHAPES[shape], f"{x} 0.01 {z}", quat(rng)) + f"<body><freejoint/>{ring}</body>"
+        mj_model = build(floor + bodies, f'{PRECISE} sdf_initpoints="12"', extra=extra)
+        mj_data = moving(mj_model, 0, 0, -rng.uniform(30, 60), *rng.normal(size=3))
+        d = assert_as_c(mj_model, mj_data)
+        coming += int(d.contact.speculative.sum())
+        touching += int((d.contact.detected & ~d.contact.speculative).sum())
+    assert coming > 2 and touching > 2
+
+
 def test_costs_nothing_without_the_flag() -> None:
     mj_model = build(WALL + BULLET.format(""))
     mj_model.opt.enableflags = 0
@@ -334,9 +375,6 @@ def test_costs_nothing_without_the_flag() -> None:
 
 
 def test_what_does_not_go_with_it_is_refused() -> None:
-    mj_model = build(WALL + BULLET.format('adhesion="5"'))
-    with pytest.raises(NotImplementedError, match="speculative with adhesion or signed distance fields"):
-        mjtorch.put_model(mj_model)
     mj_model = build(WALL + BULLET.format(""))
     with pytest.raises(NotImplementedError, match="substeps do not go with speculative contacts"):
         mjtorch.put_model(mj_model, substeps=mjtorch.Substeps())
