@@ -37,9 +37,8 @@ def larger(area: Tensor, other: Tensor) -> Tensor:
 
 def first_largest(x: Tensor, slack: Tensor | float) -> Tensor:
     """Where (..., 1) the first of `x (..., k)` is that no other exceeds by more than `slack (..., 1)`."""
-    place = torch.arange(x.shape[-1], device=x.device)
-    # Of numbers that are not finite none may be near: any place will do, then.
-    return torch.where(x >= x.amax(-1, keepdim=True) - slack, place, x.shape[-1]).argmin(-1, keepdim=True)
+    near = x >= x.amax(-1, keepdim=True) - slack
+    return (near * torch.arange(x.shape[-1], 0, -1, device=x.device)).argmax(-1, keepdim=True)
 
 
 def first_largest_of(value: Callable[[Tensor], Tensor], count: Tensor, slack: Tensor | float) -> Tensor:
