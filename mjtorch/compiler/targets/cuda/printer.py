@@ -133,7 +133,8 @@ class WarpPrinter(Printer):
             outer = [v for v in place.outer if terms.get(v, 0) * place.size == terms[last] * self.within[v].size]
             if not outer or len(outer) < len(place.outer):
                 continue
-            rest = Index(i.base, tuple((a, k) for a, k in i.terms if a not in map(Variable, (*outer, last))))
+            told: set[Atom] = {Variable(v) for v in (*outer, last)}
+            rest = Index(i.base, tuple((a, k) for a, k in i.terms if a not in told))
             starts = [self.within[v].start * terms[v] for v in (*outer, last)]
             number = f"({place.number}/{place.size})" if place.size > 1 else place.number
             return self.in_order(sum(starts, rest + Index(0, ((Variable(number), terms[last]),))))
