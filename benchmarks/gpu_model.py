@@ -32,7 +32,7 @@ def measured(model: str, architecture: str, dtype: str) -> dict[str, Any]:
     m = mjtorch.put_model(mj_model, dtype=getattr(torch, dtype))
     step = mjtorch.jit(mjtorch.step, in_dims=(None, 0))
     start = time.process_time()
-    (target,) = report(step.mapped, [architecture], m, mjtorch.batch(in_motion(mj_model, m), 2)).targets
+    (target,) = report(step.mapped, [architecture], m, in_motion(mj_model, m)).targets
     p = target.predicted
     return {
         "model": model,

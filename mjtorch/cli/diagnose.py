@@ -44,7 +44,7 @@ pre {background: #f6f6f6; padding: 1em; overflow-x: auto; font-size: 13px}
 img {max-width: 100%}
 """
 # Of C, before a world is taken for what happens on a GPU.
-STEPS = 200
+STEPS, WORLDS = 200, 4
 BAR, OTHER = "#4878a8", "#c8743c"
 
 
@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
             if args.stock:
                 found["stock"] = stock(step.mapped, (m, d), chosen)
             if args.cuda:
-                busy = mjtorch.batch(in_motion(mj_model, m), 1)
+                busy = in_motion(mj_model, m)
                 found["cuda"] = report(step.mapped, args.cuda.split(","), m, busy, **chosen)
     title = f"{Path(args.model).stem}, {args.dtype}"
     text = "\n\n".join([f"{title}\n{found['step']}", *(str(x) for k, x in found.items() if k != "step")])
@@ -161,14 +161,19 @@ def numbers(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def in_motion(mj_model: mujoco.MjModel, m: mjtorch.Model) -> mjtorch.Data:
-    """A world after some steps of C MuJoCo under random controls, so that what rarely happens at rest happens."""
-    data = mujoco.MjData(mj_model)
-    random = np.random.default_rng(0)
-    for _ in range(STEPS):
-        low, high = np.where(mj_model.actuator_ctrllimited[:, None], mj_model.actuator_ctrlrange, [[-1.0, 1.0]]).T
-        data.ctrl[:] = random.uniform(low, high)
-        mujoco.mj_step(mj_model, data)
-    return mjtorch.put_data(mj_model, data, model=m)
+    """Worlds after some steps of C MuJoCo under random controls, so that what rarely happens at rest happens.
+
+    They differ: where worlds share a warp of a GPU, one waits for the other's solver.
+    """
+    low, high = np.where(mj_model.actuator_ctrllimited[:, None], mj_model.actuator_ctrlrange, [[-1.0, 1.0]]).T
+    worlds = []
+    for seed in range(WORLDS):
+        data, random = mujoco.MjData(mj_model), np.random.default_rng(seed)
+        for _ in range(STEPS):
+            data.ctrl[:] = random.uniform(low, high)
+            mujoco.mj_step(mj_model, data)
+        worlds.append(mjtorch.put_data(mj_model, data, model=m))
+    return mjtorch.tree.stack(worlds)
 
 
 def page(title: str, text: str, found: Mapping[str, Any]) -> str:
