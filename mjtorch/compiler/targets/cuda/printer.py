@@ -104,6 +104,7 @@ class WarpPrinter(Printer):
     registers: names of the arrays that a function holds in variables
     partial: names of the variables in which each lane adds up its share
     within: variables of loops that are one, by their names
+    results: variables for where results begin, which iterations that read ahead together find out once
     own: whether an iteration is one of the lane's own, and not another's done again; nothing where all are
     """
 
@@ -117,6 +118,7 @@ class WarpPrinter(Printer):
         self.barriers = self.meetings = 0
         self.origins: dict[Origin, int] = {}
         self.within: dict[str, Within] = {}
+        self.results: dict[str, str] | None = None
         self.fresh = (f"a{k}" for k in itertools.count())
 
     # --- indices ---
@@ -214,11 +216,13 @@ class WarpPrinter(Printer):
         found = {e: origin for body in bodies for e, origin in reads(body, frozenset(self.registers)).items()}
         part = together(bodies, self.fresh, found)
         ahead, printed, around = self.ahead(part), [], self.own
+        self.results = {}
         for k, x in enumerate(part.body):
             self.own = own[k] if own else around
             printed.append(super().body((x,)))
-        self.own = around
-        return ahead, printed
+        places = "".join(f"auto*{name}={array};" for array, name in self.results.items())
+        self.results, self.own = None, around
+        return ahead + places, printed
 
     def statement(self, s: Statement) -> str:
         """CUDA for one statement, which all lanes execute alike, or one of them in its share of a loop."""
@@ -226,7 +230,10 @@ class WarpPrinter(Printer):
             if s.buffer.kind == OUTPUT:
                 value = self.expr(s.value)
                 value = f"FROM_MASK({value})" if s.buffer.dtype == BOOL else value
-                return f"PUT({SCALARS[s.buffer.dtype]},{self.slots[s.buffer]},{self.index(s.index)})={value};"
+                array = f"&PUT({SCALARS[s.buffer.dtype]},{self.slots[s.buffer]},0)"
+                if self.results is None:
+                    return f"({array})[{self.index(s.index)}]={value};"
+                return f"{self.results.setdefault(array, f'q{len(self.results)}')}[{self.index(s.index)}]={value};"
             return f"{self.address(s.buffer, s.index)}={self.expr(s.value)};"
         if isinstance(s, Scatter):
             return f"{self.at_offset(s.buffer, s.index, s.offset)}={self.expr(s.value)};"
