@@ -19,7 +19,6 @@ from mjtorch.compiler.passes.symmetric import read_columns
 from mjtorch.compiler.passes.transpose import transpose
 from mjtorch.compiler.passes.warp_memory import FAR, NEAR, WARP_SIZE, hold_in_registers, plan_warp_memory, space_bytes
 
-
 # Those for which it does not matter how many lanes compute a world.
 ANY_LANES = (
     Pass("eliminate_dead_stores", eliminate_dead_stores),
