@@ -193,11 +193,8 @@ class Run:
             start, stop = self._index(s.start), self._index(s.stop)
             if s.since is not None:
                 start = max(start, int(self._value(s.since).max()))
-            holes = [range(int(self._value(limit).max()), end) for limit, end in s.holes]
-            for k in range(start, stop):
+            for k in self._without(range(start, stop), s.holes):
                 self.variables[s.variable] = k
-                if any(k in hole for hole in holes):
-                    continue
                 if s.guard is None or self._holds(s.guard):
                     self._body(s.body)
         elif isinstance(s, While):
@@ -208,7 +205,8 @@ class Run:
         elif isinstance(s, If):
             self._body(s.body if self._holds(s.flag) else s.otherwise)
         elif isinstance(s, Compact):
-            self.lists[s.list] = [k for k in range(self._index(s.start), s.size) if self._counts(s, k)]
+            places = self._without(range(self._index(s.start), s.size), s.holes)
+            self.lists[s.list] = [k for k in places if self._counts(s, k)]
         elif isinstance(s, Pack):
             self._packed(s)
         elif isinstance(s, Scalarized):
@@ -226,6 +224,11 @@ class Run:
         self.memory(s.buffer)[rows, self.lanes] = value
         if self.watch is not None:
             self.watch(s, rows, self.world[self.lanes], value)
+
+    def _without(self, places: range, holes: Sequence[tuple[Expr, int]]) -> list[int]:
+        """The iterations that are not left out."""
+        left_out = [range(int(self._value(limit).max()), stop) for limit, stop in holes]
+        return [k for k in places if not any(k in hole for hole in left_out)]
 
     def _counts(self, s: Compact, k: int) -> bool:
         self.variables[s.variable] = k

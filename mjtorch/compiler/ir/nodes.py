@@ -297,7 +297,7 @@ class While(_Statement):
 class Compact(_Statement):
     """The list of the `start <= variable < size` for which `body` finds `flag` true in some world side by side.
 
-    Its entries and its length may be used in the rest of the block: `Item`, `Length`.
+    Its entries and its length may be used in the rest of the block: `Item`, `Length`. holes: as for `For`
     """
 
     list: str
@@ -306,6 +306,7 @@ class Compact(_Statement):
     body: Body
     flag: Expr
     start: Index = Index()
+    holes: tuple[tuple[Expr, int], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -183,14 +183,8 @@ class _Parser:
             variable, start, stop = self._range()
             marks: dict[str, Any] = {self._next(): True for _ in MARKS if self.tokens[0] in MARKS}
             since = self._expr() if self.tokens[0] == "from" and self._next() else None
-            holes: list[tuple[Expr, int]] = []
-            while self.tokens[0] == "without":
-                self._next()
-                limit = self._expr()
-                self._expect("..")
-                holes.append((limit, int(self._next())))
-            guard = self._guard()
-            return For(variable, start, stop, self._body(indent), guard=guard, holes=tuple(holes), since=since, **marks)
+            holes, guard = self._holes(), self._guard()
+            return For(variable, start, stop, self._body(indent), guard=guard, holes=holes, since=since, **marks)
         if word == "while":
             flag = self._expr()
             return While(self._section("head:", indent), flag, self._section("do:", indent))
@@ -235,11 +229,12 @@ class _Parser:
         name = self._next()
         self._expect("of")
         variable, start, size = self._range()
+        holes = self._holes()
         self._expect("where")
         flag, self.tokens = self.tokens, []
         body = self._body(indent)  # the flag may use what this declares
         self.tokens = flag
-        return Compact(name, variable, size.base, body, self._expr(), start)
+        return Compact(name, variable, size.base, body, self._expr(), start, holes)
 
     def _pack(self, indent: int) -> Pack:
         variable = self._next()
@@ -270,6 +265,15 @@ class _Parser:
         start = self._index()
         self._expect("..")
         return variable, start, self._index()
+
+    def _holes(self) -> tuple[tuple[Expr, int], ...]:
+        found: list[tuple[Expr, int]] = []
+        while self.tokens[0] == "without":
+            self._next()
+            limit = self._expr()
+            self._expect("..")
+            found.append((limit, int(self._next())))
+        return tuple(found)
 
     def _guard(self) -> Expr | None:
         if self.tokens[0] != "where":

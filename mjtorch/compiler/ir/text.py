@@ -198,11 +198,11 @@ class _Writer:
         if isinstance(s, For):
             marks = [name for name in ("scope", "parallel", "unroll") if getattr(s, name)]
             since = [] if s.since is None else [f"from {self.expr(s.since)}"]
-            holes = [f"without {self.expr(limit)}..{stop}" for limit, stop in s.holes]
-            head = [f"for {self._range(s.variable, s.start, s.stop)}", *marks, *since, *holes]
+            head = [f"for {self._range(s.variable, s.start, s.stop)}", *marks, *since, *self._holes(s.holes)]
             return " ".join(head) + self._guard(s.guard)
         if isinstance(s, Compact):
-            return f"compact {s.list} of {self._range(s.variable, s.start, Index(s.size))} where {self.expr(s.flag)}"
+            head = [f"compact {s.list} of {self._range(s.variable, s.start, Index(s.size))}", *self._holes(s.holes)]
+            return " ".join(head) + self._guard(s.flag)
         if isinstance(s, Function):
             return f"function{self._list('registers', s.registers)}"
         if isinstance(s, Scalarized):
@@ -219,6 +219,9 @@ class _Writer:
 
     def _range(self, variable: str, start: Index, stop: Index) -> str:
         return f"{variable} in {self.index(start)}..{self.index(stop)}"
+
+    def _holes(self, holes: Sequence[tuple[Expr, int]]) -> list[str]:
+        return [f"without {self.expr(limit)}..{stop}" for limit, stop in holes]
 
     def _guard(self, guard: Expr | None) -> str:
         return "" if guard is None else f" where {self.expr(guard)}"

@@ -48,7 +48,7 @@ from mjtorch.compiler.ir.nodes import (
 )
 from mjtorch.compiler.ir.ops import result_dtype
 from mjtorch.compiler.ir.text import statement_text
-from mjtorch.compiler.ir.walk import bodies, own_expressions, touched_by, uses, walk
+from mjtorch.compiler.ir.walk import bodies, touched_by, uses, walk
 
 
 class VerifyError(AssertionError):
@@ -131,6 +131,7 @@ class _Check:
             self.body(s.body, inner)
         elif isinstance(s, Compact):
             self.index(s.start, scope)
+            self.limits(s.holes, scope)
             own = _Scope(inner.bounds, {*inner.names, Variable(s.variable)})
             for x in s.body:
                 self.statement(x, own)
@@ -167,9 +168,8 @@ class _Check:
 
     def _own(self, s: Statement, scope: _Scope, inner: _Scope) -> None:
         """What `s` itself holds, and what it writes."""
-        limits = [e for e in own_expressions(s) if e is not s.guard] if isinstance(s, For) else []
-        if any(self.expr(e, scope) not in WHOLE for e in limits):
-            raise self.fail("a limit is no integer")
+        if isinstance(s, For):
+            self.limits([*s.holes, *([] if s.since is None else [(s.since, 0)])], scope)
         if isinstance(s, (For, ParallelFor)) and s.guard is not None:
             self.flag(s.guard, inner)
         elif isinstance(s, If):
@@ -193,6 +193,10 @@ class _Check:
         if isinstance(s, For):
             return ((s.variable, s.start, s.stop),)
         return s.loops if isinstance(s, ParallelFor) else ()
+
+    def limits(self, holes: Sequence[tuple[Expr, int]], scope: _Scope) -> None:
+        if any(self.expr(limit, scope) not in WHOLE for limit, _ in holes):
+            raise self.fail("a limit is no integer")
 
     def flag(self, e: Expr, scope: _Scope) -> None:
         if self.expr(e, scope) != BOOL:

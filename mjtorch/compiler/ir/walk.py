@@ -100,7 +100,9 @@ def own_expressions(s: Statement) -> tuple[Expr, ...]:
         return s.value, s.offset
     if isinstance(s, (Store, Declare, Assign)):
         return (s.value,)
-    if isinstance(s, (While, Compact, If, Pack)):
+    if isinstance(s, Compact):
+        return (s.flag, *(limit for limit, _ in s.holes))
+    if isinstance(s, (While, If, Pack)):
         return (s.flag,)
     if isinstance(s, For):
         return tuple([e for e in (s.guard, s.since, *(limit for limit, _ in s.holes)) if e is not None])
@@ -253,21 +255,23 @@ class Rewriter:
         if isinstance(s, (Declare, Assign)):
             return (self._replaced(s, value=self.expr(s.value)),)
         if isinstance(s, Compact):
-            return (self._replaced(s, start=self.index(s.start), flag=self.expr(s.flag)),)
+            return (self._replaced(s, start=self.index(s.start), flag=self.expr(s.flag), holes=self.holes(s.holes)),)
         if isinstance(s, (While, If, Pack)):
             return (self._replaced(s, flag=self.expr(s.flag)),)
         if isinstance(s, For):
             guard, since = (None if e is None else self.expr(e) for e in (s.guard, s.since))
-            holes = tuple([(self.expr(limit), stop) for limit, stop in s.holes])
-            if all(new is old for (new, _), (old, _) in zip(holes, s.holes, strict=True)):
-                holes = s.holes
             start, stop = self.index(s.start), self.index(s.stop)
-            return (self._replaced(s, start=start, stop=stop, guard=guard, since=since, holes=holes),)
+            return (self._replaced(s, start=start, stop=stop, guard=guard, since=since, holes=self.holes(s.holes)),)
         if isinstance(s, ParallelFor):
             guard = None if s.guard is None else self.expr(s.guard)
             loops = tuple((v, self.index(a), self.index(b)) for v, a, b in s.loops)
             return (self._replaced(s, loops=s.loops if loops == s.loops else loops, guard=guard),)
         return (s,)
+
+    def holes(self, old: tuple[tuple[Expr, int], ...]) -> tuple[tuple[Expr, int], ...]:
+        """What a loop leaves out."""
+        new = tuple([(self.expr(limit), stop) for limit, stop in old])
+        return old if all(a is b for (a, _), (b, _) in zip(new, old, strict=True)) else new
 
     def _replaced(self, s: Statement, **new: object) -> Statement:
         if all(getattr(s, name) is value for name, value in new.items()):

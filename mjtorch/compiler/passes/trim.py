@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
+
 from mjtorch.compiler.analysis.dependence import writes_and_reads
-from mjtorch.compiler.analysis.tails import Slots, Tail, Tails, Value, adds_nothing, alike, flags, repeats
+from mjtorch.compiler.analysis.tail_values import Axes, Value, adds_nothing, alike, repeats
+from mjtorch.compiler.analysis.tails import Slots, Tail, Tails, flags
 from mjtorch.compiler.ir.nodes import (
     BOOL,
     OUTPUT,
@@ -14,6 +17,8 @@ from mjtorch.compiler.ir.nodes import (
     Body,
     Buffer,
     Call,
+    Compact,
+    Declare,
     Expr,
     For,
     Gather,
@@ -73,16 +78,32 @@ class _Trim:
         """What loops read of tails in iterations of the same slots; what is read in any other way is needed."""
         found: dict[Tail, set[Buffer]] = {}
         for s, axes, tail in self.tails.statements():
+            own = axes.inside(s) if self._shortened(s) is not None else axes
             for e in loads(s):
                 slot = self.tails.slot.get(e.buffer)
                 if slot is None:
                     continue
-                at = None if isinstance(e, Gather) else axes.index(e.index)
+                at = None if isinstance(e, Gather) else own.index(e.index)
                 if tail is not None and at is not None and (slot[at] <= tail.of(at.ndim)).all():
                     found.setdefault(tail, set()).add(e.buffer)
-                elif at is None or (slot[at] >= 0).any():
+                elif at is None or not self._is_taken(slot[at], own):
                     self.needed.add(e.buffer)
         return found
+
+    def _is_taken(self, slot: np.ndarray, axes: Axes) -> bool:
+        """Whether slots (axes) are none, or up to some that a statement around has selected."""
+        if (slot < 0).all():
+            return True
+        for k, loop in enumerate(axes.loops):
+            tail = self.tails.filters.get(loop.variable)
+            if tail is not None and (slot <= tail.slot.reshape((-1,) + (1,) * (slot.ndim - k - 1))).all():
+                return True
+        return False
+
+    def _shortened(self, s: Statement) -> Tail | None:
+        """The slots that a list is made of, if nothing else happens meanwhile."""
+        plain = isinstance(s, Compact) and all(isinstance(x, Declare) for x in walk(s.body))
+        return self.tails.filters.get(s.variable) if plain else None  # type: ignore[union-attr]
 
     def _may_end(self, t: Tail) -> bool:
         """Whether all that the rest of a loop does is to store what nobody reads, or constants, and to add nothing."""
@@ -102,13 +123,15 @@ class _Trim:
 
     def statement(self, s: Statement) -> Sequence[Statement]:
         """A statement, trimmed."""
+        if (t := self._shortened(s)) is not None:
+            assert isinstance(s, Compact)
+            return (dataclasses.replace(s, holes=_with(s.holes, self._limit(t), t)),)
         t = self.tails.loops.get(s) if isinstance(s, For) else None
         if t is None or t not in self.trimmed:
             return (map_bodies(s, self.body),)
         limit = self._limit(t)
         first, last = t.loop.start + t.first, t.loop.start + t.last
-        holes = tuple(sorted([*t.loop.holes, (limit, last.base)], key=lambda hole: hole[1]))
-        found: list[Statement] = [dataclasses.replace(t.loop, holes=holes)]
+        found: list[Statement] = [dataclasses.replace(t.loop, holes=_with(t.loop.holes, limit, t))]
         rest = self._rest(t)
         if rest:
             found.append(For(t.loop.variable, first, last, rest, since=limit, origin=t.loop.origin))
@@ -141,6 +164,11 @@ class _Trim:
                 new = For(loop.variable, loop.start, loop.stop, (new,), origin=s.origin)
             found.append(new)
         return tuple(found)
+
+
+def _with(holes: Sequence[tuple[Expr, int]], limit: Expr, t: Tail) -> tuple[tuple[Expr, int], ...]:
+    """With another part that is left out."""
+    return tuple(sorted([*holes, (limit, t.loop.start.base + t.last)], key=lambda hole: hole[1]))
 
 
 def _constant(v: Value) -> object | None:

@@ -22,6 +22,7 @@ from mjtorch.compiler.ir.nodes import (
     Body,
     Buffer,
     Call,
+    Compact,
     Declare,
     Entry,
     Expr,
@@ -106,10 +107,11 @@ class Printer(ABC):
             parts.append(str(i.base))
         return "+".join(parts).replace("+-", "-")
 
-    def head(self, s: For) -> str:
+    def head(self, s: For | Compact) -> str:
         """What comes before the body of a loop over elements."""
-        k, start, stop = s.variable, self.index(s.start), self.index(s.stop)
-        first = start if s.since is None else f"highest({self.expr(s.since)},{start},{stop})"
+        k, start = s.variable, self.index(s.start)
+        stop = self.index(s.stop) if isinstance(s, For) else str(s.size)
+        first = start if isinstance(s, Compact) or s.since is None else f"highest({self.expr(s.since)},{start},{stop})"
         limits = [f"highest({self.expr(limit)},{start},{end})" for limit, end in s.holes]
         if [str(end) for _, end in s.holes] == [stop]:
             return f"for(int {k}={first},{k}_n={limits[0]};{k}<{k}_n;++{k})"

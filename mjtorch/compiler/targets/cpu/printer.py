@@ -192,7 +192,7 @@ class CpuPrinter(Printer):
 
     def compact(self, s: Compact) -> str:
         """C++ for a list."""
-        loop = f"for(int {s.variable}={self.index(s.start)};{s.variable}<{s.size};++{s.variable})"
+        loop = self.head(s)
         self.loops.append(s.variable)
         body = self.body(s.body)
         self.loops.pop()
