@@ -73,6 +73,39 @@ def is_place(e: Expr, loop: For) -> bool:
     return e.buffer.size >= loop.stop.base and bool((e.buffer.constant == np.arange(e.buffer.size)).all())
 
 
+def using_arrays(statements: Sequence[Statement], axes: Axes) -> list[tuple[Statement, Axes, tuple[For, ...]]]:
+    """The statements that use arrays, or select from something; the axes and the loops around them."""
+    found: list[tuple[Statement, Axes, tuple[For, ...]]] = []
+
+    def visit(statements: Sequence[Statement], axes: Axes, loops: tuple[For, ...]) -> None:
+        for s in statements:
+            if isinstance(s, (Store, Scatter, Compact, Pack)) or expressions(s):
+                found.append((s, axes, loops))
+            inside = bodies(s)
+            if inside:
+                inner, around = (axes.inside(s), (*loops, s)) if isinstance(s, For) else (axes.inside(s), loops)
+                for body in inside:
+                    visit(body, inner, around)
+
+    visit(statements, axes, ())
+    return found
+
+
+def long_loops(
+    statements: Sequence[Statement], least: int, axes: Axes, loops: tuple[For, ...]
+) -> Iterator[tuple[For, Axes, tuple[For, ...]]]:
+    """Loops that run at least so often, equally often in all worlds; their axes and the loops around them."""
+    for s in statements:
+        inside = bodies(s)
+        if inside:
+            inner, around = axes.inside(s), (*loops, s) if isinstance(s, For) else loops
+            is_known = isinstance(s, For) and not (s.start.terms or s.stop.terms) and s.since is None
+            if is_known and s.stop.base - s.start.base >= least:  # type: ignore[union-attr]
+                yield s, inner, loops  # type: ignore[misc]
+            for body in inside:
+                yield from long_loops(body, least, inner, around)
+
+
 @dataclasses.dataclass(eq=False)
 class Tail:
     """A loop through slots, and what it does in those that are not taken.
@@ -124,10 +157,12 @@ class Tails:
 
     def __init__(self, slots: Slots, scope: Body, first: int, elsewhere: set[Buffer]) -> None:
         """first: the statement from which on it is known how many are taken; elsewhere: arrays touched outside, too."""
-        self.slots, self.scope, self.first, self.elsewhere = slots, scope, first, elsewhere
+        self.slots, self.elsewhere = slots, elsewhere
         self.whole = set(elsewhere)
         lists = [s for s in walk(scope) if isinstance(s, Compact)]
         self.axes = Axes((), {s.list: dataclasses.replace(through(s), variable=s.list) for s in lists})
+        self.using = using_arrays(scope, self.axes)
+        self.candidates = list(long_loops(scope[first:], slots.size, self.axes, ()))
         self.slot: dict[Buffer, np.ndarray] = {}
         self.loops: dict[For, Tail] = {}
         while self._arrange():
@@ -164,25 +199,16 @@ class Tails:
         return tail if run.value(s.flag, tail.past()).is_all(False) else None
 
     def statements(self) -> Iterator[tuple[Statement, Axes, Tail | None]]:
-        """All statements, with the loops around them, and the one of these that goes through slots."""
-        return self._statements(self.scope, self.axes, None)
-
-    def _statements(
-        self, statements: Sequence[Statement], axes: Axes, tail: Tail | None
-    ) -> Iterator[tuple[Statement, Axes, Tail | None]]:
-        for s in statements:
-            yield s, axes, tail
-            inner = axes.inside(s)
-            within = self.loops.get(s, tail) if isinstance(s, For) and tail is None else tail
-            for body in bodies(s):
-                yield from self._statements(body, inner, within)
+        """All that use arrays, with the loops around them, and the one of these that goes through slots."""
+        for s, axes, loops in self.using:
+            yield s, axes, next((self.loops[x] for x in loops if x in self.loops), None)
 
     # --- which elements and iterations belong to which slot ---
 
     def _arrange(self) -> bool:
         """Find loops and slots; whether arrays turn out to have none that were taken to have some."""
         self.slot, self.loops = {}, {}
-        while self._find(self.scope[self.first :], self.axes):
+        while self._find():
             pass
         before = len(self.whole)
         for s, axes, tail in self.statements():
@@ -190,30 +216,22 @@ class Tails:
                 self.whole.add(s.buffer)
         return len(self.whole) > before
 
-    def _find(self, statements: Sequence[Statement], axes: Axes) -> bool:
+    def _find(self) -> bool:
         """Find loops through slots by what they read; whether there are more than before."""
-        more = False
-        for s in statements:
-            inner = axes.inside(s)
-            if isinstance(s, For) and not (s.start.terms or s.stop.terms):
-                if s in self.loops:
-                    continue
-                tail = self._tail(s, inner)
-                if tail is not None:
-                    self.loops[s] = tail
-                    self._spread(tail)
-                    more = True
-                    continue
-            for body in bodies(s):
-                more = self._find(body, inner) or more
-        return more
+        before = len(self.loops)
+        for loop, axes, around in self.candidates:
+            if loop in self.loops or any(x in self.loops for x in around):
+                continue
+            tail = self._tail(loop, axes)
+            if tail is not None:
+                self.loops[loop] = tail
+                self._spread(tail)
+        return len(self.loops) > before
 
     def _tail(self, loop: For, axes: Axes) -> Tail | None:
         count = loop.stop.base - loop.start.base
-        if count < self.slots.size or loop.since is not None:
-            return None
         slot, depth = np.full(count, NO_SLOT), len(axes.loops) - 1
-        for s, inner, _ in self._statements(loop.body, axes, None):
+        for s, inner, _ in using_arrays(loop.body, axes):
             for e in expressions(s):
                 if isinstance(e, Load) and e.buffer in self.slot and e.buffer not in self.whole:
                     at = inner.index(e.index)
@@ -239,7 +257,7 @@ class Tails:
 
     def _spread(self, tail: Tail) -> None:
         """Give what a loop stores the slots of its iterations."""
-        for s, axes, _ in self._statements(tail.loop.body, tail.axes, None):
+        for s, axes, _ in using_arrays(tail.loop.body, tail.axes):
             at = axes.index(s.index) if isinstance(s, Store) else None
             if at is not None and at.shape[tail.depth] > 1:
                 assert isinstance(s, Store)
