@@ -36,7 +36,7 @@ from mjtorch.compiler.ir.nodes import (
     While,
 )
 from mjtorch.compiler.ir.ops import OPS
-from mjtorch.compiler.ir.walk import bodies, expressions, walk
+from mjtorch.compiler.ir.walk import bodies, expressions, remembered, walk
 
 if TYPE_CHECKING:
     from mjtorch.compiler.analysis.tails import Tail, Tails
@@ -116,6 +116,7 @@ class Axes:
         return total
 
 
+@remembered
 def through(s: Compact | Pack) -> For:
     """A loop over all that a statement may select from, which asks whether it does."""
     start, body = (s.start, s.body) if isinstance(s, Compact) else (Index(), ())
@@ -258,6 +259,7 @@ class Run:
             absorbs = ABSORBING.get(op)
             if absorbs is not None and not (op == "div" and k):
                 settled = (x.state == CONSTANT) & (state != CONSTANT) & (x.number == absorbs)
+                settled &= op != "or" or number.dtype == np.bool_
                 number = np.where(settled, np.asarray(absorbs, number.dtype), number)
                 state = np.where(settled, CONSTANT, state)
         return Value(number, state)

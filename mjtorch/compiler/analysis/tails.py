@@ -9,6 +9,7 @@ the loops that go through slots, and what tails hold by running these loops in n
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -152,7 +153,7 @@ class Tails:
 
     slot: of each element; number, state: what it holds if that is not taken
     inside: arrays that nothing but one of the loops uses, and it in each iteration anew
-    filters: what selects slots, none of which is not taken, by the names of its variable and of its list
+    filters: loops over what statements select from, and over lists, of which all that is selected is taken
     """
 
     def __init__(self, slots: Slots, scope: Body, first: int, elsewhere: set[Buffer]) -> None:
@@ -160,7 +161,9 @@ class Tails:
         self.slots, self.elsewhere = slots, elsewhere
         self.whole = set(elsewhere)
         lists = [s for s in walk(scope) if isinstance(s, Compact)]
-        self.axes = Axes((), {s.list: dataclasses.replace(through(s), variable=s.list) for s in lists})
+        names = Counter(s.list for s in lists)  # branches may both make a list
+        once = {s.list: dataclasses.replace(through(s), variable=s.list) for s in lists if names[s.list] == 1}
+        self.axes = Axes((), once)
         self.using = using_arrays(scope, self.axes)
         self.candidates = list(long_loops(scope[first:], slots.size, self.axes, ()))
         self.slot: dict[Buffer, np.ndarray] = {}
@@ -175,10 +178,12 @@ class Tails:
         for state in self.state.values():
             state[state == NOTHING] = ANYTHING
         self._settle()
-        self.filters: dict[str, Tail] = {}
+        self.filters: dict[For, Tail] = {}
         for s, axes, _ in self.statements():
             if isinstance(s, (Compact, Pack)) and (tail := self._filter(s, axes)) is not None:
-                self.filters |= dict.fromkeys([s.variable, s.list] if isinstance(s, Compact) else [s.variable], tail)
+                self.filters[through(s)] = tail
+                if isinstance(s, Compact) and s.list in once:
+                    self.filters[once[s.list]] = tail
 
     def _settle(self) -> None:
         """Run all loops until no more comes of it."""
@@ -218,15 +223,18 @@ class Tails:
 
     def _find(self) -> bool:
         """Find loops through slots by what they read; whether there are more than before."""
-        before = len(self.loops)
+        more = False
         for loop, axes, around in self.candidates:
             if loop in self.loops or any(x in self.loops for x in around):
                 continue
             tail = self._tail(loop, axes)
             if tail is not None:
+                for inner in [x for x, _, outer in self.candidates if x in self.loops and loop in outer]:
+                    del self.loops[inner]
                 self.loops[loop] = tail
                 self._spread(tail)
-        return len(self.loops) > before
+                more = True
+        return more
 
     def _tail(self, loop: For, axes: Axes) -> Tail | None:
         count = loop.stop.base - loop.start.base

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mjtorch.compiler.analysis.dependence import writes_and_reads
-from mjtorch.compiler.analysis.tail_values import Axes, Value, adds_nothing, alike, repeats
+from mjtorch.compiler.analysis.tail_values import Axes, Value, adds_nothing, alike, repeats, through
 from mjtorch.compiler.analysis.tails import Slots, Tail, Tails, flags
 from mjtorch.compiler.ir.nodes import (
     BOOL,
@@ -95,15 +95,16 @@ class _Trim:
         if (slot < 0).all():
             return True
         for k, loop in enumerate(axes.loops):
-            tail = self.tails.filters.get(loop.variable)
+            tail = self.tails.filters.get(loop)
             if tail is not None and (slot <= tail.slot.reshape((-1,) + (1,) * (slot.ndim - k - 1))).all():
                 return True
         return False
 
     def _shortened(self, s: Statement) -> Tail | None:
         """The slots that a list is made of, if nothing else happens meanwhile."""
-        plain = isinstance(s, Compact) and all(isinstance(x, Declare) for x in walk(s.body))
-        return self.tails.filters.get(s.variable) if plain else None  # type: ignore[union-attr]
+        if not isinstance(s, Compact) or not all(isinstance(x, Declare) for x in walk(s.body)):
+            return None
+        return self.tails.filters.get(through(s))
 
     def _may_end(self, t: Tail) -> bool:
         """Whether all that the rest of a loop does is to store what nobody reads, or constants, and to add nothing."""
