@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from mjtorch.compiler.ir.nodes import (
     BOOL,
     Assign,
     Body,
+    Buffer,
     Call,
     Compact,
     Declare,
@@ -37,9 +37,6 @@ from mjtorch.compiler.ir.nodes import (
 )
 from mjtorch.compiler.ir.ops import OPS
 from mjtorch.compiler.ir.walk import bodies, expressions, remembered, walk
-
-if TYPE_CHECKING:
-    from mjtorch.compiler.analysis.tails import Tail, Tails
 
 # What is known of a value: nothing yet, its number, that it may be anything.
 NOTHING, CONSTANT, ANYTHING = 0, 1, 2
@@ -123,11 +120,78 @@ def through(s: Compact | Pack) -> For:
     return For(s.variable, Index() if start.terms else start, Index(s.size), (*body, If(s.flag, (), ())))
 
 
+@dataclasses.dataclass(frozen=True)
+class Slots:
+    """So many slots, of which the first `count` are taken: a load that is the same in all iterations."""
+
+    count: Load
+    size: int
+
+    def is_flag(self, e: Expr) -> bool:
+        """Whether an expression says that a slot is taken."""
+        return isinstance(e, Call) and e.op == "lt" and e.args[1] == self.count
+
+
+@dataclasses.dataclass(eq=False)
+class Tail:
+    """A loop through slots, and what it does in those that are not taken.
+
+    axes: those around it, and itself; slot: of each iteration, or NO_SLOT
+    first, last: the iterations from which on, and up to which, there are slots; each: how many of each slot
+    stores: what it stores, in which loops inside; folds: variables from around it, and what is added to them
+    plain: whether it does nothing else
+    """
+
+    axes: Axes
+    slot: np.ndarray
+    first: int
+    last: int
+    each: int
+    stores: list[tuple[Store, Axes, Value]] = dataclasses.field(default_factory=list)
+    folds: list[tuple[Assign, Value]] = dataclasses.field(default_factory=list)
+    plain: bool = True
+
+    @property
+    def loop(self) -> For:
+        """The loop."""
+        return self.axes.loops[-1]
+
+    @property
+    def depth(self) -> int:
+        """Its axis."""
+        return len(self.axes.loops) - 1
+
+    def of(self, dims: int, *, past: bool = False) -> np.ndarray:
+        """The slots of iterations, as an array with so many axes; past: of those that have one."""
+        slot = self.slot[self.first : self.last] if past else self.slot
+        return slot.reshape((1,) * self.depth + (-1,) + (1,) * (dims - self.depth - 1))
+
+    def past(self) -> Axes:
+        """The axes, of the iterations that have slots."""
+        loop = self.loop
+        start, stop = loop.start + self.first, loop.start + self.last
+        return Axes((*self.axes.loops[:-1], dataclasses.replace(loop, start=start, stop=stop)), self.axes.lists)
+
+
+@dataclasses.dataclass(eq=False)
+class Elements:
+    """What is known of arrays that have elements for slots.
+
+    slot: of each element; number, state: what it holds if that is not taken; changed: since this was last false
+    """
+
+    slots: Slots
+    slot: dict[Buffer, np.ndarray]
+    number: dict[Buffer, np.ndarray]
+    state: dict[Buffer, np.ndarray]
+    changed: bool = False
+
+
 class Run:
     """One run of a loop for the slots that are not taken."""
 
-    def __init__(self, tails: Tails, tail: Tail) -> None:
-        self.tails, self.tail = tails, tail
+    def __init__(self, elements: Elements, tail: Tail) -> None:
+        self.elements, self.tail = elements, tail
         self.locals: dict[Local, Value] = {}
         self.declared: dict[Local, int] = {}
 
@@ -197,9 +261,9 @@ class Run:
         value = self.wide(s.value, axes)
         self.tail.stores.append((s, axes, value))
         at = axes.index(s.index)
-        if s.buffer not in self.tails.slot or at is None:
+        if s.buffer not in self.elements.slot or at is None:
             return
-        number, state = self.tails.number[s.buffer], self.tails.state[s.buffer]
+        number, state = self.elements.number[s.buffer], self.elements.state[s.buffer]
         at, new, new_state = np.broadcast_arrays(at, value.number, value.state)
         old, old_state = number[at], state[at]
         same = alike(old, new.astype(number.dtype))
@@ -210,7 +274,7 @@ class Run:
         )
         number[at] = np.where((old_state == NOTHING) & (new_state == CONSTANT), new, old)
         state[at] = result
-        self.tails.changed |= bool((result != old_state).any())
+        self.elements.changed |= bool((result != old_state).any())
 
     # --- values ---
 
@@ -233,7 +297,7 @@ class Run:
         if isinstance(e, Gather):
             return UNKNOWN[e.dtype]
         args = [self.wide(a, axes) for a in e.args]
-        if self.tails.is_flag(e) and args[0].is_constant:
+        if self.elements.slots.is_flag(e) and args[0].is_constant:
             # Slots that are not taken are past the count of every world.
             if (args[0].number >= self.tail.of(len(axes.loops), past=True)).all():
                 return known(np.zeros((1,) * len(axes.loops), TYPES[BOOL]))
@@ -271,10 +335,10 @@ class Run:
             return UNKNOWN[e.dtype]
         if e.buffer.constant is not None:
             return known(e.buffer.constant.reshape(-1)[at].astype(TYPES[e.dtype]))
-        if e.buffer not in self.tails.slot:
+        if e.buffer not in self.elements.slot:
             return UNKNOWN[e.dtype]
-        own = self.tails.slot[e.buffer][at] == self.tail.of(at.ndim, past=True)
-        return Value(self.tails.number[e.buffer][at], np.where(own, self.tails.state[e.buffer][at], ANYTHING))
+        own = self.elements.slot[e.buffer][at] == self.tail.of(at.ndim, past=True)
+        return Value(self.elements.number[e.buffer][at], np.where(own, self.elements.state[e.buffer][at], ANYTHING))
 
 
 # What a product, a quotient, and so on, is if one of its terms is this.

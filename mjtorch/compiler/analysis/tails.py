@@ -14,12 +14,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from mjtorch.compiler.analysis.tail_values import ANYTHING, NOTHING, Axes, Run, Value, through
+from mjtorch.compiler.analysis.tail_values import ANYTHING, NOTHING, Axes, Elements, Run, Slots, Tail, through
 from mjtorch.compiler.ir.interpret import TYPES
 from mjtorch.compiler.ir.nodes import (
     SCRATCH,
     WHOLE,
-    Assign,
     Body,
     Buffer,
     Call,
@@ -39,14 +38,6 @@ from mjtorch.compiler.ir.walk import bodies, expressions, loads, walk
 
 # Elements that have not come up, and those of no slot.
 NOT_SEEN, NO_SLOT = -2, -1
-
-
-@dataclasses.dataclass(frozen=True)
-class Slots:
-    """So many slots, of which the first `count` are taken: a load that is the same in all iterations."""
-
-    count: Load
-    size: int
 
 
 def flags(statements: Sequence[Statement], least: int) -> Iterator[Slots]:
@@ -107,51 +98,10 @@ def long_loops(
                 yield from long_loops(body, least, inner, around)
 
 
-@dataclasses.dataclass(eq=False)
-class Tail:
-    """A loop through slots, and what it does in those that are not taken.
-
-    axes: those around it, and itself; slot: of each iteration, or NO_SLOT
-    first, last: the iterations from which on, and up to which, there are slots; each: how many of each slot
-    stores: what it stores, in which loops inside; folds: variables from around it, and what is added to them
-    plain: whether it does nothing else
-    """
-
-    axes: Axes
-    slot: np.ndarray
-    first: int
-    last: int
-    each: int
-    stores: list[tuple[Store, Axes, Value]] = dataclasses.field(default_factory=list)
-    folds: list[tuple[Assign, Value]] = dataclasses.field(default_factory=list)
-    plain: bool = True
-
-    @property
-    def loop(self) -> For:
-        """The loop."""
-        return self.axes.loops[-1]
-
-    @property
-    def depth(self) -> int:
-        """Its axis."""
-        return len(self.axes.loops) - 1
-
-    def of(self, dims: int, *, past: bool = False) -> np.ndarray:
-        """The slots of iterations, as an array with so many axes; past: of those that have one."""
-        slot = self.slot[self.first : self.last] if past else self.slot
-        return slot.reshape((1,) * self.depth + (-1,) + (1,) * (dims - self.depth - 1))
-
-    def past(self) -> Axes:
-        """The axes, of the iterations that have slots."""
-        loop = self.loop
-        start, stop = loop.start + self.first, loop.start + self.last
-        return Axes((*self.axes.loops[:-1], dataclasses.replace(loop, start=start, stop=stop)), self.axes.lists)
-
-
 class Tails:
     """The loops of a scope that go through slots, and the arrays that have elements for these.
 
-    slot: of each element; number, state: what it holds if that is not taken
+    slot: of each element; elements: what these hold if it is not taken
     inside: arrays that nothing but one of the loops uses, and it in each iteration anew
     filters: loops over what statements select from, and over lists, of which all that is selected is taken
     """
@@ -172,11 +122,12 @@ class Tails:
             pass
         self.inside = self._inside()
         self.slot = {b: x for b, x in self.slot.items() if b not in self.whole}
-        self.number: dict[Buffer, np.ndarray] = {b: np.zeros(b.size, TYPES[b.dtype]) for b in self.slot}
-        self.state: dict[Buffer, np.ndarray] = {b: np.full(b.size, NOTHING, np.int8) for b in self.slot}
+        number: dict[Buffer, np.ndarray] = {b: np.zeros(b.size, TYPES[b.dtype]) for b in self.slot}
+        state = {b: np.full(b.size, NOTHING, np.int8) for b in self.slot}
+        self.elements = Elements(slots, self.slot, number, state)
         self._settle()
-        for state in self.state.values():
-            state[state == NOTHING] = ANYTHING
+        for x in state.values():
+            x[x == NOTHING] = ANYTHING
         self._settle()
         self.filters: dict[For, Tail] = {}
         for s, axes, _ in self.statements():
@@ -187,18 +138,18 @@ class Tails:
 
     def _settle(self) -> None:
         """Run all loops until no more comes of it."""
-        self.changed = True
-        while self.changed:
-            self.changed = False
+        self.elements.changed = True
+        while self.elements.changed:
+            self.elements.changed = False
             for tail in self.loops.values():
-                Run(self, tail).all()
+                Run(self.elements, tail).all()
 
     def _filter(self, s: Compact | Pack, axes: Axes) -> Tail | None:
         """What a statement that selects slots goes through, if all that it selects are taken."""
         tail = self._tail(through(s), axes.inside(s))
         if tail is None:
             return None
-        run = Run(self, tail)
+        run = Run(self.elements, tail)
         if isinstance(s, Compact):
             run.body(s.body, tail.past())
         return tail if run.value(s.flag, tail.past()).is_all(False) else None
@@ -248,7 +199,7 @@ class Tails:
                         found = self.slot[e.buffer][at]
                         if (found.max(others) == found.min(others)).all():
                             slot = np.maximum(slot, found.max(others))
-                elif self.is_flag(e) and count == self.slots.size and is_place(e.args[0], loop):  # type: ignore[union-attr]
+                elif self.slots.is_flag(e) and count == self.slots.size and is_place(e.args[0], loop):  # type: ignore[union-attr]
                     slot = np.maximum(slot, np.arange(count))
         taken = np.flatnonzero(slot >= 0)
         each = len(taken) // self.slots.size
@@ -258,10 +209,6 @@ class Tails:
         if len(taken) != last - first or (slot[first:last] != np.repeat(np.arange(self.slots.size), each)).any():
             return None
         return Tail(axes, slot, first, last, each)
-
-    def is_flag(self, e: Expr) -> bool:
-        """Whether it says that a slot is taken."""
-        return isinstance(e, Call) and e.op == "lt" and e.args[1] == self.slots.count
 
     def _spread(self, tail: Tail) -> None:
         """Give what a loop stores the slots of its iterations."""

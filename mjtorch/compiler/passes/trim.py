@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from mjtorch.compiler.analysis.dependence import writes_and_reads
-from mjtorch.compiler.analysis.tail_values import Axes, Value, adds_nothing, alike, repeats, through
-from mjtorch.compiler.analysis.tails import Slots, Tail, Tails, flags
+from mjtorch.compiler.analysis.tail_values import Axes, Slots, Tail, Value, adds_nothing, alike, repeats, through
+from mjtorch.compiler.analysis.tails import Tails, flags
 from mjtorch.compiler.ir.nodes import (
     BOOL,
     OUTPUT,
