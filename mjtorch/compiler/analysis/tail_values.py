@@ -87,8 +87,10 @@ class Axes:
         """With another loop, if `s` is one and known."""
         if isinstance(s, (Compact, Pack)):
             return Axes((*self.loops, through(s)), self.lists)
-        if not isinstance(s, For) or not (s.start.terms or s.stop.terms):
-            return Axes((*self.loops, s), self.lists) if isinstance(s, For) else self
+        if not isinstance(s, For):
+            return self
+        if s.has_fixed_ends:
+            return Axes((*self.loops, s), self.lists)
         listed = [self.lists[a.list] for a, _ in s.stop.terms if isinstance(a, Length) and a.list in self.lists]
         return Axes((*self.loops, *listed), self.lists)
 
@@ -223,7 +225,7 @@ class Run:
             if isinstance(s, For) and s.guard is not None and self.value(s.guard, inner).is_all(False):
                 return
             if isinstance(s, (For, While)):
-                self.forget(s, known=isinstance(s, For) and not (s.start.terms or s.stop.terms))
+                self.forget(s, known=isinstance(s, For) and s.has_fixed_ends)
             for body in bodies(s):
                 self.body(body, inner)
 

@@ -91,9 +91,8 @@ def long_loops(
         inside = bodies(s)
         if inside:
             inner, around = axes.inside(s), (*loops, s) if isinstance(s, For) else loops
-            is_known = isinstance(s, For) and not (s.start.terms or s.stop.terms) and s.since is None
-            if is_known and s.stop.base - s.start.base >= least:  # type: ignore[union-attr]
-                yield s, inner, loops  # type: ignore[misc]
+            if isinstance(s, For) and s.has_fixed_ends and s.since is None and s.stop.base - s.start.base >= least:
+                yield s, inner, loops
             for body in inside:
                 yield from long_loops(body, least, inner, around)
 

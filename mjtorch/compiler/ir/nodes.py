@@ -279,9 +279,14 @@ class For(_Statement):
     unroll: bool = False
 
     @property
+    def has_fixed_ends(self) -> bool:
+        """Whether it is known where it starts and stops, whatever it leaves out between."""
+        return not (self.start.terms or self.stop.terms)
+
+    @property
     def is_counted(self) -> bool:
         """Whether it is known how often it runs, equally often in all worlds."""
-        return not (self.start.terms or self.stop.terms or self.holes) and self.guard is None and self.since is None
+        return self.has_fixed_ends and not self.holes and self.guard is None and self.since is None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
