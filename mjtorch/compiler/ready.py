@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -90,6 +91,7 @@ class Ready:
         self.place = {k: i for i, k in enumerate(seen)}
         self._take_inputs(args)
         self._take_outputs(args)
+        self.order: Any = None  # what a target finds out in a call for the next one
         self.tables = self.inputs.buffer_info()[0], self.outputs.buffer_info()[0]
         self.columns = _first_column(self.inputs), _first_column(self.outputs)
 
@@ -112,7 +114,7 @@ class Ready:
     def _take_outputs(self, args: Sequence[Tensor]) -> None:
         """Note what to allocate, and where each result stands in `(*args, *made(args))`."""
         native, outputs = self.native, self.native.outputs
-        self.outputs = _table(len(outputs))
+        self.outputs = _table(len(outputs) + 1)  # one more, which a target may have for itself
         examples: list[Tensor] = []
         sizes: list[int] = []
         written: list[int] = []

@@ -131,11 +131,13 @@ CALLERS = r"""
 #include <stdio.h>
 static bool work(Watch* w) { return w && w->stopped(w); }
 static void common(Array const*, char* two, Watch*) { *(double*)two = 2; }
-static void tile(Array const* in, Array const* out, int64_t first, int64_t count, char* scratch, char const* two,
-                 Watch* watch) {
+static void tile(Array const* in, Array const* out, int64_t first, int64_t count, int64_t const* places, char* scratch,
+                 char const* two, Watch* watch) {
   for (int64_t k = first; k < first + count && !work(watch); ++k) {
+    const int64_t world = places ? places[k] : k;
     scratch[k % 64] = 1;
-    ((double*)out->data)[k] = *(double const*)two * ((double const*)in->data)[k];
+    ((double*)out[0].data)[world] = *(double const*)two * ((double const*)in->data)[world];
+    ((float*)out[1].data)[world] = world % 7 ? 1 : 5;
   }
 }
 static void* release() { return nullptr; }
@@ -145,14 +147,17 @@ static Python const python{release, acquire, check};
 static void* call(void*) {
   static const int MANY = 1000;
   double in[MANY], out[MANY];
-  for (int k = 0; k < MANY; ++k) in[k] = k;
-  Array a{in, 1, 1}, b{out, 1, 1};
+  float took[MANY];
+  int64_t places[MANY];
+  for (int k = 0; k < MANY; ++k) in[k] = places[k] = k;
+  Array a{in, 1, 1}, b[]{{out, 1, 1}, {took, 1, 1}};
+  Order order{took, places, 0, 0};
   for (int r = 0; r < 200; ++r) {
-    run_batch(&python, r % 2, common, tile, &a, &b, MANY, 8, 64, 64, 3);
+    run_batch(&python, r % 2, common, tile, &a, b, r % 3 ? &order : nullptr, MANY, 8, 64, 64, 3);
     for (int k = 0; k < MANY; ++k)
       if (out[k] != 2 * k) return (void*)1;
   }
-  return nullptr;
+  return (void*)(int64_t)!order.holds;
 }
 int main() {
   pthread_t callers[3];
@@ -166,8 +171,8 @@ int main() {
 
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 def test_threads(sanitizer: str, tmp_path: Path) -> None:
-    """Several callers, several threads each: no race, and all is computed."""
-    source = "".join((THREADS / name).read_text() for name in ("tile.h", "threads.cpp")) + CALLERS
+    """Several callers, several threads each: no race, and all is computed, in whatever order."""
+    source = "".join((THREADS / name).read_text() for name in ("tile.h", "order.cpp", "threads.cpp")) + CALLERS
     (tmp_path / "threads.cpp").write_text(source)
     build = [*gcc(), f"-fsanitize={sanitizer}", "-g", "-O1", "-std=c++17", "-o", str(tmp_path / "threads")]
     done = subprocess.run([*build, str(tmp_path / "threads.cpp"), "-lpthread"], capture_output=True, text=True)

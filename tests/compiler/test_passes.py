@@ -21,6 +21,7 @@ from mjtorch.compiler.passes.copies import eliminate_copies
 from mjtorch.compiler.passes.dead_stores import eliminate_dead_stores
 from mjtorch.compiler.passes.fuse import fuse_loops
 from mjtorch.compiler.passes.idioms import recognize_idioms
+from mjtorch.compiler.passes.measure import measure_work
 from mjtorch.compiler.passes.memory import plan_memory
 from mjtorch.compiler.passes.narrow import narrow_integers
 from mjtorch.compiler.passes.outline import outline, outline_for_warps
@@ -33,7 +34,7 @@ from mjtorch.compiler.passes.transpose import transpose
 from mjtorch.compiler.passes.trim import trim_loops
 from mjtorch.compiler.passes.warp_memory import hold_in_registers, plan_warp_memory
 from mjtorch.compiler.passes.zero_terms import skip_zero_terms
-from mjtorch.compiler.targets.cpu.pipeline import CPU
+from mjtorch.compiler.targets.cpu.pipeline import CPU, SIDE_BY_SIDE
 from mjtorch.compiler.targets.cuda.pipeline import CUDA
 
 WORLDS = 3
@@ -391,6 +392,76 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
           s0[0] = 16
           for j in 0..16:
             out0[j] = s1[j]
+        """,
+        None,
+    ),
+    "loops that end when no world goes on": (
+        (trim_loops, measure_work),
+        """
+        scratch s0: i64[1]
+        scratch s1: f64[16]
+        scratch s2: f64[1]
+        scratch s3: bool[1]
+        body:
+          s0[0] = i64(mul(abs(in0[0]), 4.0))
+          for i in 0..16:
+            s1[i] = where(lt(index(i), s0[0]), in0[i], 0.0)
+          s2[0] = in0[1]
+          while s3[0]:
+            head:
+              s3[0] = gt(s2[0], 0.1)
+            do:
+              for j in 0..16:
+                s2[0] = where(s3[0], mul(s2[0], where(gt(s1[j], 0.0), 0.9, 1.0)), s2[0])
+              s2[0] = where(s3[0], mul(s2[0], 0.5), s2[0])
+          for k in 0..16:
+            out0[k] = add(s1[k], s2[0])
+        """,
+        """
+        output out1: f32[1] @1
+        scratch s0: f32[1]
+        scratch s1: i64[1]
+        scratch s2: f64[16]
+        scratch s3: f64[1]
+        scratch s4: bool[1]
+        body:
+          s0[0] = 0.0f
+          s1[0] = i64(mul(abs(in0[0]), 4.0))
+          s0[0] = add(s0[0], mul(f32(min(s1[0], 16)), 6.0f))
+          for i in 0..16 without s1[0]..16:
+            s2[i] = where(lt(index(i), s1[0]), in0[i], 0.0)
+          for i in 0..16 from s1[0]:
+            s2[i] = 0.0
+          s3[0] = in0[1]
+          while s4[0]:
+            head:
+              s4[0] = gt(s3[0], 0.1)
+            do:
+              s0[0] = add(s0[0], where(s4[0], 185.0f, 0.0f))
+              for j in 0..16:
+                s3[0] = where(s4[0], mul(s3[0], where(gt(s2[j], 0.0), 0.9, 1.0)), s3[0])
+              s3[0] = where(s4[0], mul(s3[0], 0.5), s3[0])
+          for k in 0..16:
+            out0[k] = add(s2[k], s3[0])
+          out1[0] = s0[0]
+        """,
+    ),
+    "a little that hangs on the world": (
+        measure_work,
+        """
+        scratch s0: f64[1]
+        scratch s1: bool[1]
+        body:
+          for i in 0..16:
+            for j in 0..200:
+              out0[i] = sin(in0[i])
+          s0[0] = in0[1]
+          while s1[0]:
+            head:
+              s1[0] = gt(s0[0], 0.1)
+            do:
+              s0[0] = where(s1[0], mul(s0[0], 0.5), s0[0])
+          out0[0] = s0[0]
         """,
         None,
     ),
@@ -1493,7 +1564,7 @@ def test_pass(name: str) -> None:
 def test_every_pass_has_a_case() -> None:
     runs = [run[-1] if isinstance(run, tuple) else run for run, _, _ in CASES.values()]
     tested = {Pass("", run).function for run in runs}
-    assert not [p.name for p in (*CPU, *CUDA) if p.function not in tested]
+    assert not [p.name for p in (*SIDE_BY_SIDE, *CUDA) if p.function not in tested]
 
 
 @pytest.mark.parametrize(("size", "is_near"), [(512, True), (16384, False)])

@@ -28,7 +28,7 @@ from mjtorch.compiler.passes.fuse import fuse_loops
 from mjtorch.compiler.passes.narrow import narrow_integers
 from mjtorch.compiler.ready import Ready, Runnable
 from mjtorch.compiler.signature import Signature
-from mjtorch.compiler.targets.cpu.pipeline import CPU
+from mjtorch.compiler.targets.cpu.pipeline import SIDE_BY_SIDE
 from mjtorch.compiler.targets.cpu.target import CpuTarget
 from mjtorch.compiler.targets.cuda.pipeline import CUDA
 from mjtorch.compiler.targets.emulated.target import EmulatedWarp
@@ -106,8 +106,8 @@ def test_a_target_of_ones_own(worlds: int) -> None:
 
 # --- one pass less ----------------------------------------------------------------------------------------------------
 
-OPTIONAL = [(target, p.name) for target, passes in (("cpu", CPU), ("cuda", CUDA)) for p in passes if not p.required]
-PASSES = {"cpu": CPU, "cuda": CUDA}
+PASSES = {"cpu": SIDE_BY_SIDE, "cuda": CUDA}
+OPTIONAL = [(target, p.name) for target, passes in PASSES.items() for p in passes if not p.required]
 QUICK = ("collection/cartpole",)
 SLOW = ("collection/hopper", "collection/walker", "collection/humanoid", "feature/hulls", "feature/cylinders")
 
@@ -238,8 +238,8 @@ def test_a_step_is_the_same_without_a_pass(model: str, target: str, name: str) -
 def test_a_step_is_the_same_with_integers_of_32_bits(model: str) -> None:
     passes = [
         dataclasses.replace(p, run=functools.partial(narrow_integers, doubles=True)) if p.run is narrow_integers else p
-        for p in CPU
+        for p in SIDE_BY_SIDE
     ]
-    assert passes != list(CPU)
+    assert passes != list(SIDE_BY_SIDE)
     for found, wanted in zip(after(model, "cpu", passes), computed(model, "cpu"), strict=True):
         torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)

@@ -161,25 +161,25 @@ INLINE vs B2J(vb x) { return -CONVERT(x, vs); }
 // Tensors: read and write one element of every world.
 #define ACCESS(L, vector, scalar, READ, WRITE)                                           \
   INLINE vector get##L(Array const& a, int64_t i, Worlds w) {                            \
-    scalar const* p = (scalar const*)a.data + i * a.element + w.first * a.world;         \
+    scalar const* p = (scalar const*)a.data + i * a.element;                             \
     vector r;                                                                            \
-    if (w.count == N && a.world == 1) {                                                  \
-      EACH LANE(r, l) = READ(p[l]);                                                      \
+    if (w.count == N && neighbours(w) && a.world == 1) {                                 \
+      EACH LANE(r, l) = READ(p[w.first + l]);                                            \
       return r;                                                                          \
     }                                                                                    \
-    EACH LANE(r, l) = READ(p[(l < w.count ? l : w.count - 1) * a.world]);                \
+    EACH LANE(r, l) = READ(p[place(w, l) * a.world]);                                    \
     return r;                                                                            \
   }                                                                                      \
   INLINE void put##L(Array const& a, int64_t i, Worlds w, vector x) {                    \
-    scalar* p = (scalar*)a.data + i * a.element + w.first * a.world;                     \
-    if (w.count == N && a.world == 1) {                                                  \
-      EACH p[l] = WRITE(LANE(x, l));                                                     \
+    scalar* p = (scalar*)a.data + i * a.element;                                         \
+    if (w.count == N && neighbours(w) && a.world == 1) {                                 \
+      EACH p[w.first + l] = WRITE(LANE(x, l));                                           \
       return;                                                                            \
     }                                                                                    \
-    for (int l = 0; l < w.count; ++l) p[l * a.world] = WRITE(LANE(x, l));                \
+    for (int l = 0; l < w.count; ++l) p[place(w, l) * a.world] = WRITE(LANE(x, l));      \
   }                                                                                      \
   INLINE void give##L(Array const& a, int64_t i, Worlds w, int l, scalar x) {            \
-    ((scalar*)a.data)[i * a.element + (w.first + l) * a.world] = x;                      \
+    ((scalar*)a.data)[i * a.element + place(w, l) * a.world] = x;                        \
   }
 #define SAME(x) (x)
 #define TO_MASK(x) (-(int)(x))

@@ -8,6 +8,7 @@ import functools
 import os
 import pathlib
 import threading
+from array import array
 from collections.abc import Callable, Sequence
 
 import torch
@@ -17,6 +18,7 @@ from mjtorch.compiler.lowered import Output
 from mjtorch.compiler.ready import Ready, Runnable
 from mjtorch.compiler.targets.cpu import room
 from mjtorch.compiler.targets.cpu.build import library
+from mjtorch.compiler.targets.cpu.order import Order
 
 # Up to this many worlds are computed one by one, by code that has no lanes.
 FEW_WORLDS = 2
@@ -32,8 +34,9 @@ INTERPRETER = ("PyEval_SaveThread", "PyEval_RestoreThread", "PyErr_CheckSignals"
 def _driver() -> Callable[..., int]:
     """The library that spreads tiles over threads."""
     folder = pathlib.Path(__file__).parent
-    code = library([(folder / "threads.cpp").read_text()], (folder / "tile.h").read_text(), ("-O2",))[1]
-    pointers = [ctypes.c_void_p] * 4 + [ctypes.c_int64] * 5
+    text = "".join((folder / name).read_text() for name in ("order.cpp", "threads.cpp"))
+    code = library([text], (folder / "tile.h").read_text(), ("-O2",))[1]
+    pointers = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 5
     kind = ctypes.PYFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, *pointers)
     run = kind(ctypes.cast(code.run_batch, ctypes.c_void_p).value or 0)
     python = (ctypes.c_void_p * 3)(*(ctypes.cast(getattr(ctypes.pythonapi, x), ctypes.c_void_p) for x in INTERPRETER))
@@ -82,8 +85,11 @@ class Native(Runnable):
     def __init__(self, build: Build, code: ctypes.CDLL) -> None:
         self.build, self.code = build, code
         code.scratch_bytes.restype = code.common_bytes.restype = ctypes.c_int64
+        code.work_apart.restype = ctypes.c_float
         self.functions = tuple(ctypes.cast(f, ctypes.c_void_p) for f in (code.run_common, code.run_tile))
         self.scratch, self.common = int(code.scratch_bytes()), int(code.common_bytes())
+        # The number of the output that says what worlds take, or -1, and what it takes more if they are no neighbours.
+        self.work, self.apart = int(code.work_output()), float(code.work_apart())
         self.outputs, self.reads, self.lanes = build.outputs, build.reads, build.lanes
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype, worlds: int) -> Tensor:
@@ -99,11 +105,20 @@ class Native(Runnable):
         """Compute from and to what stands in the tables."""
         threads = self._threads(ready.count, ready.threads)
         sizes = ready.count, self.lanes, self.scratch, self.common, threads
-        if not _driver()(*self.functions, *ready.tables, *sizes):
+        if not _driver()(*self.functions, *ready.tables, self._order(ready), *sizes):
             raise MemoryError(
                 f"{self.scratch:,} bytes of scratch memory, which each of {threads} threads needs for {self.lanes} "
                 "worlds side by side, were refused; a smaller contact_capacity takes less"
             )
+
+    def _order(self, ready: Ready) -> int:
+        """The address of the order of the worlds of such calls; zero where there is none, or all are side by side."""
+        if self.work < 0:
+            return 0
+        if ready.order is None:
+            ready.order = Order(ready.count, self.apart)
+            ready.outputs[3 * self.work : 3 * self.work + 3] = array("q", (ready.order.work.ctypes.data, 1, 1))
+        return int(ready.order.address) if ready.count > self.lanes else 0
 
     def _threads(self, worlds: int, threads: int | None) -> int:
         tiles = -(-worlds // self.lanes)

@@ -7,6 +7,7 @@ from mjtorch.compiler.passes.contract import contract_arrays
 from mjtorch.compiler.passes.copies import eliminate_copies
 from mjtorch.compiler.passes.dead_stores import eliminate_dead_stores
 from mjtorch.compiler.passes.fuse import fuse_loops
+from mjtorch.compiler.passes.measure import measure_work
 from mjtorch.compiler.passes.memory import plan_memory
 from mjtorch.compiler.passes.narrow import narrow_integers
 from mjtorch.compiler.passes.outline import outline
@@ -15,7 +16,7 @@ from mjtorch.compiler.passes.shrink import shrink_arrays
 from mjtorch.compiler.passes.trim import trim_loops
 from mjtorch.compiler.passes.zero_terms import skip_zero_terms
 
-CPU = (
+_FIRST = (
     Pass("eliminate_dead_stores", eliminate_dead_stores),
     Pass("fuse_loops", fuse_loops),
     Pass("contract_arrays", contract_arrays),
@@ -28,6 +29,8 @@ CPU = (
     Pass("scalarize", scalarize),
     Pass("scalarize_copies", scalarize_copies),
     Pass("trim_loops", trim_loops, skips_zeros=True),
-    Pass("outline", outline),
-    Pass("plan_memory", plan_memory, required=True),
 )
+_LAST = (Pass("outline", outline), Pass("plan_memory", plan_memory, required=True))
+CPU = (*_FIRST, *_LAST)
+# For worlds side by side that can be chosen.
+SIDE_BY_SIDE = (*_FIRST, Pass("measure_work", measure_work), *_LAST)

@@ -52,8 +52,8 @@ namespace lane {{
 }}
 #undef STRIDE
 #pragma pop_macro("N")
-#define PASS_LANE in, out, Worlds{{w.first + l, 1}}, lane::PF{{(lane::vf*)F + l}}, lane::PD{{(lane::vd*)D + l}}, \\
-  lane::PI{{(lane::vi*)I + l}}, lane::PJ{{(lane::vs*)J + l}}, \
+#define PASS_LANE in, out, Worlds{{w.first + l, 1, w.places}}, lane::PF{{(lane::vf*)F + l}}, \\
+  lane::PD{{(lane::vd*)D + l}}, lane::PI{{(lane::vi*)I + l}}, lane::PJ{{(lane::vs*)J + l}}, \
   lane::PB{{(lane::vb*)B + l}}, u
 """
 # The same for what all worlds have in common.
@@ -64,7 +64,7 @@ namespace uniform {{
 {0}
 }}
 #pragma pop_macro("N")
-#define PASS_UNIFORM in, out, Worlds{{0, 1}}, u.F, u.D, u.I, u.J, u.B, u
+#define PASS_UNIFORM in, out, Worlds{{0, 1, nullptr}}, u.F, u.D, u.I, u.J, u.B, u
 """
 K = Index(0, ((Variable("k"), 1),))
 # Constants of at most so many numbers are part of the code. Those of more than so many are strings, which compilers
@@ -214,7 +214,7 @@ class CpuPrinter(Printer):
             f"while({size}>=N||({size}&&{k}=={s.size - 1})){{const int {count}={size}<N?{size}:N;\n"
             # Lanes past the last are copies of it.
             f"EACH{{int e=l<{count}?l:{count}-1,o={world}[e],{k}={item}[e];{self.copied(s.load, 'o', 'l')}}}\n"
-            f"{{Worlds packed{{0,{count}}};Worlds w=packed;{body}}}\n"
+            f"{{Worlds packed{{0,{count},nullptr}};Worlds w=packed;{body}}}\n"
             f"for(int l=0;l<{count};++l){{int o={world}[l],{k}={item}[l];{self.copied(s.store, 'l', 'o')}}}\n"
             f"{size}-={count};"
             f"for(int l=0;l<{size};++l){{{world}[l]={world}[l+{count}];{item}[l]={item}[l+{count}];}}}}}}}}\n"
@@ -295,7 +295,7 @@ def print_program(program: Program, parts: int = 1) -> Source:
     name, _ = p.function((), p.body(program.uniform), "uniform") if program.uniform else ("", "")
     first = f"Array const*out=nullptr;{_carve(p, UNIFORM)}uniform::{name}(PASS_UNIFORM);" if program.uniform else ""
     p.space = ""
-    main = p.body(program.body)
+    main, work = p.body(program.body), program.work
     constants, data = _tables(p)
     declarations = "".join(_within(space, f"{head};\n") for head, _, space in p.functions)
     text = vector_header()
@@ -306,10 +306,12 @@ def print_program(program: Program, parts: int = 1) -> Source:
         f'extern "C" int64_t scratch_bytes(){{return {_scratch_bytes(p, SCRATCH)};}}\n'
         f'extern "C" int64_t common_bytes(){{return {_scratch_bytes(p, UNIFORM)};}}\n'
         'extern "C" int lanes(){return N;}\n'
+        f'extern "C" int work_output(){{return {-1 if work is None else work[0].position};}}\n'
+        f'extern "C" float work_apart(){{return {0 if work is None else work[1]};}}\n'
         f'extern "C" void run_common(Array const*in,char*common,Watch*watch){{{first}}}\n'
-        'extern "C" void run_tile(Array const*in,Array const*out,int64_t first,int64_t count,char*scratch,'
-        f"char const*common,Watch*watch){{{_carve(p, UNIFORM)}{_carve(p, SCRATCH)}"
-        "Worlds w{first,count};tile(PASS);}\n"
+        'extern "C" void run_tile(Array const*in,Array const*out,int64_t first,int64_t count,int64_t const*places,'
+        f"char*scratch,char const*common,Watch*watch){{{_carve(p, UNIFORM)}{_carve(p, SCRATCH)}"
+        "Worlds w{first,count,places};tile(PASS);}\n"
     )
     texts = [_within(space, head + body) for head, body, space in p.functions]
     lengths = [len(text) for text in texts]

@@ -13,10 +13,19 @@
 #define ROUND(x) (((x) + 63) / 64 * 64)
 #define INLINE static inline __attribute__((always_inline, unused))
 
-// The worlds that are computed side by side. Lanes past `count` start as copies of the last one.
+// The worlds that are computed side by side: from `first` on, of `places` if there are any. Lanes past `count` start as
+// copies of the last one.
 struct Worlds {
   int64_t first, count;
+  int64_t const* places;
 };
+// The world of a lane.
+INLINE int64_t place(Worlds w, int64_t l) {
+  const int64_t k = w.first + (l < w.count ? l : w.count - 1);
+  return w.places ? w.places[k] : k;
+}
+// Whether each world is the next one of the one before.
+INLINE bool neighbours(Worlds w) { return !w.places; }
 #ifdef WIDE  // programs with doubles: masks are as wide as those
 #define MASK int64_t
 #define MASK_BYTES 8

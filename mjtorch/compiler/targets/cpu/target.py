@@ -14,7 +14,7 @@ from mjtorch.compiler.passes.narrow import is_wide
 from mjtorch.compiler.targets.cpu import room
 from mjtorch.compiler.targets.cpu.build import cache_bytes, flags, library, vector_bytes
 from mjtorch.compiler.targets.cpu.native import Build, Native
-from mjtorch.compiler.targets.cpu.pipeline import CPU
+from mjtorch.compiler.targets.cpu.pipeline import CPU, SIDE_BY_SIDE
 from mjtorch.compiler.targets.cpu.printer import print_program
 from mjtorch.compiler.targets.target import Target
 
@@ -52,7 +52,7 @@ class CpuTarget(Target):
     @property
     def passes(self) -> tuple[Pass, ...]:
         """Those of a CPU."""
-        return CPU
+        return CPU if self.few else SIDE_BY_SIDE
 
     def lanes(self, program: Program) -> int:
         """How many worlds are computed side by side."""

@@ -1,4 +1,4 @@
-// Spread the tiles of a batch over threads. Which thread computes a tile changes nothing in it. After tile.h.
+// Spread the tiles of a batch over threads. Which thread computes a tile changes nothing in it. After tile.h and order.cpp.
 // No library of C++ is needed: not every compiler comes with one that is built.
 #include <pthread.h>
 #include <stdlib.h>
@@ -79,6 +79,7 @@ struct Job {
   Common common;
   Tile tile;
   Array const *in, *out;
+  int64_t const* places;
   int64_t worlds, lanes, scratch, common_bytes, tiles;
   char const* known;  // what all worlds have in common
   std::atomic<int64_t> next;
@@ -149,7 +150,7 @@ void work(Job& job, Block b, Watch* watch) {
   set_mode(before | QUICK);
   for (int64_t k; !watch->stopped(watch) && (k = job.next.fetch_add(1)) < job.tiles;) {
     int64_t first = k * job.lanes, left = job.worlds - first;
-    job.tile(job.in, job.out, first, left < job.lanes ? left : job.lanes, b.data, job.known, watch);
+    job.tile(job.in, job.out, first, left < job.lanes ? left : job.lanes, job.places, b.data, job.known, watch);
   }
   set_mode(before);
 }
@@ -219,14 +220,16 @@ bool compute(Job& job, Caller& caller, int64_t threads) {
 // Called with Python's lock, which is released meanwhile. Where it listens to signals there may be an exception
 // afterwards, and results that are not whole. Whether there was memory for it. scratch, common_bytes: multiples of 64
 extern "C" int32_t run_batch(Python const* python, int32_t listens, Common common, Tile tile, Array const* in,
-                             Array const* out, int64_t worlds, int64_t lanes, int64_t scratch, int64_t common_bytes,
-                             int64_t threads) {
+                             Array const* out, Order* order, int64_t worlds, int64_t lanes, int64_t scratch,
+                             int64_t common_bytes, int64_t threads) {
   int64_t tiles = (worlds + lanes - 1) / lanes;
-  Job job{common, tile, in, out, worlds, lanes, scratch, common_bytes, tiles, nullptr, {0}, {false}, 0};
+  int64_t const* places = order && order->holds ? order->places : nullptr;
+  Job job{common, tile, in, out, places, worlds, lanes, scratch, common_bytes, tiles, nullptr, {0}, {false}, 0};
   pthread_mutex_init(&job.door, nullptr);
   pthread_cond_init(&job.done, nullptr);
   Caller caller(job, python, listens);
   bool computed = compute(job, caller, threads);
+  if (order && computed && !job.stop) arrange(*order, worlds, lanes);
   python->acquire(caller.state);
   pthread_cond_destroy(&job.done);
   pthread_mutex_destroy(&job.door);

@@ -12,6 +12,6 @@ struct Watch {
 };
 // Computes what all worlds have in common, into memory of its own. watch: may be null
 typedef void (*Common)(Array const* in, char* common, Watch* watch);
-// Computes `count` worlds from `first` on, given that.
-typedef void (*Tile)(Array const* in, Array const* out, int64_t first, int64_t count, char* scratch, char const* common,
-                     Watch* watch);
+// Computes `count` worlds from `first` on, given that; of `places`, if there are any, those that stand there.
+typedef void (*Tile)(Array const* in, Array const* out, int64_t first, int64_t count, int64_t const* places,
+                     char* scratch, char const* common, Watch* watch);

@@ -74,6 +74,8 @@ struct Worlds {
   int place;
   char* far;
 };
+INLINE int64_t place(Worlds w, int64_t) { return w.first; }
+INLINE bool neighbours(Worlds) { return true; }
 #ifndef HOST
 // What a kernel is given. A block copies where the arrays are, and how far apart their worlds, to the beginning of shared
 // memory: it is near, and what is read there (as `volatile` tells) for each access is not kept, and spilled, between them.

@@ -28,6 +28,8 @@
 #define run_common NAME_run_common
 #define common_bytes NAME_common_bytes
 #define lanes NAME_program_lanes
+#define work_output NAME_program_work_output
+#define work_apart NAME_program_work_apart
 namespace NAME_program __attribute__((visibility("hidden"))) {
 /*PROGRAM*/
 }  // namespace NAME_program
@@ -99,7 +101,7 @@ bool step_tile(void* const* given, int64_t first, int64_t count) {
     next += ROUND(size * SLOT[k].bytes * N);
   }
   run_common(in, common, nullptr);
-  run_tile(in, out, 0, count, scratch.data, common, nullptr);
+  run_tile(in, out, 0, count, nullptr, scratch.data, common, nullptr);
   for (int k = 0; k < FIELDS; ++k)
     if (SLOT[k].output >= 0 && user[k].data) copy(k, user[k], out[SLOT[k].output], count);
   return true;
