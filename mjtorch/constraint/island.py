@@ -5,7 +5,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.control_flow import while_loop
-from mjtorch.model import Data, DisableBit, Model, Solver
+from mjtorch.model import Data, DisableBit, Integrator, Model, Solver
 from mjtorch.model.sleeping import awake
 from mjtorch.model.touching import colliders
 from mjtorch.smooth.passive_contact import is_passive
@@ -105,19 +105,22 @@ def components(m: Model, d: Data) -> Tensor:
     number is of, until all edges agree.
     """
     nowhere = torch.full((m.ntree,), -1, device=d.efc_D.device)
-    if not m.plan.constraint.nefc or m.opt.disabled(DisableBit.ISLAND):
-        return nowhere
     p, number = m.plan.island, _count(m.ntree, nowhere)
+    # What flexes couple counts as soon as anything is constrained, or, under `discrete`, may sleep.
+    whole = bool(m.plan.sleep) and m.opt.integrator == Integrator.DISCRETE and p.flex_trees.shape[0] > 0
+    if m.opt.disabled(DisableBit.ISLAND) or not (whole or m.plan.constraint.nefc):
+        return nowhere
+    couples = torch.ones_like(d.nefc, dtype=torch.bool) if whole else d.nefc > 0
     active = d.efc_D[p.row] != 0
     ends = torch.cat([p.trees.mT, _contact_trees(m, d)], dim=1)
     for _ in m.plan.constraint.contact.passive:
-        pushes = is_passive(m, d)[: len(m.plan.constraint.contact.slot_rows)] & (d.nefc > 0)
+        pushes = is_passive(m, d)[: len(m.plan.constraint.contact.slot_rows)] & couples
         fixed = p.trees.shape[0]
         others = active[fixed:].reshape(-1, pushes.shape[0])
         active = torch.cat([active[:fixed], (others | pushes).flatten()])
     if p.flex_trees.shape[0]:
         ends = torch.cat([ends, p.flex_trees.mT], dim=1)
-        active = torch.cat([active, (d.nefc > 0).expand(p.flex_trees.shape[0])])
+        active = torch.cat([active, couples.expand(p.flex_trees.shape[0])])
     for coupled in coupled_trees(m):
         ends = torch.cat([ends, coupled.mT], dim=1)
         stirs = awake(m, d, coupled).all(-1) if m.plan.sleep else torch.ones_like(coupled[:, 0], dtype=torch.bool)

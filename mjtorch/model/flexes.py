@@ -5,7 +5,7 @@ from collections.abc import Callable
 import mujoco
 import numpy as np
 
-from mjtorch.model.option import DisableBit, EnableBit, Integrator, Solver
+from mjtorch.model.option import DisableBit, Integrator, Solver
 from mjtorch.model.plan.colliders import (
     MOST_PAIRS,
     SOLIDS,
@@ -16,7 +16,6 @@ from mjtorch.model.plan.colliders import (
     met_planes,
     patched,
     pushes_membranes,
-    speculates,
     too_many,
 )
 from mjtorch.model.plan.flex_points import asking, elastic, is_neo_hookean
@@ -96,7 +95,7 @@ def pushed_explicitly(m: mujoco.MjModel) -> np.ndarray:
 def pushed_otherwise(m: mujoco.MjModel) -> np.ndarray:
     """(nflex,) bool: flexes that ask for passive contacts, with what MuJoCo does not allow them, either."""
     by_force = int(m.opt.solver) == Solver.PGS or m.opt.noslip_iterations > 0
-    return asking(m) & bool(by_force or m.opt.enableflags & EnableBit.SLEEP)
+    return asking(m) & by_force
 
 
 def touching(m: mujoco.MjModel) -> np.ndarray:
@@ -182,14 +181,9 @@ def unlike_cloth(m: mujoco.MjModel) -> np.ndarray:
     return membranes(m) & ((m.flex_interp != 0) | m.flex_rigid.astype(bool))
 
 
-def pushed_twice(m: mujoco.MjModel) -> np.ndarray:
-    """(nflex,) bool: flexes that ask for passive contacts where the flag ipc pushes membranes."""
-    return asking(m) & pushes_membranes(m)
-
-
-def pushed_early(m: mujoco.MjModel) -> np.ndarray:
-    """(nflex,) bool: membranes with the flag ipc, and noslip iterations or contacts that are foreseen."""
-    return membranes(m) & bool(m.opt.noslip_iterations > 0 or speculates(m))
+def pushed_back(m: mujoco.MjModel) -> np.ndarray:
+    """(nflex,) bool: membranes with the flag ipc, and noslip iterations."""
+    return membranes(m) & (m.opt.noslip_iterations > 0)
 
 
 def pushed_by_many(m: mujoco.MjModel) -> np.ndarray:
@@ -219,7 +213,7 @@ REFUSED: tuple[tuple[str, Test, str], ...] = (
     ("contacts of flexes as libccd finds them (nativeccd disabled)", by_other_means, "enable the flag nativeccd"),
     ("passive contacts of grids with condim 4 or 6", pushed_about, "set condim to 3"),
     ("passive contacts with other integrators than discrete", pushed_explicitly, 'use integrator="discrete"'),
-    ("passive contacts with PGS, noslip iterations or sleep", pushed_otherwise, HARD),
+    ("passive contacts with PGS or noslip iterations", pushed_otherwise, HARD),
     (
         f"more than {MOST_PAIRS // 10**6} million pairs of elements with speculative",
         crowded,
@@ -234,12 +228,7 @@ REFUSED: tuple[tuple[str, Test, str], ...] = (
     ),
     ("ipc of membranes on bodies that do more than slide", turned, "pin them to bodies that slide or do not move"),
     ("ipc of rigid membranes, or on grids", unlike_cloth, "use a flexcomp with a body for each vertex"),
-    ("ipc beside passive contacts", pushed_twice, HARD),
-    (
-        "ipc of membranes with noslip iterations or speculative",
-        pushed_early,
-        "set noslip_iterations to 0, disable speculative",
-    ),
+    ("ipc of membranes with noslip iterations", pushed_back, "set noslip_iterations to 0"),
     (f"ipc of membranes with more than {MOST_LISTED} pairs of vertices, edges and triangles", pushed_by_many, MEET),
     ("flexes before MuJoCo 4.0", early, "update mujoco"),
 )

@@ -102,3 +102,27 @@ NET = scene(
     <framelinacc objtype="body" objname="cart"/>
   </sensor>""",
 )
+
+FLOOR = '<geom type="plane" size="1 1 .1"/>'
+SHEET = """
+  <flexcomp name="cloth" type="grid" count="4 4 1" spacing=".05 .05 .1" dim="2" pos=".01 .02 .15" radius=".004"
+    mass=".05" euler="2 3 10">
+    <edge equality="true"/>
+    <contact selfcollide="none"/>
+  </flexcomp>"""
+# A solid that asks for passive contacts.
+SOLID = """
+  <flexcomp name="solid" type="grid" count="2 2 2" spacing=".05 .05 .05" dim="3" pos="0 0 .04" radius=".005" mass=".2"
+    euler="3 2 0">
+    <elasticity young="2e4" poisson=".3" damping=".01"/>
+    <contact selfcollide="none" passive="true"/>
+  </flexcomp>"""
+# A bullet, and one that flies on to a plate that falls, beside a sheet.
+SHOT = scene(
+    f"""
+  {FLOOR}
+  <body pos="0 0 .25"><freejoint/><geom size=".02" mass=".05"/></body>
+  <body pos=".3 0 .2"><freejoint/><geom type="box" size=".02 .02 .005" mass=".05"/></body>
+  <body pos=".3 0 .06"><freejoint/><geom type="box" size=".04 .04 .002" mass=".05"/></body>
+  {SHEET}"""
+)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from engine.test_cuda import WORLDS, assert_lanes_agree
-from ipc.scenes import BALL, FOLD, GEM, NET, PILE, scene
+from ipc.scenes import BALL, FLOOR, FOLD, GEM, NET, PILE, SHEET, SHOT, SOLID, scene
 from reference import SINCE_4, assert_fields_close, load, slow_but
 
 import mjtorch
@@ -201,7 +201,6 @@ REFUSED = {
         '<flexcomp name="a" type="grid" count="3 3 1" spacing=".1 .1 .1" dim="2" radius=".01" rigid="true"/>'
     ),
     "on bodies that do more than slide": NET.replace('type="slide" axis="1 0 .2"', 'type="hinge" axis="0 1 0"'),
-    "ipc beside passive contacts": BALL.replace("<edge", '<contact passive="true"/><edge'),
     "more than 200000 pairs": BALL.replace('count="3 3 1"', 'count="16 16 1"'),
 }
 
@@ -214,12 +213,35 @@ def test_refused_by_name(feature: str) -> None:
         mjtorch.put_model(mj_model)
 
 
-@pytest.mark.parametrize(("flag", "iterations"), [("SPECULATIVE", 0), ("IPC", 3)])
-def test_options_are_refused_by_name(flag: str, iterations: int) -> None:
-    mj_model = load(BALL, noslip_iterations=iterations)
-    mj_model.opt.enableflags |= int(EnableBit[flag])
-    with pytest.raises(NotImplementedError, match="with noslip iterations or speculative"):
-        mjtorch.put_model(mj_model)
+def test_noslip_iterations_are_refused_by_name() -> None:
+    with pytest.raises(NotImplementedError, match="ipc of membranes with noslip iterations"):
+        mjtorch.put_model(load(BALL, noslip_iterations=3))
+
+
+def test_what_is_no_membrane_may_be_foreseen() -> None:
+    """With the flag `speculative`."""
+    speed = -5.0
+    mj_model, mj_data = thrown(SHOT, speed=speed)
+    mj_model.opt.enableflags |= int(EnableBit.SPECULATIVE)
+    mj_data.qvel[[2, 8, 14]] = 2 * speed
+    m, foreseen = mjtorch.put_model(mj_model, dtype=torch.float64), []
+    for steps in (2, 0, 6, 3):
+        advance(mj_model, mj_data, steps)
+        check(m, mj_model, mj_data)
+        foreseen.append((mj_data.contact.dist > 0).any())
+    assert foreseen[0] and mj_data.flexvert_lambda.any()
+
+
+@pytest.mark.parametrize("world", [SOLID, SOLID + SHEET], ids=["alone", "beside a membrane"])
+def test_passive_contacts_are_no_springs(world: str) -> None:
+    """With the flag, as in C: they are constraints."""
+    mj_model, mj_data = thrown(scene(FLOOR + world))
+    advance(mj_model, mj_data, 30)
+    m = mjtorch.put_model(mj_model, dtype=torch.float64)
+    after = mjtorch.step(m, mjtorch.put_data(mj_model, mj_data, model=m))
+    mujoco.mj_step(mj_model, mj_data)
+    assert_fields_close(after, mj_data, ("qpos", "qvel", "qacc", "qfrc_constraint"), 1e-8, m=m)
+    assert mj_data.ncon and not mj_data.contact.exclude.any() and mj_model.flex_passive.any()
 
 
 def small_worlds(dtype: torch.dtype) -> tuple[Model, Data]:

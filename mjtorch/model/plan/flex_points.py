@@ -5,6 +5,7 @@ import itertools
 import mujoco
 import numpy as np
 
+from mjtorch.model.option import EnableBit
 from mjtorch.model.plan.tensors import Tensors
 
 # What `flex_edgeequality` is of flexes of which the deformation of cells is constrained, by modes in `flex_stiffness`.
@@ -132,8 +133,9 @@ def edge_ends(dim: int) -> np.ndarray:
 
 
 def asking(m: mujoco.MjModel) -> np.ndarray:
-    """(nflex,) bool: flexes that ask for passive contacts; lines and rigid ones ask in vain."""
+    """(nflex,) bool: flexes that ask for passive contacts; lines and rigid ones, and all with the flag ipc, in vain."""
     asks = np.asarray(getattr(m, "flex_passive", np.zeros(m.nflex))) != 0
+    asks &= not m.opt.enableflags & EnableBit.IPC
     return asks & (m.flex_dim > 1) & ~m.flex_rigid.astype(bool)
 
 
