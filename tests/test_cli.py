@@ -184,7 +184,7 @@ def test_info(capsys: pytest.CaptureFixture[str]) -> None:
 def test_info_of_what_is_not_supported(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (elsewhere / "model.xml").write_text(UNSUPPORTED)
     assert main(["info", "model.xml"]) == 0
-    assert "cannot be simulated yet" in capsys.readouterr().out
+    assert "cannot be simulated" in capsys.readouterr().out
     line = error_line(capsys, ["rollout", "model.xml"])
     assert "not supported" in line
     assert "feel" in line

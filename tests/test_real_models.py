@@ -31,7 +31,7 @@ from reference import (
 
 import mjtorch
 from mjtorch.model import put_model
-from mjtorch.model.support import Verdict, features
+from mjtorch.model.support import features
 
 MATCHES = "matches"
 OTHER_PAIRS = "pairs of other geoms"
@@ -223,9 +223,9 @@ def refusals(mj_model: mujoco.MjModel) -> tuple[str, ...]:
     """The features that `put_model` refuses; of geoms that cannot be collided, the pairs of types."""
     names: list[str] = []
     for feature, elements in features(mj_model):
-        if feature.verdict is Verdict.REFUSED and feature.name == OTHER_PAIRS:
+        if feature.refused and feature.name == OTHER_PAIRS:
             names += pairs(*sorted({element.split(" ")[0] for element in elements}))
-        elif feature.verdict is Verdict.REFUSED:
+        elif feature.refused:
             names.append(feature.name)
     return tuple(names)
 

@@ -5,7 +5,6 @@ import argparse
 import mjtorch
 from mjtorch.cli.load import load
 from mjtorch.model import support
-from mjtorch.model.support import Verdict
 
 SIZES = ("nq", "nv", "nu", "na", "nbody", "njnt", "ngeom", "nsite", "neq", "ntendon", "nsensor", "nkey")
 HEADER = ("area", "feature", "elements", "support")
@@ -21,9 +20,9 @@ def run(args: argparse.Namespace) -> int:
     rows = [(use.feature.area, use.feature.name, str(len(use.elements)), use.feature.verdict.value) for use in used]
     print_table([HEADER, *rows])
 
-    refused = [use.feature for use in used if use.feature.verdict is Verdict.REFUSED]
+    refused = [use.feature for use in used if use.feature.refused]
     if refused:
-        print("\nThis model cannot be simulated yet:")
+        print("\nThis model cannot be simulated:")
         for feature in refused:
             print(f"  {feature.area}, {feature.name}: {feature.advice}")
         return 0

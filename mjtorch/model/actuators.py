@@ -21,12 +21,6 @@ def _partly_motor(m: mujoco.MjModel) -> np.ndarray:
     return motors(m) & ~motor_parts(m).all(axis=0)
 
 
-def _limited_bias(m: mujoco.MjModel) -> np.ndarray:
-    """(nactuator,) actuators with a limit, and the bias of a DC motor beside another gain."""
-    _, drives, resists = motor_parts(m)
-    return resists & ~drives & m.actuator_forcelimited.astype(bool)
-
-
 def _mixed(m: mujoco.MjModel) -> np.ndarray:
     """(nactuator,) actuators with some types of a PID or orientation servo beside others."""
     trn, dyn, gain, bias = m.actuator_trntype, m.actuator_dyntype, m.actuator_gaintype, m.actuator_biastype
@@ -42,16 +36,8 @@ SUPPORTED: tuple[tuple[str, Test], ...] = (
     ("several controls, outputs and activations", _multiple),
     ("dcmotor beside other types", _partly_motor),
 )
-REFUSED: tuple[tuple[str, Test, str], ...] = (
-    (
-        "dcmotor without the activations that its parameters ask for",
-        misses_states,
-        "set actdim accordingly: C stops here",
-    ),
-    (
-        "dcmotor bias with a force limit and another gain",
-        _limited_bias,
-        "limit the force of the joint, by actuatorfrcrange: C's derivative of the force is wrong",
-    ),
-    ("pid or so3 beside other types", _mixed, "use the shortcuts: MuJoCo's compiler refuses these"),
+# What is not in MuJoCo, either.
+ABSENT: tuple[tuple[str, Test, str], ...] = (
+    ("dcmotor without the activations that its parameters ask for", misses_states, "set actdim accordingly"),
+    ("pid or so3 beside other types", _mixed, "use the shortcuts"),
 )

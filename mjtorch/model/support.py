@@ -38,7 +38,7 @@ from mjtorch.model.uses import (
 )
 
 # MuJoCo names these types, and has no such thing.
-NAMES_ONLY = ("transmission undefined", "distance")
+NAMES_ONLY = ("transmission undefined", "distance", "flexvert")
 # What begins the names of features that the table gathers.
 KINDS_OF = ("transmission", "dynamics", "gain", "bias")
 SHAPES = ("plane", "sphere", "capsule", "ellipsoid", "cylinder", "box", "mesh")
@@ -50,6 +50,7 @@ class Verdict(enum.Enum):
     SUPPORTED = "supported"
     IGNORED = "not needed"
     REFUSED = "not yet"
+    ABSENT = "nor in MuJoCo"
 
 
 class Feature(NamedTuple):
@@ -60,6 +61,11 @@ class Feature(NamedTuple):
     verdict: Verdict
     uses: Callable[[mujoco.MjModel], Names]
     advice: str = ""
+
+    @property
+    def refused(self) -> bool:
+        """Whether models that use it are refused."""
+        return self.verdict in (Verdict.REFUSED, Verdict.ABSENT)
 
 
 class Use(NamedTuple):
@@ -76,7 +82,7 @@ def check(mj_model: mujoco.MjModel, callbacks: Callbacks | None = None) -> None:
     """
     if callbacks is not None and callbacks.contact_filter is not None:
         mj_model = let_collide(mj_model)
-    refused = _used(mj_model, [feature for feature in TABLE if feature.verdict is Verdict.REFUSED])
+    refused = _used(mj_model, [feature for feature in TABLE if feature.refused])
     missing = [f"mjcb_{c}" for c, name in CALLBACKS.items() if getattr(callbacks, name, None) is None and _installed(c)]
     if missing:
         refused.append(Use(INSTALLED, missing))
@@ -113,8 +119,8 @@ def support_list() -> str:
     """The names of what the table counts, by area, and those of what MuJoCo's relatives lack; Markdown."""
     sections = []
     for area in _areas():
-        have, lack = (_named(area, verdict) for verdict in (Verdict.SUPPORTED, Verdict.REFUSED))
-        lists = {"Supported": have, "Not yet": lack}
+        have, lack, absent = (_named(area, v) for v in (Verdict.SUPPORTED, Verdict.REFUSED, Verdict.ABSENT))
+        lists = {"Supported": have, "Not yet": lack, "Nor in MuJoCo": absent}
         for r in RELATIVES:
             lacks = r.lacks.get(area, {})
             lists[f"{r.name} {r.version} lacks"] = [lacks[name] for name in (*have, *lack) if name in lacks]
@@ -258,7 +264,7 @@ def _callbacks(m: mujoco.MjModel) -> Names:
 
 # --- the table ---
 
-YES, NO, UNNEEDED = Verdict.SUPPORTED, Verdict.REFUSED, Verdict.IGNORED
+YES, NO, NOWHERE, UNNEEDED = Verdict.SUPPORTED, Verdict.REFUSED, Verdict.ABSENT, Verdict.IGNORED
 
 
 def _rows(
@@ -328,7 +334,7 @@ TABLE: tuple[Feature, ...] = (
     *_rows("actuators", "gain ", "actuator_gaintype", _members(mjtGain), GAINS, PLAIN),
     *_rows("actuators", "bias ", "actuator_biastype", _members(mjtBias), BIASES, PLAIN),
     *(Feature("actuators", name, YES, where("actuator", test)) for name, test in actuators.SUPPORTED),
-    *(Feature("actuators", name, NO, where("actuator", test), advice) for name, test, advice in actuators.REFUSED),
+    *(Feature("actuators", name, NOWHERE, where("actuator", test), advice) for name, test, advice in actuators.ABSENT),
     Feature("actuators", "delay and history", YES, given("actuator_delay", "actuator_history")),
     Feature(
         "actuators",
@@ -340,7 +346,7 @@ TABLE: tuple[Feature, ...] = (
     Feature(
         "collisions",
         "pairs of other geoms",
-        NO,
+        NOWHERE,
         _pair_names,
         "replace one of them, or set contype and conaffinity so that they do not meet: of these fields C only warns",
     ),
@@ -354,7 +360,7 @@ TABLE: tuple[Feature, ...] = (
     Feature(
         "collisions",
         "signed distance fields of neither mesh nor plugin",
-        NO,
+        NOWHERE,
         lambda m: named(m, "geom", without_field(m)),
         "give them a mesh",
     ),
@@ -379,7 +385,7 @@ TABLE: tuple[Feature, ...] = (
     Feature(
         "contacts",
         "ipc with fwdinv, sleep, PGS or another integrator than discrete",
-        NO,
+        NOWHERE,
         option(_pushes_otherwise, 'flag ipc="enable"'),
         "disable the flag",
     ),
@@ -411,21 +417,25 @@ TABLE: tuple[Feature, ...] = (
     Feature("integrator", "discrete", YES, choice("integrator", Integrator.DISCRETE)),
     Feature("integrator", "discrete before MuJoCo 4.0", NO, _discrete(flexes.is_early), "update mujoco"),
     Feature(
-        "integrator", "discrete with sleep, islands disabled", NO, _discrete(_sleeps_whole), "enable the flag island"
+        "integrator",
+        "discrete with sleep, islands disabled",
+        NOWHERE,
+        _discrete(_sleeps_whole),
+        "enable the flag island",
     ),
     *_rows("sensors", "", "sensor_type", _members(mjtSensor), SENSOR_NAMES, "remove it or compute it from Data"),
-    Feature("sensors", "touch in sites of meshes", NO, _mesh_touch, "give the site a primitive type: C stops here"),
+    Feature("sensors", "touch in sites of meshes", NOWHERE, _mesh_touch, "give the site a primitive type"),
     Feature(
         "sensors",
         "tactile sensors on height fields and signed distance fields of meshes",
-        NO,
+        NOWHERE,
         _unfelt,
-        "use other geoms: C stops here",
+        "use other geoms",
     ),
     Feature(
         "sensors",
         "distances between height and signed distance fields",
-        NO,
+        NOWHERE,
         lambda m: named(m, "geom", unmeasured_geoms(m)),
         "put them in other bodies than those that are measured: C only warns, and reads nothing",
     ),
@@ -445,6 +455,7 @@ TABLE: tuple[Feature, ...] = (
     Feature("deformables", "springs and dampers of edges", YES, given("flex_edgestiffness", "flex_edgedamping")),
     *(Feature("deformables", name, YES, where("flex", test)) for name, test in flexes.SUPPORTED),
     *(Feature("deformables", name, NO, where("flex", test), advice) for name, test, advice in flexes.REFUSED),
+    *(Feature("deformables", name, NOWHERE, where("flex", test), advice) for name, test, advice in flexes.ABSENT),
     Feature("deformables", "skins", UNNEEDED, lambda m: ["skin"] * m.nskin, "for rendering only"),
     Feature("extensions", "plugin touch_grid", YES, _plugins(lambda name: name == plugins.TOUCH_GRID)),
     Feature("extensions", "plugin pid", YES, _plugins(lambda name: name == plugins.PID)),

@@ -1,6 +1,7 @@
 """Derivatives of smooth forces by velocity, for implicit integration (mjd_smooth_vel)."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -82,13 +83,13 @@ def actuator_len(m: Model, d: Data) -> Tensor:
         total = total + gain_length(m, d) * force_input(m, d, controls(m, d)[0], d.act_dot)
     if p.muscle_bias.shape[0]:
         total = total.index_add(0, p.muscle_bias, bias_length(m, d))
-    unlimited = zero
     if motors.shape[0]:
         ctrl, _ = servo.slewed_controls(m, d, controls(m, d)[0])
         electrical, mechanical = motor.length_slope(m, d, ctrl)
-        total, unlimited = total.index_add(0, motors, electrical), zero.index_copy(0, motors, mechanical)
-        force = force - zero.index_copy(0, motors, motor.friction(m, d, d.act_dot))
-    total = unsaturated(m, d, total, force) + unlimited
+        others, total = total, total.index_add(0, motors, electrical)
+        total = unsaturated(m, d, total, limited(m, d, others)) + zero.index_copy(0, motors, mechanical)
+    else:
+        total = unsaturated(m, d, total, Limited(force, force, zero))
     return torch.where(disabled_actuators(m), zero, total) if m.opt.disableactuator else total
 
 
@@ -102,31 +103,57 @@ def actuator_vel(m: Model, d: Data) -> Tensor:
     if motors.shape[0]:
         ctrl, _ = servo.slewed_controls(m, d, controls(m, d)[0])
         electrical, mechanical = motor.velocity_slope(m, d, ctrl)
-        total, unlimited = total.index_add(0, motors, electrical), zero.index_copy(0, motors, mechanical)
+        others, total = total, total.index_add(0, motors, electrical)
+        unlimited = zero.index_copy(0, motors, mechanical)
         if m.plan.integration.drops_saturated:
-            # Limits are for what is electrical.
-            force = force - zero.index_copy(0, motors, motor.friction(m, d, d.act_dot))
-            total = unsaturated(m, d, total, force) + unlimited
+            total = unsaturated(m, d, total, limited(m, d, others)) + unlimited
         else:
-            total = unsaturated(m, d, total + unlimited, force)
+            total = unsaturated(m, d, total + unlimited, Limited(force, force, zero))
     else:
-        total = unsaturated(m, d, total, force)
+        total = unsaturated(m, d, total, Limited(force, force, zero))
     return torch.where(disabled_actuators(m), zero, total) if m.opt.disableactuator else total
 
 
-def unsaturated(m: Model, d: Data, slope: Tensor, force: Tensor) -> Tensor:
-    """`slope` (nout,), 0 for outputs whose `force` (nout,) is at the limits of actuators or tendons."""
-    p, total, zero = m.plan.actuation, slope, torch.zeros_like(slope)
+class Limited(NamedTuple):
+    """What limits are for.
+
+    force: (nout,) what is within those of actuators, pull: (nout,) of tendons; kept: (nout,) slopes that stay there
+    """
+
+    force: Tensor
+    pull: Tensor
+    kept: Tensor
+
+
+def limited(m: Model, d: Data, others: Tensor) -> Limited:
+    """Of DC motors what is electrical. others: (nout,) slopes but for what is electrical.
+
+    Where the bias of a motor stands beside another gain, C takes the back-EMF alone for the force, and keeps the other
+    slopes if there is cogging.
+    """
+    p, zero = m.plan.motor, torch.zeros_like(others)
+    force = d.actuator_force - zero.index_copy(0, p.out, motor.friction(m, d, d.act_dot))
+    if p.whole:
+        return Limited(force, force, zero)
+    brakes = p.resists.mask & ~p.drives.mask
+    cogs = brakes & (m.actuator_biasprm[p.actuator, 0] != 0)
+    seen = force.index_copy(0, p.out, torch.where(brakes, motor.back_torque(m, d), force[p.out]))
+    return Limited(seen, force, zero.index_copy(0, p.out, torch.where(cogs, others[p.out], 0.0)))
+
+
+def unsaturated(m: Model, d: Data, slope: Tensor, at: Limited) -> Tensor:
+    """`slope` (nout,), or what is kept of it where forces are at the limits of actuators or tendons."""
+    p, total = m.plan.actuation, slope
     if p.forcelimited.some:
         low, high = servo.per_output(m, m.actuator_forcerange).unbind(-1)
         if m.plan.motor.out.shape[0]:  # rounded: friction has been taken away
             low, high = low + rounding(low), high - rounding(high)
-        clamped = p.forcelimited.mask & ((force <= low) | (force >= high))
-        total = torch.where(clamped, zero, total)
+        clamped = p.forcelimited.mask & ((at.force <= low) | (at.force >= high))
+        total = torch.where(clamped, at.kept, total)
     if m.plan.servo.turner_limited.some:
         total = free_turners(m, d, total)
     if p.ten_actfrclimited.some and m.plan.integration.drops_saturated:
-        total = torch.where(p.ten_actfrclimited.mask & saturated_tendon(m, force), zero, total)
+        total = torch.where(p.ten_actfrclimited.mask & saturated_tendon(m, at.pull), at.kept, total)
     return total
 
 

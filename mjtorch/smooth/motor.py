@@ -140,6 +140,13 @@ def mixed_torque(m: Model, d: Data, ctrl: Tensor, act: Tensor, gain: Tensor, for
     return force[p.out] + driven - torch.where(p.resists.mask & ~inductive, back, 0.0)
 
 
+def back_torque(m: Model, d: Data) -> Tensor:
+    """Torques (n,) [N m] of the back-EMF alone, `-K^2 v / R`."""
+    p = m.plan.motor
+    K = m.actuator_gainprm[p.actuator, 1]
+    return -K * K * d.actuator_velocity[p.out] / _positive(warm_resistance(m, d))
+
+
 def friction(m: Model, d: Data, act_dot: Tensor) -> Tensor:
     """Mechanical torques (n,) [N m], not subject to limits: cogging, and `-(sigma0 z + sigma1 dz/dt)` of bristles."""
     p = m.plan.motor

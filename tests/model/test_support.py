@@ -1,6 +1,10 @@
 """The table of what is supported: every refusal names the element that asks for it and says what to do."""
 
 import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import mujoco
 import pytest
@@ -47,6 +51,7 @@ def sheet(inside: str, dim: int = 2, **attributes: str) -> str:
     return f'<flexcomp name="sheet" type="grid" dim="{dim}" mass="1" {words}>{inside}</flexcomp>'
 
 
+PIN = '<pin id="0 1"/>'
 QUIET = '<contact contype="0" conaffinity="0" selfcollide="none"/>'
 ALONE = '<contact contype="0" selfcollide="none"/>'
 WIDE = sheet('<contact selfcollide="none"/>', count="40 40 1")
@@ -61,15 +66,6 @@ REFUSED = (
         "contacts of flexes as libccd finds them (nativeccd disabled)",
         SHEET,
     ),
-    pytest.param(
-        {
-            "world": FLOOR + sheet(ELASTIC + ALONE.replace("/", ' passive="true"/')),
-            "option": 'integrator="discrete"',
-            "flag": 'sleep="enable"',
-        },
-        *("passive contacts with PGS, noslip iterations or sleep", SHEET),
-        marks=SINCE_4,
-    ),
     (
         {"world": sheet('<contact selfcollide="bvh"/>', count="40 40 1"), "flag": 'speculative="enable"'},
         *("more than 4 million pairs", SHEET),
@@ -79,7 +75,6 @@ REFUSED = (
         *("more than 4 million pairs", f'{SHEET}, flex "other"'),
     ),
     refused("sections", GENERAL.format(f'{BRAKE} dynprm="0 0 0 0 0 1"'), "without the activations", ENGINE),
-    refused("sections", GENERAL.format(f'{BRAKE} forcerange="-1 1"'), "with a force limit", ENGINE),
     (
         {
             "asset": HILLS,
@@ -143,7 +138,7 @@ def test_refusal_names_feature_element_and_way_out(parts: dict[str, str], featur
 
 def test_all_refusals_come_in_one_error() -> None:
     hills = '<geom name="hills" type="hfield" hfield="hills"/>'
-    motor = GENERAL.format(f'{BRAKE} forcerange="-1 1"')
+    motor = GENERAL.format(f'{BRAKE} dynprm="0 0 0 0 0 1"')
     mj_model = build(asset=HILLS, world=hills, geom='type="sdf" mesh="lump"', sections=motor)
     with pytest.raises(NotImplementedError) as error:
         put_model(mj_model)
@@ -230,9 +225,123 @@ def test_markdown_has_every_area() -> None:
 
 
 def test_relatives_are_counted_by_what_they_have_in_full() -> None:
-    (row,) = re.findall(r"\| contacts \|.*", support.support_table())
+    (row,) = re.findall(r"\| sensors \|.*", support.support_table())
     have, jax, warp, lack = map(int, re.findall(r"\d+", row))
-    names = [f.name for f in TABLE if f.area == "contacts" and f.verdict is Verdict.SUPPORTED]
-    lacks = [r.lacks["contacts"] for r in RELATIVES]
-    assert have == len(names) and lack == sum(f.area == "contacts" for f in TABLE) - have
+    count = {v: [f.name for f in TABLE if f.area == "sensors" and f.verdict is v] for v in Verdict}
+    names, lacks = count[Verdict.SUPPORTED], [r.lacks["sensors"] for r in RELATIVES]
+    assert have == len(names) and lack == len(count[Verdict.REFUSED]) == 1
     assert [jax, warp] == [have - len({*names} & {*x}) for x in lacks]
+
+
+SPRINGY = sheet(ELASTIC + ALONE.replace("/", ' passive="true"/'))
+DISCRETE, IPC = 'integrator="discrete"', 'ipc="enable"'
+HILLS_WORLD = '<geom name="hills" type="hfield" hfield="hills" {}/>'
+# What is refused as it is not in MuJoCo, either: there models do not compile, or the first step ends with an error.
+STOPS = {
+    "actuators: dcmotor without": (
+        {"sections": GENERAL.format('gaintype="dcmotor" dynprm=".1"')},
+        "inconsistent state",
+    ),
+    "actuators: pid or so3": ({"sections": GENERAL.format('gaintype="pid"')}, "pid requires"),
+    "collisions: signed distance fields of neither": ({"geom": 'type="sdf"'}, "must have valid meshid"),
+    "contacts: ipc with": ({"option": DISCRETE, "flag": f'{IPC} fwdinv="enable"'}, "does not support flag fwdinv"),
+    "contacts: ipc with, sleep": ({"option": DISCRETE, "flag": f'{IPC} sleep="enable"'}, "does not support flag sleep"),
+    "contacts: ipc with, PGS": ({"option": f'{DISCRETE} solver="PGS"', "flag": IPC}, "flag ipc requires solver"),
+    "contacts: ipc with, Euler": ({"flag": IPC}, "flag ipc requires integrator"),
+    "integrator: discrete with sleep": (
+        {"option": DISCRETE, "flag": 'sleep="enable" island="disable"'},
+        "sleep without islands",
+    ),
+    "sensors: touch in sites": (
+        {
+            "body": 'pos="0 0 .09"',
+            "world": FLOOR,
+            "sections": '<sensor><touch site="lump"/></sensor>',
+        },
+        "unexpected geom type 7",
+    ),
+    "sensors: tactile": (
+        {
+            "asset": HILLS,
+            "world": HILLS_WORLD.format('pos="0 0 -.05"'),
+            "sections": '<sensor><tactile geom="ball" mesh="lump"/></sensor>',
+        },
+        "sdf collisions not available for geom type 1",
+    ),
+    "deformables: passive contacts with other": ({"world": SPRINGY}, "set integrator='discrete'"),
+    "deformables: passive contacts with PGS": (
+        {"world": SPRINGY, "option": f'{DISCRETE} solver="PGS"'},
+        "PGS and noslip",
+    ),
+    "deformables: elastic flexes with implicit": (
+        {"world": sheet(ELASTIC), "option": 'integrator="implicit"'},
+        "no longer integrated implicitly",
+    ),
+    "deformables: springs and dampers of edges": (
+        {"world": sheet('<edge stiffness="1"/>', dim=1), "option": DISCRETE},
+        "edge stiffness and damping are not supported",
+    ),
+    "deformables: elastic flexes with discrete": (
+        {"world": sheet(ELASTIC), "option": f'{DISCRETE} noslip_iterations="1"'},
+        "PGS and noslip",
+    ),
+    "deformables: ipc of membranes on bodies": (
+        {
+            "world": f'<body name="arm2"><joint/><geom size=".1"/>{sheet(ELASTIC + QUIET + PIN)}</body>',
+            "option": DISCRETE,
+            "flag": IPC,
+        },
+        "not a slide",
+    ),
+}
+# And where it goes on, but does nothing, or ends the process.
+GOES_ON = ("pairs of other geoms", "distances between height and signed distance fields")
+CRASHES = ("passive contacts of grids with condim 4 or 6",)
+
+
+@SINCE_4
+@pytest.mark.parametrize("feature", STOPS)
+def test_what_mujoco_does_not_have_ends_there(feature: str) -> None:
+    parts, message = STOPS[feature]
+    with pytest.raises((ValueError, mujoco.FatalError), match=message):
+        stepped(build(**parts))
+
+
+def stepped(mj_model: mujoco.MjModel) -> mujoco.MjData:
+    mj_data = mujoco.MjData(mj_model)
+    mujoco.mj_step(mj_model, mj_data)
+    return mj_data
+
+
+def test_all_that_mujoco_does_not_have_is_asked_of_it() -> None:
+    names = [f"{f.area}: {f.name}" for f in TABLE if f.verdict is Verdict.ABSENT]
+    known = [name.split(",")[0] for name in STOPS] + [f"collisions: {GOES_ON[0]}", f"sensors: {GOES_ON[1]}"]
+    known += [f"deformables: {name}" for name in CRASHES]
+    assert [name for name in names if not any(name.startswith(x) for x in known)] == []
+    assert [x for x in known if not any(name.startswith(x) for name in names)] == []
+
+
+@SINCE_4
+@pytest.mark.filterwarnings("ignore")
+def test_what_mujoco_passes_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a warning, in a file and in each step, it leaves out what it cannot collide or measure."""
+    monkeypatch.chdir(tmp_path)
+    land = f'<body name="land">{HILLS_WORLD.format("")}</body>'
+    sections = '<sensor><distance body1="land" body2="arm" cutoff="3"/></sensor>'
+    mj_data = stepped(build(asset=HILLS, geom='type="sdf" mesh="lump"', world=land, sections=sections))
+    assert [0, 1] not in mj_data.contact.geom.tolist() and mj_data.sensordata.tolist() == [3]
+    assert "HField vs SDF collision not yet supported" in Path("MUJOCO_LOG.TXT").read_text()
+
+
+@SINCE_4
+def test_where_mujoco_crashes() -> None:
+    """In a process of its own."""
+    soft = (
+        '<elasticity young="1e4" poisson=".1" damping="1e-3"/><contact passive="true" condim="4" selfcollide="none"/>'
+    )
+    world = FLOOR + sheet(soft, 3, count="3 3 3", spacing=".1 .1 .1", dof="trilinear", pos="0 0 .1")
+    mjcf = f"<mujoco><option {DISCRETE}/><worldbody>{world}</worldbody></mujoco>"
+    code = f"import mujoco; m = mujoco.MjModel.from_xml_string({mjcf!r}); mujoco.mj_step(m, mujoco.MjData(m), nstep=50)"
+    with pytest.raises(NotImplementedError, match=CRASHES[0]):
+        put_model(load(mjcf))
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGSEGV

@@ -4,8 +4,9 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from reference import load, random_state
+from reference import SINCE_4, assert_fields_close, load, random_state, slow_but
 
+import mjtorch
 from mjtorch.model import Data, Integrator, Model, put_data, put_model
 from mjtorch.smooth.actuation import fwd_actuation
 from mjtorch.smooth.com import com_vel
@@ -147,3 +148,53 @@ def test_vmap_and_gradients(model: str) -> None:
     expected = torch.stack([derivative(v) for v in speeds])
     assert torch.allclose(torch.vmap(derivative)(speeds), expected, rtol=1e-12, atol=1e-12)
     assert torch.func.jacrev(derivative)(speeds[1]).isfinite().all()
+
+
+BRAKE = """
+<mujoco>
+  <option integrator="{}" timestep="4e-3"/>
+  <default><geom contype="0" conaffinity="0"/></default>
+  <worldbody>
+    <body>
+      <joint name="a" axis="0 1 0" armature=".1"/>
+      <geom type="capsule" fromto="0 0 0 .3 0 0" size=".04"/>
+      <body pos=".3 0 0">
+        <joint name="b" axis="1 1 0" armature=".1"/>
+        <geom type="capsule" fromto="0 0 0 .3 0 0" size=".04"/>
+      </body>
+    </body>
+  </worldbody>
+  <tendon>
+    <fixed name="free"><joint joint="a" coef="1"/><joint joint="b" coef=".7"/></fixed>
+    <fixed name="held" actuatorfrcrange="-.2 .2"><joint joint="a" coef="1"/><joint joint="b" coef=".7"/></fixed>
+  </tendon>
+  <actuator><general {} biastype="dcmotor" forcerange="-{force} {force}" {}/></actuator>
+</mujoco>
+"""
+MUSCLE = 'gainprm=".75 1.05 30 200 .5 1.6 1.5 1.3 1.2"'
+COGS = 'biasprm=".1 6 .3"'
+GAINS = {
+    "fixed": 'gainprm="2 .3" dynprm="0"',
+    "cogs": f'gaintype="affine" gainprm="2 .3 .1" {COGS} dyntype="integrator" dynprm="0"',
+    "smooth": 'gaintype="affine" gainprm="2 .3 .1" dynprm="0"',
+    "muscle": f'gaintype="muscle" {MUSCLE} {COGS} dynprm="0" lengthrange="-3 3" ctrlrange="0 1"',
+}
+
+
+@SINCE_4
+@pytest.mark.parametrize("integrator", ["implicitfast", "discrete"])
+@pytest.mark.parametrize("on", ['joint="a"', 'tendon="free"', 'tendon="held"'])
+@pytest.mark.parametrize("gain", slow_but(GAINS, "cogs"))
+def test_limits_of_brakes_match_c(gain: str, on: str, integrator: str) -> None:
+    """The bias of a DC motor beside another gain, within and at the limits of its force."""
+    for force in (0.3, 3):
+        mj_model = load(BRAKE.format(integrator, on, GAINS[gain], force=force))
+        m = put_model(mj_model, dtype=torch.float64)
+        for seed in range(3):
+            mj_data = random_state(mj_model, seed)
+            mujoco.mj_forward(mj_model, mj_data)
+            after = mjtorch.step(m, put_data(mj_model, mj_data, model=m))
+            mujoco.mj_step(mj_model, mj_data)
+            assert_fields_close(
+                after, mj_data, ("actuator_force", "qacc", "qvel"), 1e-9, m=m, context=f"{force} {seed}"
+            )
