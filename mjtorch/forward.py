@@ -37,7 +37,7 @@ from mjtorch.smooth.energy import energy_pos, energy_vel
 from mjtorch.smooth.inertia import crb, factor_m, mul_m, solve_m
 from mjtorch.smooth.jacobian import xfrc_accumulate
 from mjtorch.smooth.kinematics import kinematics
-from mjtorch.smooth.metric import effective_inertia
+from mjtorch.smooth.metric import Metric, effective_inertia
 from mjtorch.smooth.passive import passive
 from mjtorch.smooth.rne import rne
 from mjtorch.smooth.tendon import tendon
@@ -150,7 +150,7 @@ def inverse(m: Model, d: Data) -> Data:
 def dynamics_and_sensors(m: Model, d: Data) -> Data:
     """`forward`, its results laid out as they come."""
     d = positions_and_velocities(m, d)
-    return sensor_acc(m, fwd_constraint(m, fwd_acceleration(m, fwd_actuation(m, controlled(m, d)))))
+    return sensor_acc(m, fwd_forces(m, fwd_actuation(m, controlled(m, d))))
 
 
 def positions_and_velocities(m: Model, d: Data) -> Data:
@@ -170,7 +170,7 @@ def dynamics(m: Model, d: Data) -> Data:
 def from_velocity(m: Model, d: Data) -> Data:
     """`dynamics` where what follows from positions is known."""
     d = fwd_velocity(m, d)
-    return fwd_constraint(m, fwd_acceleration(m, fwd_actuation(m, controlled(m, d))))
+    return fwd_forces(m, fwd_actuation(m, controlled(m, d)))
 
 
 def dynamics_of_velocity(m: Model, d: Data) -> Data:
@@ -220,15 +220,7 @@ def fwd_velocity(m: Model, d: Data) -> Data:
 @stage
 def fwd_acceleration(m: Model, d: Data) -> Data:
     """Forces and acceleration without constraints (mj_fwdAcceleration); of trees that sleep they are zero."""
-    qfrc_smooth = d.qfrc_passive - d.qfrc_bias + d.qfrc_applied + d.qfrc_actuator + xfrc_accumulate(m, d)
-    if m.settings.distance:
-        qfrc_smooth = value_of(qfrc_smooth, qfrc_smooth + force_from_distance(m, d))
-    for p in m.plan.sleep:
-        qfrc_smooth = torch.where(awake(m, d, p.dof), qfrc_smooth, 0.0)
-    if m.opt.integrator == Integrator.DISCRETE:
-        metric = effective_inertia(m, d)
-        return d.replace(qfrc_smooth=qfrc_smooth, qacc_smooth=ltl_solve(metric.qLD, qfrc_smooth + metric.shift))
-    return d.replace(qfrc_smooth=qfrc_smooth, qacc_smooth=solve_m(m, d, qfrc_smooth))
+    return free_acceleration(m, d, metric_of(m, d))
 
 
 @stage
@@ -237,12 +229,38 @@ def fwd_constraint(m: Model, d: Data) -> Data:
 
     With the flag ipc and membranes there are none yet: the step finds them.
     """
-    if m.plan.ipc:
-        return free_flight(m, d)
-    if m.opt.integrator == Integrator.DISCRETE:
-        metric = effective_inertia(m, d)
-        return solve(m, implicit_rows(m, d, metric), (metric,))
-    return solve(m, d)
+    return constrained_acceleration(m, d, metric_of(m, d))
+
+
+@stage
+def fwd_forces(m: Model, d: Data) -> Data:
+    """`fwd_acceleration`, then `fwd_constraint`, in one effective inertia."""
+    metric = metric_of(m, d)
+    return constrained_acceleration(m, free_acceleration(m, d, metric), metric)
+
+
+def metric_of(m: Model, d: Data) -> tuple[Metric, ...]:
+    """The effective inertia, if the integrator is `discrete`; nothing that depends on accelerations is part of it."""
+    return (effective_inertia(m, d),) if m.opt.integrator == Integrator.DISCRETE else ()
+
+
+def free_acceleration(m: Model, d: Data, metric: tuple[Metric, ...]) -> Data:
+    """`fwd_acceleration`, given what `metric_of` says."""
+    qfrc_smooth = d.qfrc_passive - d.qfrc_bias + d.qfrc_applied + d.qfrc_actuator + xfrc_accumulate(m, d)
+    if m.settings.distance:
+        qfrc_smooth = value_of(qfrc_smooth, qfrc_smooth + force_from_distance(m, d))
+    for p in m.plan.sleep:
+        qfrc_smooth = torch.where(awake(m, d, p.dof), qfrc_smooth, 0.0)
+    for effective in metric:
+        return d.replace(qfrc_smooth=qfrc_smooth, qacc_smooth=ltl_solve(effective.qLD, qfrc_smooth + effective.shift))
+    return d.replace(qfrc_smooth=qfrc_smooth, qacc_smooth=solve_m(m, d, qfrc_smooth))
+
+
+def constrained_acceleration(m: Model, d: Data, metric: tuple[Metric, ...]) -> Data:
+    """`fwd_constraint`, given what `metric_of` says."""
+    for effective in metric:
+        d = implicit_rows(m, d, effective)
+    return free_flight(m, d) if m.plan.ipc else solve(m, d, metric)
 
 
 def inv_acceleration(m: Model, d: Data) -> Data:

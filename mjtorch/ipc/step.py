@@ -14,7 +14,6 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.collision.driver import CONTACTFULL
-from mjtorch.constraint.implicit_rows import implicit_rows
 from mjtorch.constraint.solver.implicit import attach
 from mjtorch.constraint.solver.problem import Problem, build, cost, force, residuals, state
 from mjtorch.control_flow import while_loop
@@ -106,8 +105,8 @@ class Walls(NamedTuple):
 
 
 def free_flight(m: Model, d: Data) -> Data:
-    """What `forward` says of accelerations: those without constraints, which the step finds; and the rows of these."""
-    d, none = implicit_rows(m, d, effective_inertia(m, d)), torch.zeros_like
+    """What `forward` says of accelerations: those without constraints, which the step finds."""
+    none = torch.zeros_like
     return d.replace(
         qacc=d.qacc_smooth,
         qfrc_constraint=none(d.qfrc_constraint),
