@@ -16,7 +16,7 @@ from mjtorch.math.impedance import MAX_IMPEDANCE
 from mjtorch.math.vector import MIN_VALUE
 from mjtorch.model import Data, EnableBit, Model
 from mjtorch.smooth.adhesion import row_adhesion
-from mjtorch.smooth.inertia import full_m
+from mjtorch.smooth.inertia import diagonal_m
 from mjtorch.smooth.metric import Metric
 
 
@@ -60,7 +60,7 @@ def of_first(m: Model, x: Tensor) -> Tensor:
 
 def heavier(m: Model, d: Data, metric: Metric) -> Tensor:
     """By what part (nefc,) less the rows yield to forces than without the effective inertia, by diagonals."""
-    inertia = full_m(m, d).diagonal()
+    inertia = diagonal_m(m, d)
     square = d.efc_J * d.efc_J
     before, after = square @ (1 / inertia), square @ (1 / (inertia + metric.added))
     moves = before > 0

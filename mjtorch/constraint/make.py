@@ -20,6 +20,7 @@ from mjtorch.model import Data, DisableBit, EnableBit, Integrator, Model
 from mjtorch.model.sleeping import any_awake, awake
 from mjtorch.model.touching import colliders
 from mjtorch.smooth.adhesion import row_adhesion, used_rows
+from mjtorch.smooth.inertia import diagonal_m
 
 # R over inverse inertia that makes a row rigid in single precision.
 HARDNESS = 1e-6
@@ -133,7 +134,7 @@ def pushes(m: Model, d: Data, J: Tensor, active: Tensor) -> Tensor:
     `rigid` alone: of others next to nothing, but more.
     """
     p = m.plan.constraint
-    diagonal = d.M[m.plan.kinematics.M_dense.diagonal()]
+    diagonal = diagonal_m(m, d)
     if not (m.plan.solver.parts and p.nc):
         return (J.square() / diagonal).amax(1)
     asked = p.rigid[colliders(m, d)[: len(p.contact.row)]].any(1)[p.contact.slot]

@@ -29,8 +29,15 @@ class Block(NamedTuple):
     inertia: Tensor
 
 
-def flex_metric(m: Model, d: Data, p: FlexPlan, spring: bool, damper: bool) -> tuple[Tensor, Tensor]:
-    """`h^2 K + h D` (nv, nv) of flexes, and how their springs change in a step, `-h K v` (nv,).
+class Places(NamedTuple):
+    """What is added to the elements `place (n,)` of a matrix (nv, nv), row after row: value (n,)."""
+
+    place: Tensor
+    value: Tensor
+
+
+def flex_metric(m: Model, d: Data, p: FlexPlan, spring: bool, damper: bool) -> tuple[list[Places], Tensor]:
+    """What `h^2 K + h D` of flexes is the sum of, and how their springs change in a step, `-h K v` (nv,).
 
     spring, damper: whether there are any, by the flags SPRING and DAMPER.
     """
@@ -40,7 +47,7 @@ def flex_metric(m: Model, d: Data, p: FlexPlan, spring: bool, damper: bool) -> t
     motion = pair_motion(d, p, pos)
     velocity = point_velocity(d, p, motion)
     reach = torch.cat([motion, torch.zeros_like(motion[:1])])
-    total, change = d.qvel.new_zeros(m.nv * m.nv), torch.zeros_like(velocity)
+    change, places = torch.zeros_like(velocity), []
     found = blocks(m, d, p, pos, weights)
     found += [
         Block(p.blocks[len(found) + i], *x)
@@ -51,16 +58,16 @@ def flex_metric(m: Model, d: Data, p: FlexPlan, spring: bool, damper: bool) -> t
     for rods in p.rods:
         on_points, on_frames = rod_stiffness(m, d, rods, pos, weights)
         found.append(Block(p.blocks[-1], *on_points))
-        total = total.index_add(0, rods.turn_place, (on_frames.inertia * rods.turn_there).flatten())
+        places.append(Places(rods.turn_place, (on_frames.inertia * rods.turn_there).flatten()))
         rate = torch.cat([d.qvel, d.qvel.new_zeros(1)])[rods.turn_dof]
         change_of_turn = on_frames.stiffness @ rate[..., None]
         turned = turned.index_add(0, rods.turn_dof.flatten(), change_of_turn.flatten())
     for block in found:
-        total = total.index_add(0, block.plan.place, of_dofs(block.plan, reach, block.inertia))
+        places.append(Places(block.plan.place, of_dofs(block.plan, reach, block.inertia)))
         moved = (block.stiffness @ velocity[block.plan.point].flatten(1)[..., None]).reshape(-1, 3)
         change = change.index_add(0, block.plan.point.flatten(), moved)
     turned = turned[: m.nv].index_add(0, p.pair_dof, (change[p.pair_point] * motion).sum(-1))
-    return total.reshape(m.nv, m.nv), -h * spring * turned
+    return places, -h * spring * turned
 
 
 def of_dofs(p: BlockPlan, reach: Tensor, stiffness: Tensor) -> Tensor:

@@ -81,6 +81,11 @@ def full_m(m: Model, d: Data) -> Tensor:
     return torch.cat([d.M, d.M.new_zeros(1)])[m.plan.kinematics.M_dense]
 
 
+def diagonal_m(m: Model, d: Data) -> Tensor:
+    """The diagonal (nv,) of M."""
+    return d.M[m.plan.kinematics.M_dense.diagonal()]
+
+
 @tree.dataclass(kw_only=True)
 class SparseM(tree.Tree):
     """M by the elements of its lower triangle that are stored, value (nC,) at row (nC,) and col (nC,).

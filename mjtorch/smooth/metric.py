@@ -54,37 +54,44 @@ def effective_inertia(m: Model, d: Data) -> Metric:
     """The effective inertia (mj_effBuild, mj_effShift, mj_effActuation). Needs `fwd_velocity` and `fwd_actuation`."""
     h = m.opt.timestep
     springs, dampers = not m.opt.disabled(DisableBit.SPRING), not m.opt.disabled(DisableBit.DAMPER)
-    inertia = full_m(m, d)
-    diagonal, shift = torch.zeros_like(d.qvel), torch.zeros_like(d.qvel)
+    added, shift = torch.zeros_like(d.qvel), torch.zeros_like(d.qvel)
     if springs:
         stiffness = h * spring_slope(m, d)
-        diagonal, shift = diagonal + h * stiffness, -stiffness * d.qvel
+        added, shift = added + h * stiffness, -stiffness * d.qvel
     if dampers:
-        diagonal = diagonal + h * damping_derivative(m, d.qvel).clamp(min=0)
-    backbone = inertia + torch.diag(diagonal)
+        added = added + h * damping_derivative(m, d.qvel).clamp(min=0)
+    backbone = full_m(m, d) + torch.diag(added)
     if (springs or dampers) and m.opt.fluid:
         # Only where C stores the inertia, which of free bodies about their centres is a diagonal.
         stored = m.plan.kinematics.M_dense < m.nC
-        backbone = backbone - h * torch.where(stored, of_subtrees(m, d, drag_matrices(m, d)), 0.0)
+        drag = -h * torch.where(stored, of_subtrees(m, d, drag_matrices(m, d)), 0.0)
+        backbone, added = backbone + drag, added + drag.diagonal()
     total, coupled = backbone, torch.zeros_like(d.qvel, dtype=torch.bool)
     # The dual solver knows no couplings: their forces are as they are at the beginning of the step.
     for weight, pull, velocity, J in couplings(m, d) if m.opt.solver != Solver.PGS else ():
         weighted = weight[:, None] * J
         total, coupled = total + J.mT @ weighted, coupled | (weighted != 0).any(0)
-        backbone = backbone + torch.diag(weight @ (J * J))
+        diagonal = weight @ (J * J)
+        backbone, added = backbone + torch.diag(diagonal), added + diagonal
         shift = shift - (pull * velocity) @ J
     for flexes in m.plan.flex if springs or dampers else ():
-        flexible = [flex_metric(m, d, flexes, springs, dampers)]
+        places, change = flex_metric(m, d, flexes, springs, dampers)
+        flat, shift = total.flatten(), shift + change
+        for place, value in places:
+            flat = flat.index_add(0, place, value)
+            hit = torch.zeros_like(coupled, dtype=torch.long)
+            coupled = coupled | (hit.index_add(0, place % m.nv, (value != 0).long()) > 0)
         # Of rods, what resists the turns of frames is to rows what springs and dampers of joints are.
         for rods in flexes.rods:
             turns = d.qvel.new_zeros(m.nv + 1).index_fill(0, rods.turn_dof.flatten(), 1.0)[: m.nv]
-            backbone = backbone + torch.diag(turns * flexible[0][0].diagonal())
-        flexible += [contact_metric(m, d)] if m.plan.constraint.contact.passive else []
-        for stiff, change in flexible:
+            diagonal = turns * (flat[:: m.nv + 1] - total.diagonal())
+            backbone, added = backbone + torch.diag(diagonal), added + diagonal
+        total = flat.unflatten(0, (m.nv, m.nv))
+        if m.plan.constraint.contact.passive:
+            stiff, change = contact_metric(m, d)
             total, coupled, shift = total + stiff, coupled | (stiff != 0).any(0), shift + change
     for p in m.plan.sleep:
         shift = torch.where(awake(m, d, p.dof), shift, 0.0)
-    added = backbone.diagonal() - inertia.diagonal()
     return Metric(M=total, qLD=linalg.ltl(total), backbone=backbone, added=added, shift=shift, coupled=coupled)
 
 

@@ -6,6 +6,7 @@ from torch import Tensor
 from mjtorch.model import Data, Model
 from mjtorch.model.touching import colliders
 from mjtorch.smooth.carried import moved, touched
+from mjtorch.smooth.inertia import diagonal_m
 from mjtorch.smooth.jacobian import dof_motion, wrench_at
 from mjtorch.smooth.rod import rod_directions, rod_rows
 
@@ -30,7 +31,7 @@ def contact_springs(m: Model, d: Data) -> tuple[Tensor, Tensor]:
     """
     (p,), c, there = m.plan.constraint.contact.passive, d.contact, is_passive(m, d)
     moves = moved(m, d, there[:, None, None])
-    inverse = 1 / d.M[m.plan.kinematics.M_dense.diagonal()]
+    inverse = 1 / diagonal_m(m, d)
     lightness = torch.cat([inverse, torch.zeros_like(inverse[:1])])[p.mass_dof][touched(m, d)]
     if p.node.shape[1]:
         lightness = torch.cat([lightness, (moves * moves) @ (p.node * inverse[:, None])], dim=1)
