@@ -13,7 +13,7 @@ from mjtorch.model.plan.tensors import Tensors
 
 # With fewer dofs the second derivative is factored whole: to find out which contacts join which trees costs more.
 LEAST_DOFS = 200
-# Of flexes that touch nothing that moves, where nothing turns: rows of contacts and edges couple their vertices alone.
+# Of flexes where nothing turns: rows of contacts and edges couple their vertices alone.
 LEAST_DOFS_OF_FLEXES = 60
 
 
@@ -64,7 +64,7 @@ def build(
     apart: (nefc,) bool, the rows of one dof, and of edges of flexes
     """
     joined = bodies.joins or bodies.own
-    least = LEAST_DOFS if joined or bodies.turning else LEAST_DOFS_OF_FLEXES
+    least = LEAST_DOFS if bodies.turning or (joined and not bodies.elements) else LEAST_DOFS_OF_FLEXES
     if not trees or (m.nv < least and (joined or bodies.elements or bodies.edges)):
         return ()
     row, col = dof_pairs(m)
