@@ -1084,6 +1084,39 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
             out0[4*m+n] = s0[8*m+n]
         """,
     ),
+    "a symmetric matrix that is read while it is filled, row by row": (
+        partial(read_columns, width=32),
+        f"""
+        scratch s0: f64[64]
+        body:
+          parallel for k in 0..8:
+            var t = 0.0
+            for l in 0..8:
+              s0[8*k+l] = in0[[{TRIANGLE}][8*k+l]]
+              t = add(t, s0[8*k+l])
+            out0[k] = t
+          parallel for m in 0..8:
+            var u = 0.0
+            for n in 0..8:
+              u = add(u, s0[8*m+n])
+            out0[m+8] = u
+        """,
+        f"""
+        scratch s0: f64[64]
+        body:
+          parallel for k in 0..8:
+            var t = 0.0
+            for l in 0..8:
+              s0[8*k+l] = in0[[{TRIANGLE}][8*k+l]]
+              t = add(t, s0[8*k+l])
+            out0[k] = t
+          parallel for m in 0..8:
+            var u = 0.0
+            for n in 0..8:
+              u = add(u, s0[m+8*n])
+            out0[m+8] = u
+        """,
+    ),
     "columns of a constant matrix": (
         partial(transpose, width=32),
         f"""
