@@ -46,7 +46,7 @@ WARP_SIZE = 32
 # registers and little memory are ahead of 16 with twice of both in all models but one. L1, whose memory it is, keeps a
 # seventh: with an eighth, steps took up to a sixth longer, since L1 is given out in large pieces.
 SHARED_MEMORY, WARPS = 227 * 1024, 32
-# Blocks that these warps are, and what each of them takes besides: for itself, and to find an array.
+# Blocks that these warps are, what each of them takes besides, and what it takes to find an array, or a world's memory.
 BLOCKS, RESERVED, ROW = 2, 1024, 16
 # Bytes of a bank of shared memory, and of all of them.
 BANK, BANKS = 4, 128
@@ -126,7 +126,7 @@ def plan_warp_memory(p: Program, budget: int | None, lanes: int) -> Program:
     """
     if budget is None:
         most = share(p) * lanes // WARP_SIZE
-        budget = most - (most - world_bytes(0, lanes)) % (16 if lanes == WARP_SIZE else BANKS)
+        budget = most - (most - world_bytes(0, lanes)) % (16 if lanes == WARP_SIZE else BANKS) - ROW
     registers = {b for s in walk(p.body) if isinstance(s, Function) for b in s.registers}
     life = {b: t for b, t in lifetimes(p).items() if b.kind == SCRATCH and b not in registers}
     use = traffic(p.body, lanes)
@@ -138,8 +138,8 @@ def plan_warp_memory(p: Program, budget: int | None, lanes: int) -> Program:
 
 
 def row_bytes(p: Program) -> int:
-    """What a block takes of shared memory to find the arrays that it is given, and those that it makes."""
-    return ROW * (max(1, len(p.inputs)) + max(1, len(p.outputs)))
+    """What a block takes of shared memory to find the arrays that it is given and makes, and what all worlds share."""
+    return ROW * (max(1, len(p.inputs)) + max(1, len(p.outputs)) + 1)
 
 
 def share(p: Program) -> int:

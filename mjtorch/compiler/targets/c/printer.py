@@ -77,7 +77,10 @@ class Printer(ABC):
     running: flags of the `While` loops around it
     names: of constant arrays
     space: the namespace of what is printed: "uniform" for what all worlds have in common, a target may have others
+    takes: what functions take, before the variables of the loops that they are in
     """
+
+    takes: tuple[str, ...] = ("ARGS",)
 
     def __init__(self, program: Program) -> None:
         assert program.layout is not None, "a program is printed once its memory is planned"
@@ -227,7 +230,8 @@ class Printer(ABC):
         used = {a.name for s in walk(body) for i in indices(s) for a in atoms(i) if isinstance(a, Variable)}
         variables = [v for v in self.loops if v in used]
         name = f"f{len(self.functions)}"
-        self.functions.append((f"void {name}(ARGS{''.join(f',int {v}' for v in variables)})", f"{{{text}}}\n", space))
+        given = ",".join([*self.takes, *(f"int {v}" for v in variables)])
+        self.functions.append((f"void {name}({given})", f"{{{text}}}\n", space))
         return name, "".join(f",{v}" for v in variables)
 
 

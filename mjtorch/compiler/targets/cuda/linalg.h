@@ -37,7 +37,8 @@ INLINE void factor_columns(T* matrix, int first, int end, Worlds w) {
 // The whole factor, of what is so many bytes behind the beginning of a world's memory; what is above the diagonal stays
 // as it is.
 template <class T, bool IS_NEAR, int SIZE, int ROW, int COLUMN>
-FUNCTION void cholesky(int offset, Worlds w) {
+FUNCTION void cholesky(int offset) {
+  Worlds w = OWN_WORLD;
   T* matrix = (T*)((IS_NEAR ? SHARED(w) : global(w.far)) + offset);
   constexpr int eights = LANES < 8 ? 0 : SIZE / 8 * 8, fours = LANES < 4 ? eights : SIZE / 4 * 4;
   SYNC;

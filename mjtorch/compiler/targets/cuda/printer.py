@@ -46,16 +46,18 @@ from mjtorch.compiler.ir.nodes import (
     Variable,
     While,
 )
-from mjtorch.compiler.ir.walk import ReplaceAtoms
+from mjtorch.compiler.ir.walk import ReplaceAtoms, walk
 from mjtorch.compiler.passes.idioms import CHOLESKY, SUBSTITUTE
 from mjtorch.compiler.passes.parallelize import identity, lane_work
-from mjtorch.compiler.passes.warp_memory import BYTES, FAR, NEAR, list_room, row_bytes, space_bytes, world_bytes
+from mjtorch.compiler.passes.warp_memory import BYTES, FAR, NEAR, ROW, list_room, row_bytes, space_bytes, world_bytes
 from mjtorch.compiler.targets.c.printer import LETTER, SCALARS, TYPES, Printer, array, vector_header
 from mjtorch.compiler.targets.cuda.ahead import READS, Part, Plain, carries, parts, reads, together
 from mjtorch.compiler.targets.cuda.repeat import repeatable
 
 # Iterations that read ahead together of a loop of which nobody knows how many it has.
 UNKNOWN = 4
+# Registers for what iterations of a lane read together, for where they are in loops that are one, and for results.
+ROOM = 14
 # Lanes from which on a matrix is factored in registers, and rows of a lane up to which a system is solved in them.
 FEWEST, BLOCKS = 8, 4
 WARP_HEADER, LINALG = (pathlib.Path(__file__).with_name(x) for x in ("warp.h", "linalg.h"))
@@ -106,14 +108,17 @@ class WarpPrinter(Printer):
     within: variables of loops that are one, by their names
     results: variables for where results begin, which iterations that read ahead together find out once
     own: whether an iteration is one of the lane's own, and not another's done again; nothing where all are
+    inside: whether what is printed lies in a function
     """
+
+    takes = ()
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self.slots = {b: k for buffers in (program.inputs, program.outputs) for k, b in enumerate(buffers)}
         self.registers: dict[Buffer, str] = {}
         self.partial: dict[Local, str] = {}
-        self.own = ""
+        self.own, self.inside = "", False
         self.lists = self.most_lists = 0
         self.barriers = self.meetings = 0
         self.origins: dict[Origin, int] = {}
@@ -361,9 +366,11 @@ class WarpPrinter(Printer):
         return f"NO_UNROLL for(int {t}_at={begin};{t}_at<{total};{t}_at+={each}){{{places}{body}}}\n"
 
     def at_a_time(self, s: ParallelFor, rounds: int) -> int:
-        """How many iterations of a lane read ahead together, of so many."""
-        each = len(reads(s.body, frozenset(self.registers)))
-        most = min(rounds, READS // each if each else 1)
+        """How many iterations of a lane read ahead together, of so many: as many as there are registers for."""
+        found = reads(s.body, frozenset(self.registers))
+        each = sum(BYTES[e.dtype] // 4 for e in found) + len(s.loops) - 1
+        results = {x.buffer for x in walk(s.body) if isinstance(x, Store) and x.buffer.kind == OUTPUT}
+        most = min(rounds, READS // len(found), (ROOM - 2 * len(results)) // each) if found else 1
         if most < 2 or s.guard is not None or not all(isinstance(x, Plain) for x in s.body):
             return 1
         return -(-rounds // -(-rounds // most))
@@ -413,7 +420,7 @@ class WarpPrinter(Printer):
             ((b, i),), is_near = s.arrays, self.layout.space[s.arrays[0][0]] == NEAR
             begin = f"AT_{LETTER[b.dtype]}{'' if is_near else '_FAR'}"
             at = f"{begin}+{BYTES[b.dtype]}*({self.index(i + self.layout.offsets[b])})"
-            return f"cholesky<{','.join(map(str, (TYPES[b.dtype], int(is_near), *s.numbers)))}>({at},w);"
+            return f"cholesky<{','.join(map(str, (TYPES[b.dtype], int(is_near), *s.numbers)))}>({at});{self.again()}"
         blocks = -(-s.numbers[0] // lanes)
         if s.name == SUBSTITUTE and blocks <= BLOCKS:
             return f"substitute<{blocks}>({','.join([*arrays, *map(str, s.numbers)])},w);"
@@ -421,10 +428,16 @@ class WarpPrinter(Printer):
 
     def call(self, s: Function) -> str:
         """A function of its own, with the arrays that it holds in variables."""
+        around, self.inside = self.inside, not self.space
         self.registers |= {b: f"r{len(self.registers) + k}" for k, b in enumerate(s.registers)}
         declared = "".join(f"{TYPES[b.dtype]} {self.registers[b]}[{b.size}];" for b in s.registers)
         name, more = self.function(s.body, declared + self.body(s.body), self.space)
-        return f"{name}(PASS{more});"
+        self.inside = around
+        return f"{name}({more[1:]});{self.again()}"
+
+    def again(self) -> str:
+        """After a call from a function: the world's memory is found again, so that no register holds it meanwhile."""
+        return "AGAIN;" if self.inside else ""
 
 
 def print_program(program: Program) -> Source:
@@ -434,16 +447,14 @@ def print_program(program: Program) -> Source:
     main = p.body(program.body)
     p.space = "uniform"
     uniform = p.body(program.uniform)
-    shared = world_bytes(space_bytes(p.layout, NEAR) + 2 * p.most_lists, lanes)
+    shared = world_bytes(space_bytes(p.layout, NEAR) + 2 * p.most_lists + ROW, lanes)
     data = "".join(_constant(b, name) for b, name in p.names.items())
     data += "".join(f"CONSTANT int {name}[]={{{','.join(map(str, t))}}};\n" for t, name in p.tables.items())
-    functions = "".join(
-        f"FUNCTION {head}{{{'UNIFORM_MEMORY' if space else 'MEMORY'};{body}}}\n" for head, body, space in p.functions
-    )
+    functions = "".join(f"FUNCTION {head}{{{_memory(body, space)}{body}}}\n" for head, body, space in p.functions)
     common = space_bytes(p.layout, UNIFORM)
     sizes = _macros(p, lanes, shared, common)
     # What is in no function needs the names of memory too.
-    kernels = f"KERNEL_UNIFORM(UNIFORM_MEMORY;{uniform})\nKERNEL(MEMORY;{main})\n"
+    kernels = f"KERNEL_UNIFORM(UNIFORM_MEMORY;{uniform})\nKERNEL({_memory(main)}{main})\n"
     header = WARP_HEADER.read_text().replace('#include "vector.h"', vector_header())
     header = header.replace('#include "linalg.h"', LINALG.read_text())
     return Source(
@@ -458,6 +469,11 @@ def print_program(program: Program) -> Source:
         lane_work(program.body, {}, lanes),
         tuple(p.origins),
     )
+
+
+def _memory(body: str, space: str = "") -> str:
+    """What finds a world's memory, and, if it is used, that of all worlds."""
+    return "UNIFORM_MEMORY;" if space else "MEMORY;FIND_COMMON;" if "(u." in body else "MEMORY;"
 
 
 def _constant(b: Buffer, name: str) -> str:

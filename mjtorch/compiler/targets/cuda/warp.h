@@ -19,7 +19,7 @@ typedef unsigned long long uint64_t;
 #define NO_UNROLL _Pragma("unroll 1")
 #define UNROLL_SOME _Pragma("unroll 4")
 #define UNROLL_TWICE _Pragma("unroll 2")
-#define LANE_ID ((int)(threadIdx.x % LANES))
+#define LANE_ID w.lane
 #ifndef WARPS
 #define WARPS 1
 #define RESIDENT 1
@@ -44,10 +44,11 @@ extern __shared__ __align__(16) char pool[];
 // A pointer to global memory: that it is not to shared memory spares reading that again after each store.
 template <class T>
 static __device__ __forceinline__ T* global(T* p) {
-  __builtin_assume(__isGlobal(p));
-  return p;
+  return (T*)__cvta_global_to_generic((size_t)p);
 }
 #define SHARED(w) (pool + ROWS_BYTES + (w).place * SHARED_BYTES)
+// Where among those of its block the world is that this lane computes.
+#define PLACE(thread) (LANES < 32 ? (thread) / LANES : WARPS == 1 ? 0 : __shfl_sync(0xffffffffu, (thread) / 32, 0))
 #define __builtin_fabsf fabsf
 #define __builtin_fabs fabs
 #define __builtin_sqrtf sqrtf
@@ -73,6 +74,7 @@ struct Worlds {
   int64_t first, count;
   int place;
   char* far;
+  int lane;
 };
 INLINE int64_t place(Worlds w, int64_t) { return w.first; }
 INLINE bool neighbours(Worlds) { return true; }
@@ -85,8 +87,19 @@ struct Tables {
 struct Row {
   uint64_t data, world;
 };
-#define ROWS_BYTES ((INPUTS + OUTPUTS) * (int)sizeof(Row))
-static __device__ __forceinline__ void copy_rows(Tables const& t) {
+#define ROWS_BYTES ((INPUTS + OUTPUTS + 1) * (int)sizeof(Row))
+static __device__ __forceinline__ Row row_at(int offset) {
+  Row row;
+  asm volatile("ld.shared.v2.u64 {%0, %1}, [%2];"
+               : "=l"(row.data), "=l"(row.world)
+               : "r"((uint32_t)__cvta_generic_to_shared(pool) + (uint32_t)offset));
+  return row;
+}
+// Behind the rows is where the memory is that all worlds have in common; each world's shared memory ends with where its
+// global memory is, and with its number. Functions find both there: what they were given would be held in registers
+// while others run.
+static __device__ __forceinline__ void copy_rows(Tables const& t, char* common) {
+  if (threadIdx.x == 0) ((Row*)pool)[INPUTS + OUTPUTS] = {(uint64_t)common, 0};
   for (int k = threadIdx.x; k < INPUTS + OUTPUTS; k += blockDim.x) {
     Array const& a = k < INPUTS ? t.in[k] : t.out[k - INPUTS];
     ((Row*)pool)[k] = {(uint64_t)a.data, (uint64_t)a.world};
@@ -96,18 +109,36 @@ static __device__ __forceinline__ void copy_rows(Tables const& t) {
 template <int FIRST>
 struct Arrays {
   __device__ __forceinline__ Array operator[](int k) const {
-    Row row;
-    asm volatile("ld.shared.v2.u64 {%0, %1}, [%2];"
-                 : "=l"(row.data), "=l"(row.world)
-                 : "r"((uint32_t)__cvta_generic_to_shared(pool) + (FIRST + k) * (uint32_t)sizeof(Row)));
-    return {(void*)row.data, 1, (int64_t)row.world};
+    Row row = row_at((FIRST + k) * (int)sizeof(Row));
+    return {global((void*)row.data), 1, (int64_t)row.world};
   }
 };
-#define ARRAYS        \
-  Arrays<0> in;       \
-  Arrays<INPUTS> out
-#define ARGS Worlds w, Uniform u
-#define PASS w, u
+#define OWN_ROW(place) (ROWS_BYTES + ((place) + 1) * SHARED_BYTES - (int)sizeof(Row))
+// What is made from these is made where they are asked for: not before a loop, and held in registers all through it.
+#define ANEW(name, register)                              \
+  static __device__ __forceinline__ uint32_t name() {     \
+    uint32_t x;                                           \
+    asm volatile("mov.u32 %0, %" register ";" : "=r"(x)); \
+    return x;                                             \
+  }
+ANEW(thread_anew, "%tid.x")
+ANEW(threads_anew, "%ntid.x")
+ANEW(block_anew, "%ctaid.x")
+ANEW(blocks_anew, "%nctaid.x")
+#define OWN_WORLD own_world()
+static __device__ __forceinline__ Worlds own_world() {
+  uint32_t thread = thread_anew();
+  int place = PLACE(thread);
+  Row row = row_at(OWN_ROW(place));
+  return {(int64_t)row.world, 1, place, (char*)row.data, (int)(thread % LANES)};
+}
+#define ARRAYS          \
+  Arrays<0> in;         \
+  Arrays<INPUTS> out;   \
+  Worlds w = OWN_WORLD
+#define FIND_COMMON Uniform u = COMMON((char*)row_at((INPUTS + OUTPUTS) * (int)sizeof(Row)).data)
+// After a call: a world's memory is found again.
+#define AGAIN w = OWN_WORLD, FIND_MEMORY
 #endif
 
 #include "vector.h"
@@ -125,20 +156,26 @@ struct Uniform {
 // world's number nor its own bytes are.
 template <class T>
 INLINE T* own_array(Array a, Worlds w) {
-  return global((T*)a.data) + (uint64_t)(uint32_t)w.first * (uint32_t)a.world;
+  return (T*)a.data + (uint64_t)(uint32_t)w.first * (uint32_t)a.world;
 }
 #define GIVEN(type, k, i) own_array<type const>(in[k], w)[i]
 #define PUT(type, k, i) own_array<type>(out[k], w)[i]
+#define FIND_MEMORY                                                                      \
+  own = SHARED(w), away = global(w.far), LISTS = (unsigned short*)(own + AT_LISTS),      \
+  F = (vf*)(own + AT_F), Ffar = (vf*)(away + AT_F_FAR), D = (vd*)(own + AT_D), Dfar = (vd*)(away + AT_D_FAR), \
+  I = (vi*)(own + AT_I), Ifar = (vi*)(away + AT_I_FAR), B = (vb*)(own + AT_B), Bfar = (vb*)(away + AT_B_FAR)
 #define MEMORY                                                                           \
   ARRAYS;                                                                                \
-  char *own = SHARED(w), *away = global(w.far);                                                 \
-  vf *F = (vf*)(own + AT_F), *Ffar = (vf*)(away + AT_F_FAR);                             \
-  vd *D = (vd*)(own + AT_D), *Dfar = (vd*)(away + AT_D_FAR);                             \
-  vi *I = (vi*)(own + AT_I), *Ifar = (vi*)(away + AT_I_FAR);                             \
-  vb *B = (vb*)(own + AT_B), *Bfar = (vb*)(away + AT_B_FAR);                             \
-  unsigned short* LISTS = (unsigned short*)(own + AT_LISTS)
+  char *own, *away;                                                                      \
+  vf *F, *Ffar;                                                                          \
+  vd *D, *Dfar;                                                                          \
+  vi *I, *Ifar;                                                                          \
+  vb *B, *Bfar;                                                                          \
+  unsigned short* LISTS;                                                                 \
+  FIND_MEMORY
 #define UNIFORM_MEMORY                                                                      \
-  ARRAYS;                                                                                \
+  ARRAYS;\
+  FIND_COMMON;                                                                                \
   vf* F = global(u.F);                                                                   \
   vd* D = global(u.D);                                                                   \
   vi* I = global(u.I);                                                                   \
@@ -177,21 +214,25 @@ INLINE double square_root(double x) { return __builtin_sqrt(x); }
 // contrary. So worlds are counted from what is the same in a block, and those beyond the last are the last again.
 #define KERNEL(...)                                                                      \
   extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) run(const __grid_constant__ Tables t, int64_t count, char* far, char* common) { \
-    copy_rows(t);                                                                        \
-    Uniform u = COMMON(common);                                                          \
-    int place = LANES < 32 ? threadIdx.x / LANES : WARPS == 1 ? 0 : __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); \
-    uint32_t last = (uint32_t)count - 1;                                                 \
-    for (uint32_t first = blockIdx.x * PLACES; first <= last; first += gridDim.x * PLACES) { \
-      Worlds w = {LESSER(first + place, last), 1, place, far + (int64_t)(blockIdx.x * PLACES + place) * FAR_BYTES}; \
-      __VA_ARGS__                                                                        \
+    copy_rows(t, common);                                                                \
+    for (uint32_t first = blockIdx.x * PLACES; first < (uint32_t)count; first += blocks_anew() * (threads_anew() / LANES)) { \
+      uint32_t thread = thread_anew();                                                   \
+      int place = PLACE(thread);                                                         \
+      char* memory = far + (int64_t)(block_anew() * (threads_anew() / LANES) + place) * FAR_BYTES;    \
+      if (thread % LANES == 0)                                                           \
+        *(Row*)(pool + OWN_ROW(place)) = {(uint64_t)memory, LESSER(first + place, (uint32_t)count - 1)}; \
+      SYNC;                                                                              \
+      {                                                                                  \
+        __VA_ARGS__                                                                      \
+      }                                                                                  \
       SYNC;                                                                              \
     }                                                                                    \
   }
-#define KERNEL_UNIFORM(...)                                                                 \
-  extern "C" __global__ void uniform(const __grid_constant__ Tables t, char* common) {       \
-    copy_rows(t);                                                                           \
-    Uniform u = COMMON(common);                                                             \
-    Worlds w = {0, 1, 0, 0};                                                             \
+#define KERNEL_UNIFORM(...)                                                              \
+  extern "C" __global__ void uniform(const __grid_constant__ Tables t, char* common) {   \
+    copy_rows(t, common);                                                                \
+    if (threadIdx.x == 0) *(Row*)(pool + OWN_ROW(0)) = {0, 0};                           \
+    TOGETHER;                                                                            \
     __VA_ARGS__                                                                          \
   }
 #endif

@@ -18,11 +18,17 @@
 #define UNROLL_SOME
 #define UNROLL_TWICE
 #define MEET
-#define ARRAYS
-#define ARGS Array const *in, Array const *out, Worlds w, Uniform u
-#define PASS in, out, w, u
+#define OWN_WORLD *world_now
+#define ARRAYS                                          \
+  Array const *in = tables_in, *out = tables_out;       \
+  Worlds w = OWN_WORLD
+#define FIND_COMMON Uniform u = *uniform_now
+#define AGAIN (void)0
 #define global(p) (p)
 
+static struct Array const *tables_in, *tables_out;
+static struct Worlds* world_now;
+static struct Uniform* uniform_now;
 static volatile int lane_now;
 static ucontext_t scheduler, lanes[LANES];
 static int place_of[LANES], done[LANES];
@@ -117,9 +123,6 @@ static void run_lanes(void (*work)()) {
 
 #define KERNEL(...)                                                                      \
   static void work() {                                                                   \
-    Array const *in = tables_in, *out = tables_out;                                      \
-    Worlds w = world_now;                                                                \
-    Uniform u = uniform_now;                                                                   \
     __VA_ARGS__                                                                          \
   }                                                                                      \
   /* Memory begins as NaN in each world, so that what was never written shows. */        \
@@ -132,24 +135,17 @@ static void run_lanes(void (*work)()) {
       return 2;                                                                          \
     }                                                                                    \
     memset(uniform_memory, 255, UNIFORM_BYTES + 64), memset(shared_memory, 255, SHARED_BYTES + 64); \
-    uniform_now = COMMON(uniform_memory);                                                      \
-    world_now = {0, 1, 0, far_memory};                                                   \
+    Uniform common = COMMON(uniform_memory);                                             \
+    Worlds world = {0, 1, 0, far_memory};                                                \
+    uniform_now = &common, world_now = &world;                                           \
     if (UNIFORM_BYTES) run_lanes(work_uniform);                                                \
     for (int64_t k = 0; k < count; ++k) {                                                \
       memset(shared_memory, 255, SHARED_BYTES + 64), memset(far_memory, 255, FAR_BYTES + 64); \
-      world_now = {k, 1, 0, far_memory};                                                 \
+      world.first = k;                                                                   \
       run_lanes(work);                                                                   \
     }                                                                                    \
     free(uniform_memory), free(shared_memory), free(far_memory);                            \
     return refused ? 2 : diverged;                                                       \
   }
-#define KERNEL_UNIFORM(...)                                                                 \
-  static Array const *tables_in, *tables_out;                                            \
-  static Worlds world_now;                                                               \
-  static Uniform uniform_now;                                                                  \
-  static void work_uniform() {                                                              \
-    Array const *in = tables_in, *out = tables_out;                                      \
-    Worlds w = world_now;                                                                \
-    Uniform u = uniform_now;                                                                   \
-    __VA_ARGS__                                                                          \
-  }
+#define KERNEL_UNIFORM(...) \
+  static void work_uniform() { __VA_ARGS__ }
