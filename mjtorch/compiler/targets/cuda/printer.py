@@ -108,7 +108,7 @@ class WarpPrinter(Printer):
     within: variables of loops that are one, by their names
     results: variables for where results begin, which iterations that read ahead together find out once
     own: whether an iteration is one of the lane's own, and not another's done again; nothing where all are
-    inside: whether what is printed lies in a function
+    again: after a call from a function: the world's memory is found again, so that no register holds it meanwhile
     """
 
     takes = ()
@@ -118,7 +118,7 @@ class WarpPrinter(Printer):
         self.slots = {b: k for buffers in (program.inputs, program.outputs) for k, b in enumerate(buffers)}
         self.registers: dict[Buffer, str] = {}
         self.partial: dict[Local, str] = {}
-        self.own, self.inside = "", False
+        self.own = self.again = ""
         self.lists = self.most_lists = 0
         self.barriers = self.meetings = 0
         self.origins: dict[Origin, int] = {}
@@ -420,7 +420,7 @@ class WarpPrinter(Printer):
             ((b, i),), is_near = s.arrays, self.layout.space[s.arrays[0][0]] == NEAR
             begin = f"AT_{LETTER[b.dtype]}{'' if is_near else '_FAR'}"
             at = f"{begin}+{BYTES[b.dtype]}*({self.index(i + self.layout.offsets[b])})"
-            return f"cholesky<{','.join(map(str, (TYPES[b.dtype], int(is_near), *s.numbers)))}>({at});{self.again()}"
+            return f"cholesky<{','.join(map(str, (TYPES[b.dtype], int(is_near), *s.numbers)))}>({at});{self.again}"
         blocks = -(-s.numbers[0] // lanes)
         if s.name == SUBSTITUTE and blocks <= BLOCKS:
             return f"substitute<{blocks}>({','.join([*arrays, *map(str, s.numbers)])},w);"
@@ -428,16 +428,12 @@ class WarpPrinter(Printer):
 
     def call(self, s: Function) -> str:
         """A function of its own, with the arrays that it holds in variables."""
-        around, self.inside = self.inside, not self.space
+        around, self.again = self.again, "" if self.space else "AGAIN;"
         self.registers |= {b: f"r{len(self.registers) + k}" for k, b in enumerate(s.registers)}
         declared = "".join(f"{TYPES[b.dtype]} {self.registers[b]}[{b.size}];" for b in s.registers)
         name, more = self.function(s.body, declared + self.body(s.body), self.space)
-        self.inside = around
-        return f"{name}({more[1:]});{self.again()}"
-
-    def again(self) -> str:
-        """After a call from a function: the world's memory is found again, so that no register holds it meanwhile."""
-        return "AGAIN;" if self.inside else ""
+        self.again = around
+        return f"{name}({more[1:]});{self.again}"
 
 
 def print_program(program: Program) -> Source:
