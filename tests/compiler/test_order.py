@@ -22,9 +22,11 @@ DTYPES = (torch.float32, torch.float64)
 
 def halved(x: Tensor) -> dict[str, Tensor]:
     """A vector, halved as often as it is longer than one."""
-    z, times = while_loop(
-        lambda c: (c[0] @ c[0]) > 1, lambda c: (c[0] * 0.5, c[1] + 1), (torch.sin(x[1:]) * x[0], 0 * x.sum().long())
-    )
+
+    def body(c: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return c[0] - torch.outer(c[0], c[0]) @ c[0] / (2 * c[0] @ c[0]), c[1] + 1
+
+    z, times = while_loop(lambda c: (c[0] @ c[0]) > 1, body, (torch.sin(x[1:]) * x[0], 0 * x.sum().long()))
     return {"z": z, "times": times, "even": times % 2 == 0}
 
 
@@ -52,7 +54,7 @@ def test_worlds_that_take_alike_are_side_by_side(number: int, dtype: torch.dtype
         for k in range(5):
             found = f(given)
             for name in wanted:
-                torch.testing.assert_close(found[name], wanted[name], rtol=1e-6, atol=0)
+                torch.testing.assert_close(found[name], wanted[name], rtol=1e-5, atol=0)
             assert k < 2 or order(f).holds == (k > 2)
         mine = order(f)
         assert sorted(mine.places) == list(range(number))

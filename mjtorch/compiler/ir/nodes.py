@@ -482,8 +482,7 @@ class Program:
 
     uniform: comes before `body`, and is the same for all worlds
     layout: where its buffers lie, once that is decided
-    work: one of `outputs`, for the target alone: what a world took, in operations of the cost model; and what it takes
-        more to read and write worlds side by side that are no neighbours
+    work: one of `outputs`, for the target alone: what a world took, in operations of the cost model
     """
 
     inputs: tuple[Buffer, ...]
@@ -492,4 +491,4 @@ class Program:
     uniform: Body
     body: Body
     layout: Layout | None = None
-    work: tuple[Buffer, float] | None = None
+    work: Buffer | None = None

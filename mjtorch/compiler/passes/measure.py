@@ -15,7 +15,6 @@ from mjtorch.compiler.analysis.dependence import Bounds, within, writes_and_read
 from mjtorch.compiler.ir.nodes import (
     BOOL,
     FLOAT32,
-    INPUT,
     OUTPUT,
     Body,
     Buffer,
@@ -39,8 +38,6 @@ from mjtorch.compiler.ir.walk import bodies, map_bodies, walk, walk_expr
 
 # What hangs on the world is to be at least this part of the work.
 WORTH = 0.02
-# Reading or writing an element of each world where it lies apart, in operations.
-APART = 16
 HERE = Index()
 
 
@@ -52,8 +49,7 @@ def measure_work(p: Program) -> Program:
         return p
     out = Buffer(1, FLOAT32, OUTPUT, position=1 + max((b.position for b in p.outputs), default=-1))
     body = (Store(m.sum, HERE, Number(0.0, FLOAT32)), *body, Store(out, HERE, Load(m.sum, HERE)))
-    elements = sum(b.size for b in (*p.inputs, *p.outputs) if b.kind in (INPUT, OUTPUT))
-    return dataclasses.replace(p, outputs=(*p.outputs, out), body=body, work=(out, float(APART * elements)))
+    return dataclasses.replace(p, outputs=(*p.outputs, out), body=body, work=out)
 
 
 class _Measure:

@@ -85,11 +85,10 @@ class Native(Runnable):
     def __init__(self, build: Build, code: ctypes.CDLL) -> None:
         self.build, self.code = build, code
         code.scratch_bytes.restype = code.common_bytes.restype = ctypes.c_int64
-        code.work_apart.restype = ctypes.c_float
         self.functions = tuple(ctypes.cast(f, ctypes.c_void_p) for f in (code.run_common, code.run_tile))
         self.scratch, self.common = int(code.scratch_bytes()), int(code.common_bytes())
-        # The number of the output that says what worlds take, or -1, and what it takes more if they are no neighbours.
-        self.work, self.apart = int(code.work_output()), float(code.work_apart())
+        # The number of the output that says what worlds take, or -1; and how many elements are read or written of each.
+        self.work, self.elements = int(code.work_output()), int(code.work_elements())
         self.outputs, self.reads, self.lanes = build.outputs, build.reads, build.lanes
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype, worlds: int) -> Tensor:
@@ -116,7 +115,7 @@ class Native(Runnable):
         if self.work < 0:
             return 0
         if ready.order is None:
-            ready.order = Order(ready.count, self.apart)
+            ready.order = Order(ready.count, self.lanes, self.elements)
             ready.outputs[3 * self.work : 3 * self.work + 3] = array("q", (ready.order.work.ctypes.data, 1, 1))
         return int(ready.order.address) if ready.count > self.lanes else 0
 

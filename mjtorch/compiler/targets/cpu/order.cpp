@@ -1,15 +1,15 @@
 // Which worlds are computed side by side: those that took about the same in the last call. Where a world stands changes
 // nothing in what it comes to. Before threads.cpp.
 namespace {
-// Worlds are put in order among so many neighbours: what these read and write is still in a core's cache.
-const int64_t BLOCK = 512;
+const int64_t TOGETHER = 512;  // worlds that are put in order together
 const int LEVELS = 256;  // of work that are told apart
 
 // What is kept between calls that look alike.
 struct Order {
   float const* work;  // that each world took; null if the program does not say
   int64_t* places;    // the worlds in order
-  float apart;        // what it takes more to read and write `lanes` worlds that do not lie beside each other
+  float apart;        // what it takes more to read and write worlds that do not lie beside each other, of a tile
+  int32_t block;      // so many neighbours are put in order, up to TOGETHER
   int32_t holds;      // whether the next call takes them in this order
 };
 
@@ -35,7 +35,7 @@ void sort(float const* work, int64_t first, int64_t count, int64_t* places) {
   }
   const float scale = most > least ? (LEVELS - 1) / (most - least) : 0;
   int32_t start[LEVELS + 1] = {};
-  uint8_t level[BLOCK];
+  uint8_t level[TOGETHER];
   for (int64_t k = 0; k < count; ++k) {
     level[k] = (uint8_t)((most - work[first + k]) * scale);
     ++start[level[k] + 1];
@@ -50,7 +50,7 @@ void arrange(Order& o, int64_t worlds, int64_t lanes) {
   const double in_order = taken(o.work, worlds, lanes, [&](int64_t k) { return o.places[k]; });
   const int64_t tiles = (worlds + lanes - 1) / lanes;
   o.holds = in_order + o.apart * tiles < as_they_are;
-  for (int64_t first = 0; first < worlds; first += BLOCK)
-    sort(o.work, first, worlds - first < BLOCK ? worlds - first : BLOCK, o.places);
+  for (int64_t first = 0; first < worlds; first += o.block)
+    sort(o.work, first, worlds - first < o.block ? worlds - first : o.block, o.places);
 }
 }  // namespace

@@ -296,6 +296,7 @@ def print_program(program: Program, parts: int = 1) -> Source:
     first = f"Array const*out=nullptr;{_carve(p, UNIFORM)}uniform::{name}(PASS_UNIFORM);" if program.uniform else ""
     p.space = ""
     main, work = p.body(program.body), program.work
+    elements = sum(b.size for b in (*program.inputs, *program.outputs) if b.kind in (INPUT, OUTPUT))
     constants, data = _tables(p)
     declarations = "".join(_within(space, f"{head};\n") for head, _, space in p.functions)
     text = vector_header()
@@ -306,8 +307,8 @@ def print_program(program: Program, parts: int = 1) -> Source:
         f'extern "C" int64_t scratch_bytes(){{return {_scratch_bytes(p, SCRATCH)};}}\n'
         f'extern "C" int64_t common_bytes(){{return {_scratch_bytes(p, UNIFORM)};}}\n'
         'extern "C" int lanes(){return N;}\n'
-        f'extern "C" int work_output(){{return {-1 if work is None else work[0].position};}}\n'
-        f'extern "C" float work_apart(){{return {0 if work is None else work[1]};}}\n'
+        f'extern "C" int work_output(){{return {-1 if work is None else work.position};}}\n'
+        f'extern "C" int work_elements(){{return {elements};}}\n'
         f'extern "C" void run_common(Array const*in,char*common,Watch*watch){{{first}}}\n'
         'extern "C" void run_tile(Array const*in,Array const*out,int64_t first,int64_t count,int64_t const*places,'
         f"char*scratch,char const*common,Watch*watch){{{_carve(p, UNIFORM)}{_carve(p, SCRATCH)}"
