@@ -21,7 +21,6 @@ from mjtorch.control_flow.layout import like_new
 from mjtorch.flex import flex, flex_velocity
 from mjtorch.integrate import advance, continuous_acc, euler, idle, implicit, rungekutta4
 from mjtorch.ipc import free_flight, solve_ipc
-from mjtorch.math.linalg import ltl_solve
 from mjtorch.math.value import value_of
 from mjtorch.math.vector import norm
 from mjtorch.model import Data, DisableBit, EnableBit, Integrator, Model
@@ -252,7 +251,7 @@ def free_acceleration(m: Model, d: Data, metric: tuple[Metric, ...]) -> Data:
     for p in m.plan.sleep:
         qfrc_smooth = torch.where(awake(m, d, p.dof), qfrc_smooth, 0.0)
     for effective in metric:
-        return d.replace(qfrc_smooth=qfrc_smooth, qacc_smooth=ltl_solve(effective.qLD, qfrc_smooth + effective.shift))
+        return d.replace(qfrc_smooth=qfrc_smooth, qacc_smooth=effective.matrix.solve(qfrc_smooth + effective.shift))
     return d.replace(qfrc_smooth=qfrc_smooth, qacc_smooth=solve_m(m, d, qfrc_smooth))
 
 
@@ -271,7 +270,7 @@ def inv_acceleration(m: Model, d: Data) -> Data:
     d = inv_constraint(m, d)
     if implicit:
         metric = effective_inertia(m, d)
-        force = metric.M @ d.qacc - metric.shift
+        force = metric.matrix.times(d.qacc) - metric.shift
     else:
         force = mul_m(m, d, d.qacc)
     return d.replace(qfrc_inverse=force + d.qfrc_bias - d.qfrc_passive - d.qfrc_constraint)

@@ -20,6 +20,7 @@ from reference import (
 
 import mjtorch
 from mjtorch import DisableBit, EnableBit, Integrator
+from mjtorch.model.plan import metric
 
 pytestmark = SINCE_4
 
@@ -171,6 +172,56 @@ def test_flexes_that_are_far_too_stiff_for_other_integrators() -> None:
         mujoco.mj_step(this.mj_model, mj_data)
     assert mj_data.ncon
     assert_fields_close(d, mj_data, STATE[:3], 1e-6, m=m)
+
+
+# A strip of cloth under a ball, in a wind.
+STRIP = """
+<mujoco>
+  <option timestep=".004" integrator="discrete" density="1.2" wind="1 0 0"/>
+  <worldbody>
+    <geom type="plane" size="3 3 .1"/>
+    <body pos=".02 0 .08"><freejoint/><geom type="sphere" size=".03" mass=".1"/></body>
+    <flexcomp name="c" type="grid" count="3 12 1" spacing=".05 .05 .05" radius=".008" dim="2" mass=".3" pos="0 0 .02">
+      <contact selfcollide="none"/>
+      <elasticity young="1e4" poisson=".2" thickness=".01" damping=".01" elastic2d="both"/>
+    </flexcomp>
+  </worldbody>
+</mujoco>"""
+
+
+@pytest.fixture
+def band(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small models have their effective inertia in a band."""
+    monkeypatch.setattr(metric, "LEAST_DOFS", 0)
+
+
+@pytest.mark.usefixtures("band")
+@pytest.mark.parametrize("solver", [2, pytest.param(1, marks=pytest.mark.slow)], ids=["Newton", "CG"])
+def test_a_band_of_the_inertia_matches_c(solver: int) -> None:
+    this = discrete(STRIP, solver=solver, iterations=400)
+    assert this.m.plan.metric
+    check(this, 1e-5)
+
+
+@pytest.mark.usefixtures("band")
+@pytest.mark.parametrize("flag", [0, int(EnableBit.IPC)], ids=["", "ipc"])
+def test_a_band_of_the_inertia_is_as_good_as_all_of_it(monkeypatch: pytest.MonkeyPatch, flag: int) -> None:
+    """Steps, and their derivatives by state and stiffness."""
+    this = discrete(STRIP, enableflags=flag)
+    m, d = this.m, this.datas[0]
+    monkeypatch.setattr(metric, "LEAST_DOFS", m.nv + 1)
+    whole = mjtorch.put_model(this.mj_model, dtype=torch.float64)
+    assert m.plan.metric and not whole.plan.metric
+
+    def speed(qvel: torch.Tensor, stiffness: torch.Tensor, m: mjtorch.Model) -> tuple[torch.Tensor, torch.Tensor]:
+        after = mjtorch.step(m.replace(flex_stiffness=stiffness), d.replace(qvel=qvel)).qvel
+        return after.square().sum(), after
+
+    found, wanted = (
+        torch.func.grad(speed, argnums=(0, 1), has_aux=True)(d.qvel, m.flex_stiffness, x) for x in (m, whole)
+    )
+    for x, y in zip((found[1], *found[0]), (wanted[1], *wanted[0]), strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-8, atol=1e-10 * float(y.abs().max()))
 
 
 def test_derivatives_by_stiffness_of_flexes() -> None:

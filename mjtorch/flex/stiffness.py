@@ -30,7 +30,7 @@ class Block(NamedTuple):
 
 
 class Places(NamedTuple):
-    """What is added to the elements `place (n,)` of a matrix (nv, nv), row after row: value (n,)."""
+    """What is added to the elements `place (n,)` of a matrix (nv, nv), or of its band (`BlockPlan`): value (n,)."""
 
     place: Tensor
     value: Tensor

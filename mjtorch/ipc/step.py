@@ -176,7 +176,7 @@ def solved(m: Model, d: Data, p: IpcPlan, metric: Metric, problem: Problem, s: S
         change = qacc - d.qacc_smooth
         rows = cost(problem, residuals(problem, problem.rows.times(qacc) - problem.aref))
         pressed = torch.where(now.member, walls.beyond(p, points(w)).clamp(max=0), 0.0)
-        inertial = 0.5 * (change @ (metric.M @ change))
+        inertial = 0.5 * (change @ metric.matrix.times(change))
         return h * h * (inertial + rows) + 0.5 * (stiffness(s, now.age) @ (pressed * pressed))
 
     def trip(now: Progress) -> Progress:

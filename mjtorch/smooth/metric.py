@@ -10,8 +10,10 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.flex import flex_metric
 from mjtorch.math import linalg
+from mjtorch.math.banded import Banded, banded
 from mjtorch.math.vector import norm
 from mjtorch.model import Data, DisableBit, Model, Solver
+from mjtorch.model.plan.metric import MetricPlan
 from mjtorch.model.sleeping import awake
 from mjtorch.smooth.derivative import (
     actuator_len,
@@ -32,18 +34,41 @@ from mjtorch.smooth.tendon import tendon_damping_derivative, tendon_stretch
 
 
 @tree.dataclass(kw_only=True)
+class Whole(tree.Tree):
+    """A matrix M (nv, nv) and its factor, qLD (nv, nv) lower, `M = qLD^T qLD`."""
+
+    M: Tensor
+    qLD: Tensor
+
+    def times(self, x: Tensor) -> Tensor:
+        """`M x` for x (nv,)."""
+        return self.M @ x
+
+    def trace(self) -> Tensor:
+        """The sum () of the diagonal."""
+        return self.M.diagonal().sum()
+
+    def dense(self) -> Tensor:
+        """M (nv, nv)."""
+        return self.M
+
+    def solve(self, b: Tensor) -> Tensor:
+        """`M^-1 b` for b (nv,)."""
+        return linalg.ltl_solve(self.qLD, b)
+
+
+@tree.dataclass(kw_only=True)
 class Metric(tree.Tree):
     """The effective inertia.
 
-    M: (nv, nv) all of it; qLD: (nv, nv) lower, `M = qLD^T qLD`
+    matrix: all of it
     backbone: (nv, nv) without what tendons, actuators and flexes add between dofs; of rods it has the turns of frames
     added: (nv,) what the diagonal has more than that of the inertia
     shift: (nv,) what forces of springs change by over the step, at the present velocity
     coupled: (nv,) bool, dofs that tendons, actuators or flexes add something to
     """
 
-    M: Tensor
-    qLD: Tensor
+    matrix: Whole | Banded
     backbone: Tensor
     added: Tensor
     shift: Tensor
@@ -60,12 +85,12 @@ def effective_inertia(m: Model, d: Data) -> Metric:
         added, shift = added + h * stiffness, -stiffness * d.qvel
     if dampers:
         added = added + h * damping_derivative(m, d.qvel).clamp(min=0)
-    backbone = full_m(m, d) + torch.diag(added)
+    backbone, drags = full_m(m, d) + torch.diag(added), []
     if (springs or dampers) and m.opt.fluid:
         # Only where C stores the inertia, which of free bodies about their centres is a diagonal.
         stored = m.plan.kinematics.M_dense < m.nC
         drag = -h * torch.where(stored, of_subtrees(m, d, drag_matrices(m, d)), 0.0)
-        backbone, added = backbone + drag, added + drag.diagonal()
+        backbone, added, drags = backbone + drag, added + drag.diagonal(), [drag]
     total, coupled = backbone, torch.zeros_like(d.qvel, dtype=torch.bool)
     # The dual solver knows no couplings: their forces are as they are at the beginning of the step.
     for weight, pull, velocity, J in couplings(m, d) if m.opt.solver != Solver.PGS else ():
@@ -74,25 +99,46 @@ def effective_inertia(m: Model, d: Data) -> Metric:
         diagonal = weight @ (J * J)
         backbone, added = backbone + torch.diag(diagonal), added + diagonal
         shift = shift - (pull * velocity) @ J
+    # All its elements, row after row, or those of a band that are not zero.
+    listed = [in_band(m, d, x, added, drags) for x in m.plan.metric]
     for flexes in m.plan.flex if springs or dampers else ():
         places, change = flex_metric(m, d, flexes, springs, dampers)
-        flat, shift = total.flatten(), shift + change
+        values, shift = listed[0] if listed else total.flatten(), shift + change
         for place, value in places:
-            flat = flat.index_add(0, place, value)
-            hit = torch.zeros_like(coupled, dtype=torch.long)
-            coupled = coupled | (hit.index_add(0, place % m.nv, (value != 0).long()) > 0)
+            values = values.index_add(0, place, value)
+            hit, col = torch.zeros_like(coupled, dtype=torch.long), place % m.nv
+            for x in m.plan.metric:
+                col = x.band.col[place]
+            coupled = coupled | (hit.index_add(0, col, (value != 0).long()) > 0)
+        if listed:
+            listed = [values]
+            continue
         # Of rods, what resists the turns of frames is to rows what springs and dampers of joints are.
         for rods in flexes.rods:
             turns = d.qvel.new_zeros(m.nv + 1).index_fill(0, rods.turn_dof.flatten(), 1.0)[: m.nv]
-            diagonal = turns * (flat[:: m.nv + 1] - total.diagonal())
+            diagonal = turns * (values[:: m.nv + 1] - total.diagonal())
             backbone, added = backbone + torch.diag(diagonal), added + diagonal
-        total = flat.unflatten(0, (m.nv, m.nv))
+        total = values.unflatten(0, (m.nv, m.nv))
         if m.plan.constraint.contact.passive:
             stiff, change = contact_metric(m, d)
             total, coupled, shift = total + stiff, coupled | (stiff != 0).any(0), shift + change
     for p in m.plan.sleep:
         shift = torch.where(awake(m, d, p.dof), shift, 0.0)
-    return Metric(M=total, qLD=linalg.ltl(total), backbone=backbone, added=added, shift=shift, coupled=coupled)
+    return Metric(
+        matrix=banded(m.plan.metric[0].band, listed[0]) if listed else Whole(M=total, qLD=linalg.ltl(total)),
+        backbone=backbone,
+        added=added,
+        shift=shift,
+        coupled=coupled,
+    )
+
+
+def in_band(m: Model, d: Data, p: MetricPlan, added: Tensor, drags: list[Tensor]) -> Tensor:
+    """The values (nvalue,) of the inertia, with `added` (nv,) on its diagonal, and beside that what `drags` have."""
+    values = torch.cat([d.M, d.M.new_zeros(1)])[p.M] + added[p.band.row] * p.band.diagonal
+    for drag in drags:
+        values = values + drag[p.band.row, p.band.col] * (1 - p.band.diagonal)
+    return values
 
 
 def floating(m: Model, d: Data, metric: Metric) -> Data:
@@ -101,7 +147,7 @@ def floating(m: Model, d: Data, metric: Metric) -> Data:
     if not p.free_body.shape[0]:
         return d
     qfrc = (d.qfrc_smooth + metric.shift)[p.free_dof]
-    alone = linalg.solve(free_mhat(m, d, metric.M), qfrc)
+    alone = linalg.solve(free_mhat(m, d, metric.matrix.dense()), qfrc)
     touched = metric.coupled
     if m.plan.constraint.nefc:
         touched = touched | (d.efc_J != 0).any(0)

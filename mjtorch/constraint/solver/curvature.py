@@ -170,14 +170,15 @@ def whitened_solve(p: Problem, b: Bends, x: Tensor) -> Tensor:
     is taken for the identity.
     """
     identity = torch.eye(len(x), dtype=x.dtype, device=x.device)
-    y = linalg.ltl_half_solve(p.qLD, x[:, None])[:, 0]
+    qLD = linalg.ltl(inertia(p)) if p.band else p.qLD
+    y = linalg.ltl_half_solve(qLD, x[:, None])[:, 0]
     if p.jacobian:
-        W = linalg.ltl_half_solve(p.qLD, p.J.mT).mT
+        W = linalg.ltl_half_solve(qLD, p.J.mT).mT
         K = torch.addmm(identity, W.mT, b.rows[:, None] * W)
         K = add_cones(p.replace(cones=tuple(c.replace(J=W[c.rows]) for c in p.cones)), b, K)
     else:
-        added = linalg.ltl_half_solve(p.qLD, gram(p, torch.zeros_like(identity), b))
-        K = identity + linalg.ltl_half_solve(p.qLD, added.mT)
+        added = linalg.ltl_half_solve(qLD, gram(p, torch.zeros_like(identity), b))
+        K = identity + linalg.ltl_half_solve(qLD, added.mT)
     factor, info = torch.linalg.cholesky_ex(K)
     z = torch.where(info == 0, linalg.cholesky_solve(factor, y), y)
-    return linalg.triangular_solve(p.qLD, z[:, None])[:, 0]
+    return linalg.triangular_solve(qLD, z[:, None])[:, 0]

@@ -28,6 +28,7 @@ from mjtorch.constraint.solver.articulated import Articulated
 from mjtorch.constraint.solver.rows import Rows
 from mjtorch.constraint.solver.trees import Forest
 from mjtorch.math import linalg
+from mjtorch.math.banded import Banded
 from mjtorch.math.vector import MIN_VALUE
 from mjtorch.model import Data, Model
 from mjtorch.smooth.inertia import SparseM, full_m, sparse_m
@@ -67,7 +68,8 @@ class Cones(tree.Tree):
 class Problem(tree.Tree):
     """One world's minimisation; `nterm = nefc + 2 ncone`.
 
-    M: one (nv, nv), none if there is a forest, which has it; qLD: (nv, nv) lower, `M = qLD^T qLD`
+    M: one (nv, nv), none if there is a forest, or a band, which has it
+    qLD: (nv, nv) lower, `M = qLD^T qLD`; empty if there is a band
     qfrc_smooth, qacc_smooth: (nv,)
     jacobian: one J (nefc, nv), none if it is not stored; rows: the same as the solvers multiply by it
     aref, R: (nefc,)
@@ -78,6 +80,7 @@ class Problem(tree.Tree):
     cones: one `Cones` if there are elliptic contacts, else none
     articulated: what the second derivative is made of where chains are long, and no rows stored
     parts: the rows of contacts, if they are stored by parts of trees; sparse: one M as it is stored, then
+    band: one M if it is an effective inertia of few elements
     forest: one `Forest` if kinematic trees are solved one by one, else none
     leaves_first: static, whether M has branches, which its factor has too if leaves come first
     scale: () one over the trace of M, which makes costs and gradients comparable with tolerances
@@ -101,6 +104,7 @@ class Problem(tree.Tree):
     articulated: tuple[Articulated, ...]
     parts: tuple[Parts, ...]
     sparse: tuple[SparseM, ...]
+    band: tuple[Banded, ...]
     forest: tuple[Forest, ...]
     leaves_first: bool = tree.field(static=True)
     scale: Tensor
@@ -161,6 +165,7 @@ def build(m: Model, d: Data, metric: tuple[Metric, ...] = ()) -> Problem:
     chains: tuple[Articulated, ...] = ()
     blocks: tuple[Parts, ...] = ()
     sparse: tuple[SparseM, ...] = ()
+    band: tuple[Banded, ...] = ()
     forest: tuple[Forest, ...] = ()
     lines: Rows | BodyRows
     if p.forest:
@@ -176,11 +181,17 @@ def build(m: Model, d: Data, metric: tuple[Metric, ...] = ()) -> Problem:
         trace = M[0].diagonal().sum()
     else:
         lines, jacobian, M = rows.build(p.rows, d.efc_J, active), (d.efc_J,), (full_m(m, d),)
-        M = tuple(x.M for x in metric) or M
         trace = M[0].diagonal().sum()
+    qLD = d.qLD
+    for x in metric:
+        trace = x.matrix.trace()
+        if isinstance(x.matrix, Banded):
+            M, qLD, band = (), d.M.new_zeros(0, 0), (x.matrix,)
+        else:
+            M, qLD = (x.matrix.M,), x.matrix.qLD
     return Problem(
         M=M,
-        qLD=metric[0].qLD if metric else d.qLD,
+        qLD=qLD,
         qfrc_smooth=d.qfrc_smooth + metric[0].shift if metric else d.qfrc_smooth,
         qacc_smooth=d.qacc_smooth,
         jacobian=jacobian,
@@ -196,6 +207,7 @@ def build(m: Model, d: Data, metric: tuple[Metric, ...] = ()) -> Problem:
         articulated=chains,
         parts=blocks,
         sparse=sparse,
+        band=band,
         forest=forest,
         leaves_first=2 * len(k.M_row) < BRANCHED * m.nv**2,
         scale=1 / trace,
@@ -228,6 +240,8 @@ def inertia_times(p: Problem, x: Tensor) -> Tensor:
         return trees.inertia_times(forest, x)
     for M in p.sparse:
         return M.times(x)
+    for band in p.band:
+        return band.times(x)
     return inertia(p) @ x
 
 
@@ -235,12 +249,16 @@ def inertia_solve(p: Problem, x: Tensor) -> Tensor:
     """`M^-1 x` (nv,)."""
     for forest in p.forest:
         return trees.inertia_solve(forest, x)
+    for band in p.band:
+        return band.solve(x)
     return linalg.ltl_solve(p.qLD, x)
 
 
 def inertia(p: Problem) -> Tensor:
     """M (nv, nv)."""
-    return p.M[0] if p.M else trees.dense(p.forest[0])
+    for M in (*p.M, *(x.dense() for x in p.band)):
+        return M
+    return trees.dense(p.forest[0])
 
 
 def residuals(p: Problem, jar: Tensor) -> Residuals:

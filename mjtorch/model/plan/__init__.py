@@ -18,6 +18,7 @@ from mjtorch.model.plan import (
     ipc,
     island,
     kinematics,
+    metric,
     noslip,
     option,
     passive,
@@ -40,6 +41,7 @@ from mjtorch.model.plan.integration import IntegrationPlan
 from mjtorch.model.plan.ipc import IpcPlan
 from mjtorch.model.plan.island import IslandPlan
 from mjtorch.model.plan.kinematics import KinematicsPlan
+from mjtorch.model.plan.metric import MetricPlan
 from mjtorch.model.plan.noslip import NoslipPlan
 from mjtorch.model.plan.option import OptionPlan
 from mjtorch.model.plan.passive import PassivePlan
@@ -61,6 +63,7 @@ class Plan(tree.Tree):
 
     kinematics: KinematicsPlan
     flex: tuple[FlexPlan, ...]
+    metric: tuple[MetricPlan, ...]
     tendon: TendonPlan
     passive: PassivePlan
     plastic: PlasticPlan
@@ -90,7 +93,8 @@ def build(
     make = Tensors(device, dtype)
     collisions = collision.build(mj_model, make, contact_capacity)
     constraints = constraint.build(mj_model, make, collisions)
-    masks, flexes = kinematics.build(mj_model, make), flex.build(mj_model, make)
+    masks = kinematics.build(mj_model, make)
+    metrics, flexes = metric.build(mj_model, make, flex.build(mj_model, make), masks.M_dense)
     servos, motors, options = *servo.build(mj_model, make), option.build(mj_model)
     trees = () if options.discrete else masks.trees
     solvers = solver.build(mj_model, make, constraints, collisions, trees)
@@ -99,6 +103,7 @@ def build(
         motor=motors,
         kinematics=masks,
         flex=flexes,
+        metric=metrics,
         tendon=tendon.build(mj_model, make),
         passive=passive.build(mj_model, make),
         transmission=transmission.build(mj_model, make, masks.body_dof, bool(masks.trees)),

@@ -16,7 +16,7 @@ class BlockPlan(tree.Tree):
     point: (n, k) their points
     pair: (n, k, w) the pairs of these; the number of pairs stands for none
     place: (n k k w w,) where what the pairs (n, point, other point, pair, other pair) add lies in that matrix (nv, nv),
-        flattened; 0 where there is nothing to add
+        flattened, or among the values of a band (`MetricPlan`); 0 where there is nothing to add
     """
 
     point: Tensor
