@@ -199,10 +199,69 @@ def test_every_flag_that_mujoco_has_is_a_row() -> None:
     assert set(mujoco.mjtDisableBit.__members__) - {"mjNDISABLE"} <= known
 
 
-@pytest.mark.parametrize("kind", ["Joint", "Trn", "Dyn", "Gain", "Bias", "Eq", "Sensor"])
+TYPES = ("Joint", "Trn", "Dyn", "Gain", "Bias", "Eq", "Sensor")
+
+
+@pytest.mark.parametrize("kind", TYPES)
 def test_every_type_that_mujoco_has_is_a_row(kind: str) -> None:
     names = {feature.name.split(" ")[-1] for feature in TABLE}
     assert {name.split("_", 1)[1].lower() for name in getattr(mujoco, f"mjt{kind}").__members__} <= names
+
+
+# What the rows are called that have the values of other enumerations.
+TOUCHING, SERVOS = "contacts of flexes with flexes and themselves", "several controls, outputs and activations"
+ROWS = {
+    "Wrap": {
+        "NONE": "spatial, through sites",  # what has no object
+        "JOINT": "fixed",
+        "PULLEY": "pulleys",
+        "SITE": "spatial, through sites",
+        "SPHERE": "around spheres",
+        "CYLINDER": "around cylinders",
+    },
+    "Tendon": {"FIXED": "fixed", "SPATIAL": "spatial, through sites"},
+    "CamLight": dict.fromkeys(
+        ("FIXED", "TRACK", "TRACKCOM", "TARGETBODY", "TARGETBODYCOM"), "cameras in all modes lights in all modes"
+    ),
+    "SleepPolicy": dict.fromkeys(("AUTO", "AUTO_NEVER", "AUTO_ALLOWED", "NEVER", "ALLOWED", "INIT"), "sleep"),
+    "FlexSelf": dict.fromkeys(("NONE", "NARROW", "BVH", "SAP", "AUTO"), TOUCHING),
+    "FlexSection": dict.fromkeys(("CIRCLE", "BOX"), "elastic rods"),
+    "CtrlInput": dict.fromkeys(("POS", "VEL", "FF", "VOLTAGE", "NONE", "PRESSURE"), SERVOS),
+    "CtrlChart": dict.fromkeys(("EXPMAP", "QUAT"), SERVOS),
+    "SDFType": dict.fromkeys(("SINGLE", "INTERSECTION", "MIDSURFACE", "COLLISION"), "sdf-sdf"),
+    "RayDataField": dict.fromkeys(("DIST", "DIR", "ORIGIN", "POINT", "NORMAL", "DEPTH"), "rangefinder"),
+    "ConDataField": dict.fromkeys(
+        ("FOUND", "FORCE", "TORQUE", "DIST", "POS", "NORMAL", "TANGENT", "LINVEL", "ANGVEL"), "contact"
+    ),
+    "PluginCapabilityBit": dict.fromkeys(("ACTUATOR", "SENSOR", "PASSIVE", "SDF"), "other plugins"),
+}
+# What no model asks a simulation for, by the reason.
+NO_FEATURE = {
+    "the compiler of models reads it, and a model has what comes of it": "Actuator AlignFree Builtin ColorSpace "
+    "Conflict Embed GeomInertia InertiaFromGeom LRMode Limited Mark MeshBuiltin MeshInertia Orientation Scaling",
+    "it is for drawing and windows alone": "Button CamOutBit Camera CatBit DepthMap Event Font FontScale Frame "
+    "Framebuffer GridPos Item Label LightType Mouse Passthrough Projection RndFlag Section Stereo Texture TextureRole "
+    "VisFlag",
+    "it says how C stores something, and changes no result": "Jacobian SameFrame",
+    "results have it, of what other rows say": "Constraint ConstraintState DataType SleepState Stage State Warning",
+    "it names kinds of elements": "Obj",
+    "it is for pushing by the mouse": "PertBit",
+    "it counts C's time, and what C logs": "CTimer LogLevel LogTopic Timer",
+}
+ASKED_ABOVE = ("Integrator", "Solver", "Cone", "EnableBit", "DisableBit", "Geom", *TYPES)
+
+
+def test_every_enumeration_that_mujoco_has_is_known() -> None:
+    """Its values have rows, or there is a reason why none has."""
+    known = [*ASKED_ABOVE, *ROWS, *" ".join(NO_FEATURE.values()).split()]
+    assert len(known) == len({*known})
+    found = {name[3:] for name in dir(mujoco) if hasattr(getattr(mujoco, name), "__members__") and name[:3] == "mjt"}
+    assert found - {*known} == set()
+    rows = " ".join(feature.name for feature in TABLE)
+    for kind, values in ROWS.items():
+        members = getattr(getattr(mujoco, f"mjt{kind}", None), "__members__", {})
+        assert {name.split("_", 1)[1] for name in members if name[:3] != "mjN"} <= {*values}, kind
+        assert all(row in rows for row in values.values()), kind
 
 
 def test_every_type_of_geoms_is_known() -> None:
