@@ -89,6 +89,12 @@ def test_rods_that_touch_match_c(cone: int) -> None:
     check(discrete("feature/leash", cone=cone))
 
 
+@pytest.mark.parametrize("model", ["feature/leash", PILE, SOFT, SLAB])
+def test_the_exact_diagonal_matches_c(model: str) -> None:
+    """Of flexes, whose points resist for themselves, as far as they move along fixed axes."""
+    check(discrete(model, enableflags=int(EnableBit.DIAGEXACT)), 1e-5)
+
+
 @pytest.mark.parametrize("flags", FLAGS)
 @pytest.mark.parametrize("model", slow_but([STIFF, SOFT, PILE], STIFF))
 def test_flags_match_c(model: str, flags: str) -> None:
@@ -196,9 +202,10 @@ def band(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("band")
-@pytest.mark.parametrize("solver", [2, pytest.param(1, marks=pytest.mark.slow)], ids=["Newton", "CG"])
-def test_a_band_of_the_inertia_matches_c(solver: int) -> None:
-    this = discrete(STRIP, solver=solver, iterations=400)
+@pytest.mark.parametrize(("solver", "exact"), [(2, False), (2, True), pytest.param(1, False, marks=pytest.mark.slow)])
+def test_a_band_of_the_inertia_matches_c(solver: int, exact: bool) -> None:
+    flags = int(EnableBit.DIAGEXACT) if exact else 0
+    this = discrete(STRIP, solver=solver, iterations=400, enableflags=flags)
     assert this.m.plan.metric
     check(this, 1e-5)
 

@@ -62,7 +62,8 @@ class Metric(tree.Tree):
     """The effective inertia.
 
     matrix: all of it
-    backbone: (nv, nv) without what tendons, actuators and flexes add between dofs; of rods it has the turns of frames
+    backbone: (nv, nv) without what tendons, actuators and flexes add between dofs; on its diagonal, of flexes, is what
+        points have that move along fixed axes, and what the turns of frames of rods have
     added: (nv,) what the diagonal has more than that of the inertia
     shift: (nv,) what forces of springs change by over the step, at the present velocity
     coupled: (nv,) bool, dofs that tendons, actuators or flexes add something to
@@ -110,14 +111,16 @@ def effective_inertia(m: Model, d: Data) -> Metric:
             for x in m.plan.metric:
                 col = x.band.col[place]
             coupled = coupled | (hit.index_add(0, col, (value != 0).long()) > 0)
+        on_diagonal = values[m.plan.metric[0].band.whole.diagonal()] if listed else values[:: m.nv + 1]
+        diagonal = on_diagonal - total.diagonal()
+        backbone = backbone + torch.diag(flexes.along_axes * diagonal)
         if listed:
             listed = [values]
             continue
         # Of rods, what resists the turns of frames is to rows what springs and dampers of joints are.
         for rods in flexes.rods:
-            turns = d.qvel.new_zeros(m.nv + 1).index_fill(0, rods.turn_dof.flatten(), 1.0)[: m.nv]
-            diagonal = turns * (values[:: m.nv + 1] - total.diagonal())
-            backbone, added = backbone + torch.diag(diagonal), added + diagonal
+            turns = d.qvel.new_zeros(m.nv + 1).index_fill(0, rods.turn_dof.flatten(), 1.0)[: m.nv] * diagonal
+            backbone, added = backbone + torch.diag(turns), added + turns
         total = values.unflatten(0, (m.nv, m.nv))
         if m.plan.constraint.contact.passive:
             stiff, change = contact_metric(m, d)

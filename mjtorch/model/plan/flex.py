@@ -119,6 +119,7 @@ class FlexPlan(tree.Tree):
         edge_flex: (nedge,) the flex of each edge; yielding: (nedge,) 0 for edges whose ends lie on one body
         edge_body: (2, nflexedge) the bodies of both ends; simple: (nflexedge,) bool, whether both can do nothing but
             slide
+        along_axes: (nv,) 1 for dofs of flexes, no lines, all of whose points move along fixed axes, or not at all
         elements: by their dimension; hinges: one or none; cells, creases: by the number of nodes of a cell or face
         solids: of another law than elements, one or none
         blocks: of elements, hinges, cells, solids, arcs (corners, pairs) and rods, where the integrator takes their
@@ -166,6 +167,7 @@ class FlexPlan(tree.Tree):
     yielding: Tensor
     edge_body: Tensor
     simple: Tensor
+    along_axes: Tensor
     elements: tuple[ElementPlan, ...]
     hinges: tuple[HingePlan, ...]
     cells: tuple[ElasticCellPlan, ...]
@@ -242,6 +244,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> tuple[FlexPlan, ...]:
             yielding=make.floats(~m.flexedge_rigid[b.edge_id].astype(bool)),
             edge_body=make.ints(ends),
             simple=make.bools(simple),
+            along_axes=make.floats(_along_axes(m)),
             elements=elements,
             hinges=hinges,
             cells=cells,
@@ -255,6 +258,20 @@ def build(mj_model: mujoco.MjModel, make: Tensors) -> tuple[FlexPlan, ...]:
             blocks=_blocks(b, hinges, cells, tetrahedra, curved, lines) if is_metric(m) else (),
         ),
     )
+
+
+def _along_axes(m: mujoco.MjModel) -> np.ndarray:
+    """`along_axes`, of `FlexPlan` (mj_flexSimple)."""
+    found = np.zeros(m.nv, dtype=bool)
+    still = m.body_weldid == 0
+    for f in np.flatnonzero(m.flex_dim > 1):
+        first, count, body = m.flex_vertadr[f], m.flex_vertnum[f], m.flex_vertbodyid
+        if m.flex_interp[f]:
+            first, count, body = m.flex_nodeadr[f], m.flex_nodenum[f], m.flex_nodebodyid
+        bodies = body[first : first + count]
+        if ((m.body_simple[bodies] == 2) | still[bodies]).all():
+            found |= np.isin(m.dof_bodyid, bodies)
+    return found
 
 
 def equality_edges(m: mujoco.MjModel, number: int) -> np.ndarray:
