@@ -63,11 +63,7 @@ class Banded(tree.Tree):
 
     def dense(self) -> Tensor:
         """All of it (n, n)."""
-        return self.elements(self.band.whole)
-
-    def elements(self, place: Tensor) -> Tensor:
-        """Those at `place`, elements of `band.whole`."""
-        return torch.cat([self.value, self.value.new_zeros(1)])[place]
+        return torch.cat([self.value, self.value.new_zeros(1)])[self.band.whole]
 
     def solve(self, b: Tensor) -> Tensor:
         """`A^-1 b` for b (n,)."""

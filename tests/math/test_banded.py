@@ -19,7 +19,7 @@ SHUFFLED = rng.permutation(N)
 THERE = np.abs(np.subtract.outer(SHUFFLED, SHUFFLED)) <= WIDTH
 # Two rows that hang together with no others.
 THERE[3], THERE[:, 3] = np.arange(N) == 3, np.arange(N) == 3
-BAND = plan(Tensors(torch.device("cpu"), torch.float64), THERE)
+BAND = plan(Tensors(torch.device("cpu"), torch.float64), THERE, 1)
 A = torch.tensor(np.where(THERE, rng.standard_normal((N, N)), 0) + 12 * np.eye(N)) / 10
 A = A + A.mT
 # Each element below the diagonal is above it, too.

@@ -17,6 +17,8 @@ from mjtorch.model.plan.tensors import Tensors
 # With fewer dofs, or blocks of a band, the whole matrix costs no more.
 LEAST_DOFS = 250
 LEAST_BLOCKS = 5
+# Blocks that are smaller cost more to go through than to compute.
+LEAST_WIDTH = 24
 
 
 @tree.dataclass(kw_only=True)
@@ -37,13 +39,14 @@ def build(
     """
     elsewhere = m.ntendon or m.nu or asking(m).any() or any(x.rods for x in flexes)
     whole = int(m.opt.solver) == Solver.PGS or m.opt.noslip_iterations > 0
-    if not is_metric(m) or not flexes or elsewhere or whole or m.nv < LEAST_DOFS:
+    stiff = is_metric(m) and any(x.blocks for x in flexes)
+    if not stiff or elsewhere or whole or m.nv < LEAST_DOFS:
         return (), flexes
     (flex,), inertia = flexes, M_dense.cpu().numpy()
     there = (inertia < m.nC) | np.eye(m.nv, dtype=bool)
     for block in flex.blocks:
         there.ravel()[block.place.cpu().numpy()] = True
-    band = banded(make, there)
+    band = banded(make, there, LEAST_WIDTH)
     if len(band.own) < LEAST_BLOCKS:
         return (), flexes
     number = band.whole.cpu().numpy().ravel()
@@ -51,11 +54,11 @@ def build(
     return (MetricPlan(band=band, M=make.ints(inertia[there])),), (flex.replace(blocks=blocks),)
 
 
-def banded(make: Tensors, there: np.ndarray) -> Band:
-    """The band of symmetric matrices that have the elements that are `there` (n, n)."""
+def banded(make: Tensors, there: np.ndarray, least: int) -> Band:
+    """The band of symmetric matrices with the elements that are `there` (n, n), in blocks no smaller than `least`."""
     n, (row, col) = len(there), np.nonzero(there)
     order = min(np.arange(n), near(row, col, n), key=lambda order: width(row, col, order))
-    w = max(1, width(row, col, order))
+    w = max(least, width(row, col, order))
     number = np.full((n + 1, n + 1), len(row))
     number[row, col] = np.arange(len(row))
     rows = np.concatenate([order, np.full(-n % w, n)])
