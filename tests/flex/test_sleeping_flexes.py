@@ -96,6 +96,33 @@ def test_a_ball_rolls_into_a_cloth_on_springs(inside: str) -> None:
     assert sleeps[69] and not sleeps[109] and (mj_data.contact.exclude == 4).any()
 
 
+@pytest.mark.slow
+def test_a_cloth_on_springs_in_many_worlds_and_differentiated() -> None:
+    """Compiled as under vmap, asleep, woken and awake; the derivative by velocities is that of differences."""
+    mj_model = converged(load(SPRINGY.format(INSIDE["elastic"].replace("1e3", "1e4"))))
+    mj_model.opt.disableflags &= ~int(mujoco.mjtDisableBit.mjDSBL_ISLAND)
+    m, mj_data, datas = put_model(mj_model, dtype=torch.float64), mujoco.MjData(mj_model), []
+    for k in range(110):
+        if k == 70:
+            mj_data.qvel[mj_model.body("ball").dofadr[0]] = -2
+        mujoco.mj_step(mj_model, mj_data)
+        if k in (5, 69, 109):
+            datas.append(put_data(mj_model, mj_data, model=m))
+    d = mjtorch.tree.stack(datas)
+    wanted = torch.vmap(mjtorch.step, in_dims=(None, 0))(m, d)
+    found = mjtorch.jit(mjtorch.step, in_dims=(None, 0), strict=True)(m, d)
+    assert_fields_close(found, wanted, STATE, 1e-9, m=m)
+
+    def speed(qvel: torch.Tensor) -> torch.Tensor:
+        return mjtorch.step(m, datas[2].replace(qvel=qvel)).qvel
+
+    qvel = datas[2].qvel
+    way = torch.linspace(-1, 1, len(qvel), dtype=torch.float64)
+    ends = [speed(qvel + 1e-6 * sign * way) for sign in (1, -1)]
+    slope = torch.func.jvp(speed, (qvel,), (way,))[1]
+    torch.testing.assert_close(slope, (ends[0] - ends[1]) / 2e-6, rtol=1e-4, atol=1e-5 * float(slope.abs().max()))
+
+
 def sheet(name: str, place: str, passive: str) -> str:
     return f"""<flexcomp name="{name}" type="grid" count="3 3 1" spacing=".1 .1 .1" mass=".3" radius=".02" dim="2"
       pos="{place}"><contact selfcollide="none" passive="{passive}"/>{ELASTIC.format("1e4", "both")}</flexcomp>"""

@@ -198,3 +198,29 @@ def test_limits_of_brakes_match_c(gain: str, on: str, integrator: str) -> None:
             assert_fields_close(
                 after, mj_data, ("actuator_force", "qacc", "qvel"), 1e-9, m=m, context=f"{force} {seed}"
             )
+
+
+@pytest.mark.slow
+@SINCE_4
+def test_brakes_in_many_worlds_and_differentiated() -> None:
+    """Compiled as under vmap, within and at the limits; the derivative by velocities is that of differences."""
+    mj_model, datas = load(BRAKE.format("discrete", 'tendon="held"', GAINS["cogs"], force=0.3)), []
+    m = put_model(mj_model, dtype=torch.float64)
+    for seed in range(3):
+        mj_data = random_state(mj_model, seed)
+        mujoco.mj_forward(mj_model, mj_data)
+        datas.append(put_data(mj_model, mj_data, model=m))
+    d = mjtorch.tree.stack(datas)
+    wanted = torch.vmap(mjtorch.step, in_dims=(None, 0))(m, d)
+    found = mjtorch.jit(mjtorch.step, in_dims=(None, 0), strict=True)(m, d)
+    assert (wanted.actuator_force.abs() < 0.19).any() and (wanted.actuator_force.abs() > 0.19).any()
+    for name in ("actuator_force", "qvel", "act"):
+        torch.testing.assert_close(getattr(found, name), getattr(wanted, name), rtol=1e-10, atol=1e-12)
+
+    def speed(qvel: torch.Tensor) -> torch.Tensor:
+        return torch.vmap(mjtorch.step, in_dims=(None, 0))(m, d.replace(qvel=qvel)).qvel
+
+    way = torch.linspace(-1, 1, d.qvel.numel(), dtype=torch.float64).view_as(d.qvel)
+    ends = [speed(d.qvel + 1e-6 * sign * way) for sign in (1, -1)]
+    slope = torch.func.jvp(speed, (d.qvel,), (way,))[1]
+    torch.testing.assert_close(slope, (ends[0] - ends[1]) / 2e-6, rtol=1e-5, atol=1e-6)
