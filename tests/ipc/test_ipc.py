@@ -232,6 +232,22 @@ def test_what_is_no_membrane_may_be_foreseen() -> None:
     assert foreseen[0] and mj_data.flexvert_lambda.any()
 
 
+@pytest.mark.slow
+def test_what_is_foreseen_beside_membranes_in_many_worlds() -> None:
+    """Compiled as under vmap."""
+    mj_model, mj_data = thrown(SHOT, speed=-5.0)
+    mj_model.opt.enableflags |= int(EnableBit.SPECULATIVE)
+    mj_data.qvel[[2, 8, 14]] = -10
+    m, datas = mjtorch.put_model(mj_model, dtype=torch.float64), []
+    for steps in (2, 6, 3):
+        advance(mj_model, mj_data, steps)
+        datas.append(mjtorch.put_data(mj_model, mj_data, model=m))
+    d = mjtorch.tree.stack(datas)
+    wanted = torch.vmap(mjtorch.step, in_dims=(None, 0))(m, d)
+    found = mjtorch.jit(mjtorch.step, in_dims=(None, 0), strict=True)(m, d)
+    assert_fields_close(found, wanted, ("qpos", "qvel", "qacc", "flexvert_lambda"), 1e-8, m=m)
+
+
 @pytest.mark.parametrize("world", [SOLID, SOLID + SHEET], ids=["alone", "beside a membrane"])
 def test_passive_contacts_are_no_springs(world: str) -> None:
     """With the flag, as in C: they are constraints."""
