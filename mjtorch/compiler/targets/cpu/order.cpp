@@ -1,12 +1,12 @@
 // Which worlds are computed side by side: those that took about the same in the last call. Where a world stands changes
 // nothing in what it comes to. Before threads.cpp.
 namespace {
-const int64_t TOGETHER = 512;  // worlds that are put in order together
-const int LEVELS = 256;  // of work that are told apart
+const int64_t TOGETHER = 512;  // so many worlds at most are put in order together, as order.py says
+const int LEVELS = 256;        // of work that are told apart
 
 // What is kept between calls that look alike.
 struct Order {
-  float const* work;  // that each world took; null if the program does not say
+  float const* work;  // that each world took
   int64_t* places;    // the worlds in order
   float apart;        // what it takes more to read and write worlds that do not lie beside each other, of a tile
   int32_t block;      // so many neighbours are put in order, up to TOGETHER
