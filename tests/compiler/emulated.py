@@ -1,7 +1,7 @@
 """Printed CUDA, run on the host: by one lane, or by lanes that take turns in random order."""
 
 from mjtorch.compiler.lowered import Lowered
-from mjtorch.compiler.targets.cuda.printer import Source
+from mjtorch.compiler.targets.cuda.source import Source
 from mjtorch.compiler.targets.emulated.target import Emulated, EmulatedWarp
 
 

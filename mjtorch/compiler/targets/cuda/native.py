@@ -16,8 +16,8 @@ from mjtorch.compiler.ready import Ready, readable_world_by_world
 from mjtorch.compiler.targets.cpu.native import Build, Native
 from mjtorch.compiler.targets.cuda.build import cubin, cubin_name
 from mjtorch.compiler.targets.cuda.driver import launch, load, resident, shared_memory
-from mjtorch.compiler.targets.cuda.printer import Source
 from mjtorch.compiler.targets.cuda.shape import shape_of
+from mjtorch.compiler.targets.cuda.source import Source
 
 
 def architecture(device: torch.device) -> str:

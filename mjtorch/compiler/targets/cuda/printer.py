@@ -8,13 +8,9 @@ import math
 import pathlib
 from collections.abc import Sequence
 
-import numpy as np
-
 from mjtorch.compiler.ir.nodes import (
     BOOL,
     CONSTANT,
-    FLOAT32,
-    FLOAT64,
     INPUT,
     OUTPUT,
     SHARED,
@@ -50,9 +46,10 @@ from mjtorch.compiler.ir.walk import ReplaceAtoms, walk
 from mjtorch.compiler.passes.idioms import CHOLESKY, SUBSTITUTE
 from mjtorch.compiler.passes.parallelize import identity, lane_work
 from mjtorch.compiler.passes.warp_memory import BYTES, FAR, NEAR, ROW, list_room, row_bytes, space_bytes, world_bytes
-from mjtorch.compiler.targets.c.printer import LETTER, SCALARS, TYPES, Printer, array, vector_header
+from mjtorch.compiler.targets.c.printer import LETTER, SCALARS, TYPES, Printer, vector_header
 from mjtorch.compiler.targets.cuda.ahead import READS, Part, Plain, carries, parts, reads, together
 from mjtorch.compiler.targets.cuda.repeat import repeatable
+from mjtorch.compiler.targets.cuda.source import Source, constant
 
 # Iterations that read ahead together of a loop of which nobody knows how many it has.
 UNKNOWN = 4
@@ -61,30 +58,6 @@ ROOM = 14
 # Lanes from which on a matrix is factored in registers, and rows of a lane up to which a system is solved in them.
 FEWEST, BLOCKS = 8, 4
 WARP_HEADER, LINALG = (pathlib.Path(__file__).with_name(x) for x in ("warp.h", "linalg.h"))
-
-
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """CUDA text, and what must be known to launch it.
-
-    lanes: per world
-    shared, far: bytes per world of shared and of global memory; rows: of shared memory of a block besides
-    uniform: bytes for what all worlds have in common; 0 if there is no such thing
-    barriers, meetings: in the text, of lanes and of the warps of a block
-    operations: an estimate of what each lane executes per world
-    origins: of what is printed, by the numbers that comments name them by
-    """
-
-    text: str
-    lanes: int
-    shared: int
-    rows: int
-    far: int
-    uniform: int
-    barriers: int
-    meetings: int
-    operations: float
-    origins: tuple[Origin, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +79,7 @@ class WarpPrinter(Printer):
     registers: names of the arrays that a function holds in variables
     partial: names of the variables in which each lane adds up its share
     within: variables of loops that are one, by their names
-    results: variables for where results begin, which iterations that read ahead together find out once
+    results, arrays: variables for where results begin, and what is given; what reads ahead together finds them out once
     own: whether an iteration is one of the lane's own, and not another's done again; nothing where all are
     again: after a call from a function: the world's memory is found again, so that no register holds it meanwhile
     """
@@ -124,6 +97,7 @@ class WarpPrinter(Printer):
         self.origins: dict[Origin, int] = {}
         self.within: dict[str, Within] = {}
         self.results: dict[str, str] | None = None
+        self.arrays: dict[str, str] | None = None
         self.fresh = (f"a{k}" for k in itertools.count())
 
     # --- indices ---
@@ -163,10 +137,12 @@ class WarpPrinter(Printer):
     def given(self, e: Load | Gather, offset: str) -> str:
         """An element of what is given, which is read where it is."""
         b, index = e.buffer, self.index(e.index)
-        if b.kind == INPUT:
-            value = f"GIVEN({SCALARS[b.dtype]},{self.slots[b]},{index}{offset})"
-        else:
-            value = f"{self.common(b)}[{index}{offset}]"
+        array = f"&GIVEN({SCALARS[b.dtype]},{self.slots[b]},0)" if b.kind == INPUT else self.common(b)
+        if self.arrays is not None and b.kind in (INPUT, SHARED):
+            if array not in self.arrays:
+                self.arrays[array] = next(self.fresh)
+            array = self.arrays[array]
+        value = f"({array})[{index}{offset}]"
         is_mask = b.dtype == BOOL and b.kind in (INPUT, SHARED, CONSTANT)
         return f"SB(-(int){value})" if is_mask else f"S{LETTER[b.dtype]}({value})"
 
@@ -209,12 +185,15 @@ class WarpPrinter(Printer):
     def ahead(self, part: Part) -> str:
         """What is read first."""
         text, last = "", None
+        self.arrays = {}
         for r in part.reads:
             if r.origin is not None and r.origin != last:
                 last = r.origin
                 text += self.mark(r.origin)
             text += f"{TYPES[r.local.dtype]} {r.local.name}={self.expr(r.value)};"
-        return text
+        places = "".join(f"auto*{name}={array};" for array, name in self.arrays.items())
+        self.arrays = None
+        return places + text
 
     def copies(self, bodies: Sequence[Body], own: Sequence[str] = ()) -> tuple[str, list[str]]:
         """What bodies read ahead together, and each of them; `own`: which are the lane's own, if not as around."""
@@ -244,7 +223,7 @@ class WarpPrinter(Printer):
             return f"{self.at_offset(s.buffer, s.index, s.offset)}={self.expr(s.value)};"
         if isinstance(s, Barrier):
             self.barriers += 1
-            return "SYNC;"
+            return "SYNC;LANE_ANEW;"
         if isinstance(s, Rendezvous):
             self.meetings += 1
             return "MEET;"
@@ -444,7 +423,7 @@ def print_program(program: Program) -> Source:
     p.space = "uniform"
     uniform = p.body(program.uniform)
     shared = world_bytes(space_bytes(p.layout, NEAR) + 2 * p.most_lists + ROW, lanes)
-    data = "".join(_constant(b, name) for b, name in p.names.items())
+    data = "".join(constant(b, name) for b, name in p.names.items())
     data += "".join(f"CONSTANT int {name}[]={{{','.join(map(str, t))}}};\n" for t, name in p.tables.items())
     functions = "".join(f"FUNCTION {head}{{{_memory(body, space)}{body}}}\n" for head, body, space in p.functions)
     common = space_bytes(p.layout, UNIFORM)
@@ -470,17 +449,6 @@ def print_program(program: Program) -> Source:
 def _memory(body: str, space: str = "") -> str:
     """What finds a world's memory, and, if it is used, that of all worlds."""
     return "UNIFORM_MEMORY;" if space else "MEMORY;FIND_COMMON;" if "(u." in body else "MEMORY;"
-
-
-def _constant(b: Buffer, name: str) -> str:
-    """A constant array. Infinities and NaN, which have no literals there, make it one of bits."""
-    assert b.constant is not None
-    bits = {FLOAT32: np.uint32, FLOAT64: np.uint64}.get(b.dtype)
-    if bits is None or np.isfinite(b.constant).all():
-        return f"CONSTANT {SCALARS[b.dtype]} {name}[]={{{array(b.constant, b.dtype)}}};\n"
-    entries = ",".join(f"{x}u" if b.dtype == FLOAT32 else f"{x}ull" for x in b.constant.view(bits))
-    word = "unsigned" if b.dtype == FLOAT32 else "unsigned long long"
-    return f"CONSTANT {word} {name}_BITS[]={{{entries}}};\n#define {name} (({SCALARS[b.dtype]} const*){name}_BITS)\n"
 
 
 def _macros(p: WarpPrinter, lanes: int, shared: int, common: int) -> str:

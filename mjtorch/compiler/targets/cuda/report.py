@@ -14,11 +14,12 @@ from mjtorch.compiler.passes.warp_memory import RESERVED, WARP_SIZE
 from mjtorch.compiler.signature import Call
 from mjtorch.compiler.targets.cuda.build import Resources, resources
 from mjtorch.compiler.targets.cuda.pipeline import scheduled
-from mjtorch.compiler.targets.cuda.printer import Source, print_program
+from mjtorch.compiler.targets.cuda.printer import print_program
 from mjtorch.compiler.targets.cuda.shape import Shape, shape_of
 from mjtorch.compiler.targets.cuda.simulated.machine import MACHINES
 from mjtorch.compiler.targets.cuda.simulated.predict import Prediction, predict
 from mjtorch.compiler.targets.cuda.simulated.run import simulate
+from mjtorch.compiler.targets.cuda.source import Source
 
 # Bytes of shared memory of a multiprocessor; the most blocks it holds; its registers.
 SHARED = {"sm_80": 164 * 1024, "sm_86": 100 * 1024, "sm_89": 100 * 1024, "sm_90": 228 * 1024, "sm_120": 100 * 1024}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from mjtorch.compiler.passes.warp_memory import BLOCKS, RESERVED, WARP_SIZE, WARPS
-from mjtorch.compiler.targets.cuda.printer import Source
+from mjtorch.compiler.targets.cuda.source import Source
 
 # From so many warps on they are two blocks, which are at different places: one computes while the other waits. And the
 # warps of a block whose worlds are small.

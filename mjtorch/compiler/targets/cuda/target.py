@@ -9,7 +9,8 @@ from mjtorch.compiler.lowered import Lowered
 from mjtorch.compiler.passes import Pass, Watch
 from mjtorch.compiler.targets.cuda.native import CudaNative
 from mjtorch.compiler.targets.cuda.pipeline import CUDA, scheduled
-from mjtorch.compiler.targets.cuda.printer import Source, print_program
+from mjtorch.compiler.targets.cuda.printer import print_program
+from mjtorch.compiler.targets.cuda.source import Source
 from mjtorch.compiler.targets.target import Target
 
 

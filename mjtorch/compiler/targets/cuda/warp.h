@@ -20,6 +20,8 @@ typedef unsigned long long uint64_t;
 #define UNROLL_SOME _Pragma("unroll 4")
 #define UNROLL_TWICE _Pragma("unroll 2")
 #define LANE_ID w.lane
+// The lane's number is another one for the compiler: what was made from it before is made again, not held in registers.
+#define LANE_ANEW asm volatile("" : "+r"(w.lane))
 #ifndef WARPS
 #define WARPS 1
 #define RESIDENT 1
@@ -96,7 +98,7 @@ static __device__ __forceinline__ Row row_at(int offset) {
   return row;
 }
 // Behind the rows is where the memory is that all worlds have in common; each world's shared memory ends with where its
-// global memory is, and with its number. Functions find both there: what they were given would be held in registers
+// global memory is, and with its number and that of the first of the block's turn. Functions find both there: what they were given would be held in registers
 // while others run.
 static __device__ __forceinline__ void copy_rows(Tables const& t, char* common) {
   if (threadIdx.x == 0) ((Row*)pool)[INPUTS + OUTPUTS] = {(uint64_t)common, 0};
@@ -130,13 +132,18 @@ static __device__ __forceinline__ Worlds own_world() {
   uint32_t thread = thread_anew();
   int place = PLACE(thread);
   Row row = row_at(OWN_ROW(place));
-  return {(int64_t)row.world, 1, place, (char*)row.data, (int)(thread % LANES)};
+  return {(int64_t)(uint32_t)row.world, 1, place, (char*)row.data, (int)(thread % LANES)};
 }
 #define ARRAYS          \
   Arrays<0> in;         \
   Arrays<INPUTS> out;   \
   Worlds w = OWN_WORLD
 #define FIND_COMMON Uniform u = COMMON((char*)row_at((INPUTS + OUTPUTS) * (int)sizeof(Row)).data)
+// The number of the first world of the block's turn, which is in each row, and the same in all lanes of a warp.
+static __device__ __forceinline__ uint32_t first_anew() {
+  int place = PLACE(thread_anew());
+  return __shfl_sync(0xffffffffu, (uint32_t)(row_at(OWN_ROW(place)).world >> 32), 0);
+}
 // After a call: a world's memory is found again.
 #define AGAIN w = OWN_WORLD, FIND_MEMORY
 #endif
@@ -215,16 +222,20 @@ INLINE double square_root(double x) { return __builtin_sqrt(x); }
 #define KERNEL(...)                                                                      \
   extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) run(const __grid_constant__ Tables t, int64_t count, char* far, char* common) { \
     copy_rows(t, common);                                                                \
-    for (uint32_t first = blockIdx.x * PLACES; first < (uint32_t)count; first += blocks_anew() * (threads_anew() / LANES)) { \
-      uint32_t thread = thread_anew();                                                   \
-      int place = PLACE(thread);                                                         \
-      char* memory = far + (int64_t)(block_anew() * (threads_anew() / LANES) + place) * FAR_BYTES;    \
-      if (thread % LANES == 0)                                                           \
-        *(Row*)(pool + OWN_ROW(place)) = {(uint64_t)memory, LESSER(first + place, (uint32_t)count - 1)}; \
+    for (uint32_t first = blockIdx.x * PLACES; first < (uint32_t)count;) {               \
+      {                                                                                  \
+        uint32_t thread = thread_anew();                                                 \
+        int place = PLACE(thread);                                                       \
+        char* memory = far + (int64_t)(block_anew() * (threads_anew() / LANES) + place) * FAR_BYTES; \
+        uint32_t world = LESSER(first + place, (uint32_t)count - 1);                     \
+        if (thread % LANES == 0)                                                         \
+          *(Row*)(pool + OWN_ROW(place)) = {(uint64_t)memory, (uint64_t)first << 32 | world}; \
+      }                                                                                  \
       SYNC;                                                                              \
       {                                                                                  \
         __VA_ARGS__                                                                      \
       }                                                                                  \
+      first = first_anew() + blocks_anew() * (threads_anew() / LANES);                   \
       SYNC;                                                                              \
     }                                                                                    \
   }

@@ -24,6 +24,7 @@
   Worlds w = OWN_WORLD
 #define FIND_COMMON Uniform u = *uniform_now
 #define AGAIN (void)0
+#define LANE_ANEW (void)0
 #define global(p) (p)
 
 static struct Array const *tables_in, *tables_out;

@@ -15,7 +15,8 @@ from mjtorch.compiler.ready import Ready, Runnable, readable_world_by_world
 from mjtorch.compiler.targets.cpu.build import library
 from mjtorch.compiler.targets.cpu.native import Build, Native
 from mjtorch.compiler.targets.cuda.pipeline import cuda
-from mjtorch.compiler.targets.cuda.printer import Source, print_program
+from mjtorch.compiler.targets.cuda.printer import print_program
+from mjtorch.compiler.targets.cuda.source import Source
 from mjtorch.compiler.targets.target import Target
 
 EMULATOR = Path(__file__).with_name("emulator.h")

@@ -20,11 +20,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from mjtorch.compiler.targets.cuda.printer import Source
 from mjtorch.compiler.targets.cuda.simulated import machine as m
 from mjtorch.compiler.targets.cuda.simulated.machine import BITS, CLASSES, Machine
 from mjtorch.compiler.targets.cuda.simulated.memory import LINE, SECTOR, Access
 from mjtorch.compiler.targets.cuda.simulated.run import Simulated
+from mjtorch.compiler.targets.cuda.source import Source
 
 ROUNDS = 100
 

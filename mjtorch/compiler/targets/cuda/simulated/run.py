@@ -10,12 +10,12 @@ from torch import Tensor
 
 from mjtorch.compiler.ir.nodes import FLOAT32, FLOAT64, INPUT, INT, Program
 from mjtorch.compiler.targets.cuda.build import ptx
-from mjtorch.compiler.targets.cuda.printer import Source
 from mjtorch.compiler.targets.cuda.simulated.machine import Machine
 from mjtorch.compiler.targets.cuda.simulated.meaning import LANES
 from mjtorch.compiler.targets.cuda.simulated.memory import Memory
 from mjtorch.compiler.targets.cuda.simulated.parse import parse_ptx
 from mjtorch.compiler.targets.cuda.simulated.warp import Warp
+from mjtorch.compiler.targets.cuda.source import Source
 
 NUMPY = {FLOAT32: "f4", FLOAT64: "f8", INT: "i8"}
 ALIGNMENT = 256

@@ -1,0 +1,45 @@
+"""CUDA source, and what of it needs no state of the printer."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from mjtorch.compiler.ir.nodes import FLOAT32, FLOAT64, Buffer, Origin
+from mjtorch.compiler.targets.c.printer import SCALARS, array
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """CUDA text, and what must be known to launch it.
+
+    lanes: per world
+    shared, far: bytes per world of shared and of global memory; rows: of shared memory of a block besides
+    uniform: bytes for what all worlds have in common; 0 if there is no such thing
+    barriers, meetings: in the text, of lanes and of the warps of a block
+    operations: an estimate of what each lane executes per world
+    origins: of what is printed, by the numbers that comments name them by
+    """
+
+    text: str
+    lanes: int
+    shared: int
+    rows: int
+    far: int
+    uniform: int
+    barriers: int
+    meetings: int
+    operations: float
+    origins: tuple[Origin, ...]
+
+
+def constant(b: Buffer, name: str) -> str:
+    """A constant array. Infinities and NaN, which have no literals there, make it one of bits."""
+    assert b.constant is not None
+    bits = {FLOAT32: np.uint32, FLOAT64: np.uint64}.get(b.dtype)
+    if bits is None or np.isfinite(b.constant).all():
+        return f"CONSTANT {SCALARS[b.dtype]} {name}[]={{{array(b.constant, b.dtype)}}};\n"
+    entries = ",".join(f"{x}u" if b.dtype == FLOAT32 else f"{x}ull" for x in b.constant.view(bits))
+    word = "unsigned" if b.dtype == FLOAT32 else "unsigned long long"
+    return f"CONSTANT {word} {name}_BITS[]={{{entries}}};\n#define {name} (({SCALARS[b.dtype]} const*){name}_BITS)\n"
