@@ -250,10 +250,13 @@ class WarpPrinter(Printer):
     def serial(self, s: For) -> str:
         """A loop of one lane, or of all alike: of so many iterations at a time that they can read ahead.
 
-        Compilers would write these out several times more, which takes a third of their time and brings nothing.
+        Compilers would write these out several times more, which takes a third of their time and brings nothing, and those
+        with loops in them too, where iterations then hold in registers what all of them read.
         """
         test = "" if s.guard is None else f"if(!any({self.expr(s.guard)}))continue;"
-        plain = f"{'UNROLL ' if s.unroll else ''}{self.head(s)}{{{test}{self.loop_body(s)}}}\n"
+        nested = any(isinstance(x, For) for x in walk(s.body))
+        how = "UNROLL " if s.unroll else "NO_UNROLL " if nested else ""
+        plain = f"{how}{self.head(s)}{{{test}{self.loop_body(s)}}}\n"
         if s.guard is not None or s.unroll or s.scope or not all(isinstance(x, Plain) for x in s.body):
             return plain
         each = len(reads(s.body, frozenset(self.registers)))
