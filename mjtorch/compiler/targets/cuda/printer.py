@@ -6,7 +6,8 @@ import dataclasses
 import itertools
 import math
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from mjtorch.compiler.ir.nodes import (
     BOOL,
@@ -42,7 +43,7 @@ from mjtorch.compiler.ir.nodes import (
     Variable,
     While,
 )
-from mjtorch.compiler.ir.walk import ReplaceAtoms, walk
+from mjtorch.compiler.ir.walk import ReplaceAtoms, atoms, walk, walk_expr
 from mjtorch.compiler.passes.idioms import CHOLESKY, SUBSTITUTE
 from mjtorch.compiler.passes.parallelize import identity, lane_work
 from mjtorch.compiler.passes.warp_memory import BYTES, FAR, NEAR, ROW, list_room, row_bytes, space_bytes, world_bytes
@@ -182,24 +183,36 @@ class WarpPrinter(Printer):
         """What is read first, then statements."""
         return self.ahead(part) + super().body(part.body)
 
-    def ahead(self, part: Part) -> str:
-        """What is read first."""
+    def ahead(self, part: Part, own: Mapping[Atom | Expr, str] = MappingProxyType({})) -> str:
+        """What is read first; `own`: by what is an iteration's alone, whether it is one of the lane's own."""
+        owners = dict(own)
         text, last = "", None
         self.arrays = {}
         for r in part.reads:
             if r.origin is not None and r.origin != last:
                 last = r.origin
                 text += self.mark(r.origin)
-            text += f"{TYPES[r.local.dtype]} {r.local.name}={self.expr(r.value)};"
+            value = self.expr(r.value)
+            found = walk_expr(r.value)
+            inner = (y for x in found for y in ((x, *atoms(x.index)) if isinstance(x, (Load, Gather)) else (x,)))
+            own = next((owners[x] for x in inner if x in owners), "")
+            if own:
+                owners[r.local] = own
+            text += f"{TYPES[r.local.dtype]} {r.local.name}={f'TAKEN({own},{value})' if own else value};"
         places = "".join(f"auto*{name}={array};" for array, name in self.arrays.items())
         self.arrays = None
         return places + text
 
-    def copies(self, bodies: Sequence[Body], own: Sequence[str] = ()) -> tuple[str, list[str]]:
-        """What bodies read ahead together, and each of them; `own`: which are the lane's own, if not as around."""
+    def copies(
+        self, bodies: Sequence[Body], own: Sequence[str] = (), owners: Mapping[Atom | Expr, str] = MappingProxyType({})
+    ) -> tuple[str, list[str]]:
+        """What bodies read ahead together, and each of them; `own`: which are the lane's own, if not as around.
+
+        owners: the same, by variables, of those that are not done where they are another's
+        """
         found = {e: origin for body in bodies for e, origin in reads(body, frozenset(self.registers)).items()}
         part = together(bodies, self.fresh, found)
-        ahead, printed, around = self.ahead(part), [], self.own
+        ahead, printed, around = self.ahead(part, owners), [], self.own
         self.results = {}
         for k, x in enumerate(part.body):
             self.own = own[k] if own else around
@@ -250,8 +263,8 @@ class WarpPrinter(Printer):
     def serial(self, s: For) -> str:
         """A loop of one lane, or of all alike: of so many iterations at a time that they can read ahead.
 
-        Compilers would write these out several times more, which takes a third of their time and brings nothing, and those
-        with loops in them too, where iterations then hold in registers what all of them read.
+        Compilers would write these out several times more, which takes a third of their time and brings nothing, and
+        those with loops in them too, where iterations then hold in registers what all of them read.
         """
         test = "" if s.guard is None else f"if(!any({self.expr(s.guard)}))continue;"
         nested = any(isinstance(x, For) for x in walk(s.body))
@@ -341,7 +354,13 @@ class WarpPrinter(Printer):
             if conditions:
                 body = f"if({'&&'.join(conditions)}){{{body}}}"
         else:
-            ahead, bodies = self.copies(copies, tests)
+            owners: dict[Atom | Expr, str] = {
+                Variable(f"{v}_{k}" if k else v): t
+                for k, t in enumerate(tests)
+                if t and not again
+                for v, _, _ in s.loops
+            }
+            ahead, bodies = self.copies(copies, tests, owners)
             body = ahead + "".join(f"if({t}){x}" if t and not again else x for t, x in zip(tests, bodies, strict=True))
         if turns == 1:
             return f"{{const int {t}_at={begin};{places}{body}}}\n"
@@ -389,7 +408,7 @@ class WarpPrinter(Printer):
         loop = f"for(int b={self.index(s.start)};b<{s.size};b+=LANES){{int {s.variable}=b+LANE_ID;bool f=false;"
         test = f"if({s.variable}<{s.size}){{{self.body(s.body)}f=any({self.expr(s.flag)});}}"
         put = f"unsigned m=BALLOT(f);if(f){s.list}[{s.list}_n+BELOW(m)]={s.variable};{s.list}_n+=COUNT(m);}}"
-        declared = f"unsigned short*const {s.list}=LISTS+{start};int {s.list}_n=0;"
+        declared = f"auto const {s.list}=LISTS+{start};int {s.list}_n=0;"
         return f"SYNC;{declared}{loop}{test}{put}SYNC;\n"
 
     def idiom(self, s: Idiom) -> str:

@@ -42,6 +42,10 @@ typedef unsigned long long uint64_t;
 #define BROADCAST(x, lane) __shfl_sync(MEMBERS, x, lane, LANES)
 #define BALLOT(f) (__ballot_sync(MEMBERS, f) >> (threadIdx.x % 32 / LANES * LANES))
 #define COUNT(m) __popc(m)
+// Arrays of a world; and what an iteration reads that may be another's, done again, which stores nothing.
+template <class T>
+using Elements = T*;
+#define TAKEN(is_own, x) x
 extern __shared__ __align__(16) char pool[];
 // A pointer to global memory: that it is not to shared memory spares reading that again after each store.
 template <class T>
@@ -174,20 +178,20 @@ INLINE T* own_array(Array a, Worlds w) {
 #define MEMORY                                                                           \
   ARRAYS;                                                                                \
   char *own, *away;                                                                      \
-  vf *F, *Ffar;                                                                          \
-  vd *D, *Dfar;                                                                          \
-  vi *I, *Ifar;                                                                          \
-  vb *B, *Bfar;                                                                          \
-  unsigned short* LISTS;                                                                 \
+  Elements<vf> F, Ffar;                                                                  \
+  Elements<vd> D, Dfar;                                                                  \
+  Elements<vi> I, Ifar;                                                                  \
+  Elements<vb> B, Bfar;                                                                  \
+  Elements<unsigned short> LISTS;                                                        \
   FIND_MEMORY
 #define UNIFORM_MEMORY                                                                      \
   ARRAYS;\
   FIND_COMMON;                                                                                \
-  vf* F = global(u.F);                                                                   \
-  vd* D = global(u.D);                                                                   \
-  vi* I = global(u.I);                                                                   \
-  vb* B = global(u.B);                                                                           \
-  unsigned short* LISTS = (unsigned short*)SHARED(w)
+  Elements<vf> F = global(u.F);                                                          \
+  Elements<vd> D = global(u.D);                                                          \
+  Elements<vi> I = global(u.I);                                                          \
+  Elements<vb> B = global(u.B);                                                          \
+  Elements<unsigned short> LISTS = (unsigned short*)SHARED(w)
 
 // Sums over the lanes, which all of them get, to the bit: each step adds the same two numbers in both lanes of a pair.
 #define FOLD(op, L, vector, value)                                                       \

@@ -25,6 +25,11 @@
 #define FIND_COMMON Uniform u = *uniform_now
 #define AGAIN (void)0
 #define LANE_ANEW (void)0
+#ifndef WATCHED
+template <class T>
+using Elements = T*;
+#define TAKEN(is_own, x) x
+#endif
 #define global(p) (p)
 
 static struct Array const *tables_in, *tables_out;
@@ -73,6 +78,13 @@ static unsigned ballot(bool f) {
 #define BALLOT(f) ballot(f)
 #endif
 
+#ifdef WATCHED
+#include "races.h"
+#else
+#define WATCH(memory, bytes) true
+#define FORGET
+#define PASSED(place)
+#endif
 static unsigned draw(unsigned n) {
   seed = seed * 6364136223846793005ull + 1442695040888963407ull;
   return (unsigned)(seed >> 33) % n;
@@ -117,6 +129,7 @@ static void run_lanes(void (*work)()) {
       if (place_of[lane_now] == -5) ++done[lane_now], --left;
     }
     for (int l = 1; l < LANES; ++l) diverged |= place_of[l] != place_of[0];
+    PASSED(place_of[0]);
     if (diverged) return;
   }
 #endif
@@ -131,7 +144,10 @@ static void run_lanes(void (*work)()) {
     char* uniform_memory = (char*)malloc(UNIFORM_BYTES + 64);                            \
     tables_in = in, tables_out = out, seed = random, diverged = refused = 0;             \
     shared_memory = (char*)malloc(SHARED_BYTES + 64), far_memory = (char*)malloc(FAR_BYTES + 64);\
-    if (!uniform_memory || !shared_memory || !far_memory) {                              \
+    FORGET;                                                                              \
+    if (!uniform_memory || !shared_memory || !far_memory || !WATCH(uniform_memory, UNIFORM_BYTES) || \
+        !WATCH(shared_memory, SHARED_BYTES) || !WATCH(far_memory, FAR_BYTES)) {          \
+      FORGET;                                                                            \
       free(uniform_memory), free(shared_memory), free(far_memory);                       \
       return 2;                                                                          \
     }                                                                                    \
@@ -145,7 +161,8 @@ static void run_lanes(void (*work)()) {
       world.first = k;                                                                   \
       run_lanes(work);                                                                   \
     }                                                                                    \
-    free(uniform_memory), free(shared_memory), free(far_memory);                            \
+    FORGET;                                                                              \
+    free(uniform_memory), free(shared_memory), free(far_memory);                         \
     return refused ? 2 : diverged;                                                       \
   }
 #define KERNEL_UNIFORM(...) \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from pathlib import Path
 
 from torch import Tensor
@@ -19,7 +20,9 @@ from mjtorch.compiler.targets.cuda.printer import print_program
 from mjtorch.compiler.targets.cuda.source import Source
 from mjtorch.compiler.targets.target import Target
 
-EMULATOR = Path(__file__).with_name("emulator.h")
+EMULATOR, RACES = (Path(__file__).with_name(name) for name in ("emulator.h", "races.h"))
+# Where an operation begins in a text: a comment with its number.
+MARK = re.compile(r"^// (\d+) .* = .*\n(\{?)", re.MULTILINE)
 # What `run` returns where there is no memory.
 REFUSED = 2
 
@@ -28,19 +31,29 @@ class DivergedError(AssertionError):
     """Lanes of one warp wait for different barriers."""
 
 
+class RaceError(AssertionError):
+    """A lane reads or overwrites what another has written or read, and no barrier lies between."""
+
+
 class EmulatedWarp(Target):
-    """A warp of `lanes` lanes a world, with `budget` bytes of shared memory; `seed` chooses the order of the lanes."""
+    """A warp of `lanes` lanes a world, with `budget` bytes of shared memory; `seed` chooses the order of the lanes.
+
+    races: each access to a world's memory is watched, and `RaceError` names the operations between which a barrier is
+        missing, whatever the order of the lanes; what is written by hand for warps is then computed by loops, too
+    """
 
     name = "emulated warp"
     elements = True
 
-    def __init__(self, lanes: int = WARP_SIZE, budget: int | None = None, seed: int = 0) -> None:
-        self.lanes, self.budget, self.seed = lanes, budget, seed
+    def __init__(
+        self, lanes: int = WARP_SIZE, budget: int | None = None, seed: int = 0, *, races: bool = False
+    ) -> None:
+        self.lanes, self.budget, self.seed, self.races = lanes, budget, seed, races
 
     @property
     def passes(self) -> tuple[Pass, ...]:
         """Those of a GPU."""
-        return cuda(self.lanes, self.budget)
+        return tuple(p for p in cuda(self.lanes, self.budget) if not (self.races and p.name == "recognize_idioms"))
 
     def print(self, program: Program) -> Source:
         """The CUDA of a program."""
@@ -49,13 +62,16 @@ class EmulatedWarp(Target):
     def build(self, source: Source) -> tuple[Source, ctypes.CDLL]:
         """A library for the host."""
         head, _, rest = source.text.partition("#ifndef HOST")
-        text = f"{head}{EMULATOR.read_text()}#ifndef HOST{rest}"
+        emulator = EMULATOR.read_text().replace('#include "races.h"', RACES.read_text())
+        if self.races:
+            emulator, rest = f"#define WATCHED\n{emulator}", MARK.sub(r"\2operation=\1;\n", rest)
+        text = f"{head}{emulator}#ifndef HOST{rest}"
         return source, library([text], options=("-Og", "-std=c++17", "-w"))[1]
 
     def load(self, built: tuple[Source, ctypes.CDLL], lowered: Lowered) -> Emulated:
         """The library as a callable."""
         source, code = built
-        return Emulated(lowered, source, code, self.seed)
+        return Watched(lowered, source, code, self.seed) if self.races else Emulated(lowered, source, code, self.seed)
 
 
 class Emulated(Native):
@@ -90,3 +106,40 @@ class Emulated(Native):
             raise MemoryError("emulated warp: memory for its lanes was refused; take a smaller contact_capacity")
         if failed:
             raise DivergedError
+
+
+class Race(ctypes.Structure):
+    """Which lane came later, whether it wrote, in which operation; the other lane, and the same of it."""
+
+    _fields_ = tuple(
+        (x, ctypes.c_int) for x in ("lane", "writes", "operation", "other", "other_wrote", "other_operation")
+    )
+
+
+class Watched(Emulated):
+    """One whose accesses are watched."""
+
+    def __init__(self, lowered: Lowered, source: Source, code: ctypes.CDLL, seed: int) -> None:
+        super().__init__(lowered, source, code, seed)
+        self.origins = source.origins
+
+    def run(self, ready: Ready) -> None:
+        """Compute from and to what stands in the tables.
+
+        Raises:
+            RaceError: lanes did not wait for each other.
+            DivergedError: lanes of one warp wait for different barriers.
+            MemoryError: there is none for the warp.
+        """
+        count = ctypes.c_int.in_dll(self.code, "count_of_races")
+        count.value = 0
+        super().run(ready)
+        if count.value:
+            found = (Race * count.value).in_dll(self.code, "races")
+            raise RaceError("no barrier between: " + "; ".join(map(self.told, found)))
+
+    def told(self, r: Race) -> str:
+        """Of one race."""
+        later, before = (f"{o.node} ({o.op})" for o in (self.origins[r.operation], self.origins[r.other_operation]))
+        verbs = ("reads", "overwrites")[r.writes], ("read", "wrote")[r.other_wrote]
+        return f"in {later} lane {r.lane} {verbs[0]} what lane {r.other} {verbs[1]} in {before}"

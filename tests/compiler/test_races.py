@@ -1,0 +1,66 @@
+"""The emulated warp watches what lanes read and write: a barrier that is missing is found, wherever it is."""
+
+import dataclasses
+
+import pytest
+import torch
+from compiler.test_cuda import FUNCTIONS, WORLDS, lowered_of, neighbours, numbers
+from reference import COLLECTION, FEATURES, case
+
+import mjtorch
+from mjtorch import tree
+from mjtorch.compiler.lowered import Lowered
+from mjtorch.compiler.passes import symmetric
+from mjtorch.compiler.targets.cuda.report import for_gpu
+from mjtorch.compiler.targets.emulated.target import EmulatedWarp, RaceError
+
+QUICK = ("products", "triangular with more rows than lanes", "loops", "branch", "places")
+
+
+def watch_step(name: str) -> None:
+    """Take a step of two worlds, watched."""
+    this = case(name, seeds=2)
+    step = mjtorch.jit(mjtorch.step, in_dims=(None, 0), strict=True)
+    arguments = (this.m, tree.stack(list(this.datas)))
+    call = step.parameters.call(arguments, {})
+    EmulatedWarp(races=True).compile(for_gpu(step.mapped, *arguments))(call.leaves, call.signature.dims, 2)
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in FUNCTIONS])
+def test_lanes_wait_for_each_other(name: str) -> None:
+    f, shape = FUNCTIONS[name]
+    a = numbers(*shape)
+    (found, *_) = EmulatedWarp(races=True).compile(lowered_of(f, a))([a], [0], len(a))
+    torch.testing.assert_close(found, torch.utils._pytree.tree_leaves(torch.vmap(f)(a))[0], rtol=1e-11, atol=1e-11)
+
+
+def test_each_barrier_that_is_taken_away_is_found() -> None:
+    """In one run, and by name."""
+    a = numbers(64)
+    lowered: Lowered = lowered_of(neighbours, a)
+    target = EmulatedWarp(races=True)
+    source = target.print(target.schedule(lowered))
+    begin = source.text.index("FUNCTION void f")
+    parts = source.text[begin:].split("SYNC;")
+    assert len(parts) > 2
+    for k in range(1, len(parts)):
+        text = source.text[:begin] + "SYNC;".join(parts[:k]) + "SYNC;".join(["", *parts[k:]]).removeprefix("SYNC;")
+        made = target.load(target.build(dataclasses.replace(source, text=text)), lowered)
+        with pytest.raises(RaceError, match=r"lane \d+ (reads|overwrites) what lane \d+ (read|wrote) in \w+"):
+            made([a], [0], WORLDS)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n == "collection/cartpole" else pytest.param(n, marks=pytest.mark.slow) for n in COLLECTION + FEATURES],
+)
+def test_no_step_has_a_race(name: str) -> None:
+    watch_step(name)
+
+
+@pytest.mark.slow
+def test_a_matrix_that_is_read_by_columns_while_its_rows_are_filled_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = symmetric._symmetric
+    monkeypatch.setattr(symmetric, "_symmetric", lambda statements: (real(statements)[0], set()))
+    with pytest.raises(RaceError, match="detach"):
+        watch_step("feature/landing")
