@@ -195,10 +195,10 @@ class WarpPrinter(Printer):
             value = self.expr(r.value)
             found = walk_expr(r.value)
             inner = (y for x in found for y in ((x, *atoms(x.index)) if isinstance(x, (Load, Gather)) else (x,)))
-            own = next((owners[x] for x in inner if x in owners), "")
-            if own:
-                owners[r.local] = own
-            text += f"{TYPES[r.local.dtype]} {r.local.name}={f'TAKEN({own},{value})' if own else value};"
+            mine = next((owners[x] for x in inner if x in owners), "")
+            if mine:
+                owners[r.local] = mine
+            text += f"{TYPES[r.local.dtype]} {r.local.name}={f'TAKEN({mine},{value})' if mine else value};"
         places = "".join(f"auto*{name}={array};" for array, name in self.arrays.items())
         self.arrays = None
         return places + text

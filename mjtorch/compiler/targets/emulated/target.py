@@ -20,7 +20,7 @@ from mjtorch.compiler.targets.cuda.printer import print_program
 from mjtorch.compiler.targets.cuda.source import Source
 from mjtorch.compiler.targets.target import Target
 
-EMULATOR, RACES = (Path(__file__).with_name(name) for name in ("emulator.h", "races.h"))
+EMULATOR = Path(__file__).with_name("emulator.h")
 # Where an operation begins in a text: a comment with its number.
 MARK = re.compile(r"^// (\d+) .* = .*\n(\{?)", re.MULTILINE)
 # What `run` returns where there is no memory.
@@ -62,7 +62,7 @@ class EmulatedWarp(Target):
     def build(self, source: Source) -> tuple[Source, ctypes.CDLL]:
         """A library for the host."""
         head, _, rest = source.text.partition("#ifndef HOST")
-        emulator = EMULATOR.read_text().replace('#include "races.h"', RACES.read_text())
+        emulator = EMULATOR.read_text()
         if self.races:
             emulator, rest = f"#define WATCHED\n{emulator}", MARK.sub(r"\2operation=\1;\n", rest)
         text = f"{head}{emulator}#ifndef HOST{rest}"
