@@ -243,6 +243,6 @@ def test_a_product_waits_once_for_what_several_terms_read() -> None:
     program = scheduled(for_gpu(jit(f, strict=True).mapped, a).program, 32, budget=64)
     found = simulate(program, print_program(program), [a], [0], "sm_90", H100, l1=2048)
     far = found.warp.memory.accesses
-    assert sum(x.transactions for x in far.values()) < 3 * sum(x.executed for x in far.values())
+    assert sum(x.transactions for x in far.values()) < 4 * sum(x.executed for x in far.values())
     waits = np.array(found.warp.gaps).reshape(-1, 16).sum(axis=0)
     assert waits[m.L2] + waits[m.DRAM] < 0.5 * H100.l2 * sum(x.executed for x in far.values())
