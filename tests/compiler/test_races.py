@@ -34,7 +34,9 @@ def test_lanes_wait_for_each_other(name: str) -> None:
     f, shape = FUNCTIONS[name]
     a = numbers(*shape)
     (found, *_) = EmulatedWarp(races=True).compile(lowered_of(f, a))([a], [0], len(a))
-    torch.testing.assert_close(found, torch.utils._pytree.tree_leaves(torch.vmap(f)(a))[0], rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(
+        found, torch.utils._pytree.tree_leaves(torch.vmap(f)(a))[0], rtol=1e-11, atol=1e-11, equal_nan=True
+    )
 
 
 @pytest.mark.parametrize("f", [neighbours, FUNCTIONS["loops"][0]], ids=["sums", "loops"])
