@@ -72,12 +72,14 @@ class Approach(NamedTuple):
     """How near n pairs of shapes come to each other where they are apart.
 
     found: what is nearest; weight: (n, 3) of the corners in the nearest points
+    simplex: (n, 4, 2 c) all corners that the search ended with, on core 1 and on core 2 as in `Support`
     reach: (n, 4) the direction along which the shapes were found to overlap least, as in `Simplex`
     touch: (n,) bool, nothing shows that they are apart; doubtful: (n,) bool, more is to be found out
     """
 
     found: Closest
     weight: Tensor
+    simplex: Tensor
     reach: Tensor
     touch: Tensor
     doubtful: Tensor
@@ -197,7 +199,7 @@ def nearest(
 
     # Few of the pairs that are searched touch, and what these cost is another matter: they are listed anew.
     pairs = one, two, active, apart, limit
-    near: Approach = each(search, pairs, where=active, otherwise=lambda x: unknown(x[0], x[1]))
+    near: Approach = each(search, pairs, where=active, otherwise=lambda x: unknown(x[0], x[1], hulls))
     found: Closest = each(deepen, (one, two, near, limit), where=near.doubtful, otherwise=lambda x: x[2].found)
     met = shape1, shape2, found.nearest, found.corner1, found.corner2
     cores: Nearest = each(lambda x: witness(*x), met, where=found.within, otherwise=lambda x: x[2])
@@ -210,7 +212,7 @@ def nearest(
     return found._replace(nearest=surfaces)
 
 
-def unknown(shape1: Core, shape2: Core) -> Approach:
+def unknown(shape1: Core, shape2: Core, hulls: Hulls | None) -> Approach:
     """What stands for the nearest points of pairs that are of no interest."""
     point1, point2 = shape1.pos, shape2.pos
     normal, no = basis(point1, 1, 0, 0).expand_as(point1), torch.zeros_like(shape1.type, dtype=torch.bool)
@@ -222,7 +224,8 @@ def unknown(shape1: Core, shape2: Core) -> Approach:
         torch.zeros_like(shape2.type)[:, None].expand(-1, 3),
         no,
     )
-    nothing = Approach(found, torch.zeros_like(point1), point1.new_zeros((len(point1), 4)), no, no)
+    simplex = point1.new_zeros((len(point1), 4, 6 if no_hulls(shape1, shape2, hulls) else 8))
+    nothing = Approach(found, torch.zeros_like(point1), simplex, point1.new_zeros((len(point1), 4)), no, no)
     return tree.map(Tensor.contiguous, nothing)
 
 
@@ -248,7 +251,7 @@ def approached(
     normal = apart.nearest / torch.where(touch[:, None], 1.0, distance)
     found = weighted(normal, weight, corner1, corner2, within)
     doubtful = (touch | shape1.among(CURVED) | shape2.among(CURVED)) & within
-    return Approach(found, weight, apart.reach, touch, doubtful)
+    return Approach(found, weight, torch.cat([apart.point1, apart.point2], dim=-1), apart.reach, touch, doubtful)
 
 
 def weighted(normal: Tensor, weight: Tensor, corner1: Tensor, corner2: Tensor, within: Tensor) -> Closest:
@@ -263,13 +266,12 @@ def deepened(
 ) -> Closest:
     """What is known better of pairs that are `doubtful`: how deep they are in each other, how far curved ones apart."""
     furthest, start = opposite(shape1, shape2, hulls), shape2.pos - shape1.pos
-    rough, columns = roughness(shape1, shape2), 3 if no_hulls(shape1, shape2, hulls) else 4
-    found = near.found
+    rough, found = roughness(shape1, shape2), near.found
     deeper = near.touch & found.within
     deep = if_any(
         deeper,
-        lambda: epa(furthest, start, near.reach, deeper, iterations, tolerance, rough, columns),
-        no_depth(start, columns),
+        lambda: epa(furthest, near.simplex, start, near.reach, deeper, iterations, tolerance, rough),
+        no_depth(start, near.simplex.shape[-1] // 2),
     )
     weight = torch.where(deeper[:, None], deep.weight, near.weight)
     deepest = weighted(-deep.normal, deep.weight, deep.point1, deep.point2, found.within)

@@ -4,8 +4,9 @@ The difference of two shapes, the set of all p2 - p1, contains the origin if the
 of the origin from its surface. A polytope with corners on the surface is grown: each trip takes the face whose plane is
 nearest to the origin, and adds the furthest point of the difference beyond it, until there is none.
 
-Planes have signed distances, so that the polytope need not contain the origin at first: it starts as a tetrahedron as
-large as a few furthest points make it, which for bodies with a volume is never flat, and which costs no special case.
+Planes have signed distances, so that the polytope need not contain the origin at first: it starts as the tetrahedron
+that a search for the origin ended with or, if that is flat, as one as large as a few furthest points make it, which for
+bodies with a volume never is.
 """
 
 from typing import NamedTuple
@@ -27,6 +28,8 @@ FAR = 8.0
 ROOMS = (16,), (10, 16)
 # How often a polytope is begun, at most.
 ATTEMPTS = 3
+# A tetrahedron is flat whose volume is a smaller part of that of a cube of its size.
+SLIM = 1e-4
 # Corners of the faces of the first tetrahedron, counterclockwise from outside if its volume is positive.
 TETRAHEDRON = ((0, 2, 1), (0, 1, 3), (1, 2, 3), (0, 3, 2))
 
@@ -71,19 +74,20 @@ class Depth(NamedTuple):
 
 def epa(
     support: Support,
+    simplex: Tensor,
     start: Tensor,
     reach: Tensor,
     active: Tensor,
     iterations: int,
     tolerance: float | Tensor,
     relative: float | Tensor = 0.0,
-    columns: int = 3,
 ) -> Depth:
     """The depth of n pairs of convex shapes, reached within `tolerance` [m] if it can be in so many `iterations`.
 
     relative: a tolerance, or one for each pair, as a part of the size of the difference; the larger one counts
-    start: (n, 3) a direction that the first tetrahedron extends in; active: (n,) bool, pairs that are of interest
-    reach: (n, 4) what is known of them, as in `Polytope`; columns: c of `Support`
+    simplex: (n, 4, 2 c) corners that a polytope begins with, on shape 1 and on shape 2 as in `Support`
+    start: (n, 3) a direction that the first tetrahedron extends in where these are flat
+    reach: (n, 4) what is known of them, as in `Polytope`; active: (n,) bool, pairs that are of interest
     """
 
     def unsettled(carry: tuple[Depth, Tensor, Tensor]) -> Tensor:
@@ -92,15 +96,16 @@ def epa(
     def body(carry: tuple[Depth, Tensor, Tensor]) -> tuple[Depth, Tensor, Tensor]:
         found, wanted, attempt = carry
         first = torch.where(attempt == 0, start, found.reach[:, :3])
-        new, spoilt = attempted(support, first, found.reach, wanted, attempt, iterations, tolerance, relative, columns)
+        new, spoilt = attempted(support, simplex, first, found.reach, wanted, attempt, iterations, tolerance, relative)
         return where_rows(wanted, new, found), wanted & spoilt, attempt + 1
 
-    nothing = no_depth(start, columns)._replace(reach=reach)
+    nothing = no_depth(start, simplex.shape[-1] // 2)._replace(reach=reach)
     return while_loop(unsettled, body, (nothing, active, torch.zeros((), dtype=torch.long, device=start.device)))[0]
 
 
 def attempted(
     support: Support,
+    simplex: Tensor,
     start: Tensor,
     reach: Tensor,
     active: Tensor,
@@ -108,15 +113,16 @@ def attempted(
     iterations: int,
     tolerance: float | Tensor,
     relative: float | Tensor,
-    columns: int,
 ) -> tuple[Depth, Tensor]:
     """What one polytope for each pair says, as in `epa`, and where rounding spoilt it, (n,) bool.
 
-    attempt: (), each sees less of the faces in whose plane a new corner is
+    attempt: (), each sees less of the faces in whose plane a new corner is; only the first begins with the `simplex`
     """
     most = 4 + iterations
-    rooms = [*(room for room in ROOMS[columns > 3] if room < most), most]
-    polytope = tetrahedron(support, start, reach, rooms[0], columns)
+    rooms = [*(room for room in ROOMS[simplex.shape[-1] > 6] if room < most), most]
+    flat = active & ((attempt > 0) | is_flat(simplex))
+    corners = if_any(flat, lambda: torch.where(flat[:, None, None], wide(support, start, simplex), simplex), simplex)
+    polytope = tetrahedron(corners, reach, rooms[0])
     polytope = polytope._replace(done=~active)
     scale = norm(difference(polytope.point1[:, :4], polytope.point2[:, :4])).amax(-1)
     rounding = 64 * torch.finfo(scale.dtype).eps * scale
@@ -167,12 +173,20 @@ def no_depth(like: Tensor, columns: int) -> Depth:
     return Depth(row, one, corners, corners.clone(), row.clone(), like.new_zeros((len(like), 4)), one.clone())
 
 
-def tetrahedron(support: Support, start: Tensor, reach: Tensor, corners: int, columns: int) -> Polytope:
-    """A tetrahedron with corners on the difference, in a polytope with room for `corners`; others: as in `epa`."""
-    n, device = start.shape[0], start.device
+def is_flat(point: Tensor) -> Tensor:
+    """Whether (n,) tetrahedra (n, 4, 2 c) have next to no volume, which rounding could turn inside out."""
+    position = _difference(point)
+    edge = position[:, 1:] - position[:, :1]
+    return dot(cross(edge[:, 0], edge[:, 1]), edge[:, 2]).abs() <= SLIM * norm(edge).amax(-1) ** 3
+
+
+def wide(support: Support, start: Tensor, like: Tensor) -> Tensor:
+    """Corners of tetrahedra on the difference, as `like` (n, 4, 2 c), that are far from each other; start: as in `epa`.
+
+    Both ends along the first direction, then what is furthest across these two, then across these three.
+    """
     first = normalize(start, basis(start, 1, 0, 0))[0]
-    # Both ends along the first direction, then what is furthest across these two, then across these three.
-    trip = torch.tensor([0, 0, 1, 2], device=device)
+    trip = torch.tensor([0, 0, 1, 2], device=start.device)
 
     def further(number: Tensor, point: Tensor) -> Tensor:
         across, normal = _edges(point)
@@ -184,21 +198,25 @@ def tetrahedron(support: Support, start: Tensor, reach: Tensor, corners: int, co
         found = torch.stack([forth, back, far, far], dim=1)
         return torch.where((trip == number)[:, None], found, point)
 
-    point: Tensor = fori_loop(0, 3, further, start.new_zeros((n, 4, 2 * columns)), unroll=False)
-    one, two = point.chunk(2, dim=-1)
-    extent = dot(first, _difference(point[:, 0]))
-    volume = dot(_edges(point)[1], _difference(point[:, 3]) - _difference(point[:, 0]))
+    point: Tensor = fori_loop(0, 3, further, torch.zeros_like(like), unroll=False)
+    return point
 
-    faces = torch.tensor(TETRAHEDRON, device=device).expand(n, 4, 3)
+
+def tetrahedron(point: Tensor, reach: Tensor, corners: int) -> Polytope:
+    """The polytope of corners `point` (n, 4, 2 c), with room for `corners`; reach: as in `Polytope`."""
+    n, position = len(point), _difference(point)
+    volume = dot(_edges(point)[1], position[:, 3] - position[:, 0])
+    faces = torch.tensor(TETRAHEDRON, device=point.device).expand(n, 4, 3)
     faces = torch.where((volume > 0)[:, None, None], faces, faces.flip(-1))
-    corner = _difference(point).gather(1, faces.flatten(1)[..., None].expand(n, 12, 3)).unflatten(1, (4, 3))
+    corner = position.gather(1, faces.flatten(1)[..., None].expand(n, 12, 3)).unflatten(1, (4, 3))
+    one, two = point.chunk(2, dim=-1)
     first_four = Polytope(
         point1=one,
         point2=two,
         face=faces,
         plane=plane_of(*corner.unbind(2)),
         alive=torch.ones_like(faces[..., 0], dtype=torch.bool),
-        reach=torch.where((extent < reach[:, 3])[:, None], torch.cat([first, extent[:, None]], dim=-1), reach),
+        reach=reach,
         done=torch.zeros_like(volume, dtype=torch.bool),
         spoilt=torch.zeros_like(volume, dtype=torch.bool),
     )
