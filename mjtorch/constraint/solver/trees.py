@@ -310,7 +310,8 @@ def factored(f: Forest, weight: Tensor, found: Sequence[Terms]) -> Blocks:
     k = len(weight)
     G = torch.eye(k, dtype=weight.dtype, device=weight.device).flatten()
     for t, y in zip(f.groups, Y, strict=True):
-        G = G.index_add(0, t.place.flatten(), torch.where(t.both, y.mT @ y, 0.0).flatten())
+        # Said to be zero where nothing is, it is neither computed nor added there.
+        G = G.index_put((t.place,), torch.where(t.both, y.mT @ y, 0.0), accumulate=True)
     G, *flags = linalg.checked_cholesky(G.unflatten(0, (k, k)))
     return Blocks(
         factor=factor,
