@@ -50,7 +50,8 @@ class Trees(tree.Tree):
     J: (ntree, k * w, n) their rows
     U: (ntree, kU, n) of the rows that touch several trees those that touch this one, number: (ntree, kU) which these
         are, met: (ntree, kU) bool, which there are
-    both: (ntree, kU, kU) bool, which pairs of these there are, place: (ntree, kU, kU) where they lie in `Blocks.G`
+    both: (ntree, kU, kU) bool, which pairs of these there are, the first not before the second
+    place: (ntree, kU, kU) where they lie in `Blocks.G`
     source: (ntree, n, n) where each element of the blocks lies in those of `stiffness`
     """
 
@@ -167,7 +168,7 @@ def build(m: Model, d: Data, rows: BodyRows) -> Forest:
         if rows.contacts and not plan.own:
             J = d.M.new_zeros(len(t.dof), 0, t.dof.shape[1])
         U, number, met = shared_rows(rows, plan, t, g, slot, there)
-        both = met[:, :, None] & met[:, None, :]
+        both = (met[:, :, None] & met[:, None, :]).tril()
         count = len(plan.shared[:MOST]) + sum(slot.shape[0] * c.row.shape[1] for c in rows.contacts)
         groups.append(
             Trees(
