@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.constraint.bodies import BodyRows, Contacts
-from mjtorch.control_flow import each
+from mjtorch.control_flow import each, if_any
 from mjtorch.math.vector import cross
 from mjtorch.model.plan.parts import WIDTH, PartsPlan
 
@@ -79,15 +79,26 @@ def of_contacts(plan: PartsPlan, c: Contacts, cdof: Tensor) -> Parts:
         both = torch.where(side[..., None] == 1, (second - first)[:, None], 0.0)
         moves = torch.where(own[..., None], both, torch.where(turned[..., None], moves.flip(1), moves))
         tree_id = torch.where(turned[..., 0], tree_id.flip(1), tree_id)
-        arm = torch.where(turned, arm.flip(1), arm)
-        number = torch.where(own & (side == 0), plan.none, plan.of_tree[tree_id])
-        angular, linear = motion[number].unflatten(-1, (WIDTH, 6)).split(3, dim=-1)
-        linear = linear + cross(angular, arm[:, :, None, None])
+        arm = torch.where(turned, arm.flip(1), arm)[:, :, None, None]
         direction = direction[:, None, None, :, None]
-        J = (direction[..., -3:] * linear[..., None, :, :]).sum(-1)
-        if direction.shape[-1] > 3:
-            J = J + (direction[..., :3] * angular[..., None, :, :]).sum(-1)
-        return number.flatten(1), (J * moves[..., None, :]).flatten(1, 2)
+        number = torch.where(own & (side == 0), plan.none, plan.of_tree[tree_id])
+
+        def of(number: Tensor, moves: Tensor) -> Tensor:
+            """The rows (n, 2, k, w, WIDTH) of parts `number` (n, 2, k), of which dofs `moves` (n, 2, k, WIDTH) count."""
+            angular, linear = motion[number].unflatten(-1, (WIDTH, 6)).split(3, dim=-1)
+            linear = linear + cross(angular, arm)
+            J = (direction[..., -3:] * linear[..., None, :, :]).sum(-1)
+            if direction.shape[-1] > 3:
+                J = J + (direction[..., :3] * angular[..., None, :, :]).sum(-1)
+            return J * moves[..., None, :]
+
+        # Most trees are things of one part.
+        J, more = of(number[..., :1], moves[..., :1, :]), number[..., 1:]
+        if more.shape[-1]:
+            rest = torch.zeros_like(J).repeat(1, 1, more.shape[-1], 1, 1)
+            there = (more < plan.none).flatten(1).any(1)
+            J = torch.cat([J, if_any(there, lambda: of(more, moves[..., 1:, :]), rest)], dim=2)
+        return number.flatten(1), J.flatten(1, 2)
 
     def nothing(xs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         tree_id, *_, direction = xs
