@@ -84,7 +84,7 @@ def of_contacts(plan: PartsPlan, c: Contacts, cdof: Tensor) -> Parts:
         number = torch.where(own & (side == 0), plan.none, plan.of_tree[tree_id])
 
         def of(number: Tensor, moves: Tensor) -> Tensor:
-            """The rows (n, 2, k, w, WIDTH) of parts `number` (n, 2, k), of which dofs `moves` (n, 2, k, WIDTH) count."""
+            """The rows (n, 2, k, w, WIDTH) of parts `number` (n, 2, k); moves: (n, 2, k, WIDTH) as in the plan."""
             angular, linear = motion[number].unflatten(-1, (WIDTH, 6)).split(3, dim=-1)
             linear = linear + cross(angular, arm)
             J = (direction[..., -3:] * linear[..., None, :, :]).sum(-1)
