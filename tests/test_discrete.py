@@ -20,7 +20,7 @@ from reference import (
 
 import mjtorch
 from mjtorch import DisableBit, EnableBit, Integrator
-from mjtorch.model.plan import metric
+from mjtorch.model.plan import forest, metric
 
 pytestmark = SINCE_4
 
@@ -76,6 +76,15 @@ def check(this: Case, tolerance: float = 1e-6) -> None:
         assert_fields_close(found, mj_data, FORWARD, tolerance, m=this.m, context=f"seed {seed}")
         wanted, after = mj_stepped(this.mj_model, mj_data), mjtorch.step(this.m, poison(d, COMPUTED))
         assert_fields_close(after, wanted, STATE[:6], tolerance, m=this.m, context=f"seed {seed}")
+
+
+def check_inverse(this: Case) -> None:
+    for mj_data, d in zip(this.mj_datas, this.datas, strict=True):
+        mj_data.qacc[:] += 0.5
+        d = d.replace(qacc=d.qacc + 0.5)
+        mujoco.mj_inverse(this.mj_model, mj_data)
+        found = mjtorch.inverse(this.m, poison(d, ["qfrc_inverse", "efc_force", "qfrc_constraint"]))
+        assert_fields_close(found, mj_data, ("qfrc_inverse", "qfrc_constraint", "efc_force"), 1e-7, m=this.m)
 
 
 @pytest.mark.parametrize("model", slow_but(OTHERS, "motors", "transmissions", "ellipsoids", "boxes", "magnets"))
@@ -161,12 +170,7 @@ def test_noslip_matches_c(model: str, solver: int, cone: int) -> None:
 @pytest.mark.parametrize("model", [STIFF, SOFT, PILE, "feature/motors", "feature/boxes"])
 def test_inverse_matches_c(model: str, flag: int) -> None:
     this = discrete(model, enableflags=flag)
-    for mj_data, d in zip(this.mj_datas, this.datas, strict=True):
-        mj_data.qacc[:] += 0.5
-        d = d.replace(qacc=d.qacc + 0.5)
-        mujoco.mj_inverse(this.mj_model, mj_data)
-        found = mjtorch.inverse(this.m, poison(d, ["qfrc_inverse", "efc_force", "qfrc_constraint"]))
-        assert_fields_close(found, mj_data, ("qfrc_inverse", "qfrc_constraint", "efc_force"), 1e-7, m=this.m)
+    check_inverse(this)
 
 
 def test_flexes_that_are_far_too_stiff_for_other_integrators() -> None:
@@ -195,19 +199,46 @@ STRIP = """
 </mujoco>"""
 
 
+# A sheet that touches nothing, beside a box on a ball, one that falls, and a slide with a limit and friction.
+APART = """
+<mujoco>
+  <option timestep=".004" integrator="discrete" density="1.2" wind="1 0 0"/>
+  <worldbody>
+    <geom type="plane" size="3 3 .1"/>
+    <body pos=".5 0 .03"><freejoint/><geom type="sphere" size=".03" mass=".1"/></body>
+    <body pos=".5 0 .088"><freejoint/><geom type="box" size=".03 .02 .03" mass=".2"/></body>
+    <body pos="-.5 0 .5"><freejoint/><geom type="box" size=".03 .02 .03" mass=".2"/></body>
+    <body pos=".7 0 .1"><joint type="slide" axis="0 0 1" range="-.01 .3" limited="true" frictionloss=".1"/>
+      <geom size=".05"/></body>
+    <flexcomp name="c" type="grid" count="4 8 1" spacing=".05 .05 .05" radius=".008" dim="2" mass=".3" pos="0 0 .2">
+      <contact selfcollide="none" contype="0" conaffinity="0"/>
+      <elasticity young="1e4" poisson=".2" thickness=".01" damping=".01" elastic2d="both"/>
+    </flexcomp>
+  </worldbody>
+</mujoco>"""
+
+
 @pytest.fixture
 def band(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small models have their effective inertia in a band."""
+    """Small models have their effective inertia in a band, and are solved vertex by vertex."""
     monkeypatch.setattr(metric, "LEAST_DOFS", 0)
+    monkeypatch.setattr(metric, "LEAST_BLOCKS", 0)
+    monkeypatch.setattr(forest, "LEAST_DOFS", 0)
 
 
 @pytest.mark.usefixtures("band")
-@pytest.mark.parametrize(("solver", "exact"), [(2, False), (2, True), pytest.param(1, False, marks=pytest.mark.slow)])
-def test_a_band_of_the_inertia_matches_c(solver: int, exact: bool) -> None:
+@pytest.mark.parametrize(
+    ("solver", "cone", "exact"),
+    [(2, 0, False), *(pytest.param(*x, marks=pytest.mark.slow) for x in ((1, 0, False), (2, 1, False), (2, 0, True)))],
+)
+@pytest.mark.parametrize("model", [pytest.param(STRIP, id="strip"), pytest.param(APART, id="apart")])
+def test_a_band_of_the_inertia_matches_c(model: str, solver: int, cone: int, exact: bool) -> None:
+    """Forward and inverse; free bodies, too, that nothing touches, and that something does."""
     flags = int(EnableBit.DIAGEXACT) if exact else 0
-    this = discrete(STRIP, solver=solver, iterations=400, enableflags=flags)
-    assert this.m.plan.metric
+    this = discrete(model, solver=solver, cone=cone, iterations=400, enableflags=flags)
+    assert this.m.plan.metric and bool(this.m.plan.solver.forest) == (cone == 0)
     check(this, 1e-5)
+    check_inverse(this)
 
 
 @pytest.mark.usefixtures("band")

@@ -103,6 +103,26 @@ class Contacts(tree.Tree):
             force = force.index_add(0, self.body[k], torch.where(self.moves[k][:, None], given, 0.0))
         return force
 
+    def squares(self, motion: Tensor) -> Tensor:
+        """What the squares of the first row of each make (ncon,) of numbers of dofs.
+
+        motion: (nbody, k, k) the sum of `x axis axis'` over the dofs that move each body, x a number of each
+        """
+        sides = torch.arange(-1, 2, 2, dtype=motion.dtype, device=motion.device)[:, None]
+        share = torch.where(self.moves, self.share[0] if self.share else sides, 0.0)
+        # A body may be there twice.
+        same = self.body[:, None] == self.body
+        weight = share * torch.where(same, share, 0.0).sum(1)
+        first = self.row == self.row.amin(1, keepdim=True)
+        wrench = torch.where(first[..., None], self.direction, 0.0).sum(1).expand(len(share), -1, -1)
+        for arm in self.arm:
+            linear = wrench[..., -3:]
+            angular = cross(arm, linear)
+            angular = angular if wrench.shape[-1] == 3 else angular + wrench[..., :3]
+            wrench = torch.cat([angular, linear], dim=-1)
+        along = (torch.where(self.moves[..., None, None], motion[self.body], 0.0) * wrench[..., None, :]).sum(-1)
+        return (weight * (along * wrench).sum(-1)).sum(0)
+
     def springs(self, weight: Tensor) -> Tensor:
         """The forces (ncon, k, k) on the second sides of contacts that move, k being 3 or 6; weight: (nc,) of rows."""
         w = torch.cat([weight, weight.new_zeros(1)])[self.row][..., None, None]
@@ -178,6 +198,29 @@ class BodyRows(tree.Tree):
         parts += [e.times(x) for e in self.edges]
         parts += [c.velocity(self.motion(self.axis * x[:, None])) for c in self.contacts]
         return torch.cat([*parts, self.single * x[self.plan.dof]])[self.plan.source]
+
+    def squares_times(self, x: Tensor) -> Tensor:
+        """`(J * J) x` (nefc,), of x (nv,); all rows of a contact have that of the first.
+
+        Where no dof moves more than one body.
+        """
+        parts = [(self.fixed * self.fixed) @ x] if self.fixed.shape[0] else []
+        parts += [e.squares_times(x) for e in self.edges]
+        for c in self.contacts:
+            outer = x[:, None, None] * self.axis[:, :, None] * self.axis[:, None]
+            motion = outer.new_zeros(len(self.body_dof), *outer.shape[1:]).index_add(0, self.dof_body, outer)
+            parts.append(c.squares(motion)[:, None].expand(c.row.shape).flatten()[c.place])
+        return torch.cat([*parts, self.single * self.single * x[self.plan.dof]])[self.plan.source]
+
+    def touched(self) -> Tensor:
+        """Which dofs (nv,) bool rows touch that are active; those of contacts touch all dofs of a body."""
+        found = (self.fixed != 0).any(0) | ((self.single != 0).to(self.axis.dtype) @ self.plan.column > 0)
+        for e in self.edges:
+            found = found | (torch.zeros_like(self.axis[:, 0]).index_put((e.plan.dof,), e.J.abs(), accumulate=True) > 0)
+        for c in self.contacts:
+            force = torch.zeros_like(self.body_dof[:, 0])
+            found = found | (force.index_add(0, c.body.flatten(), c.moves.flatten().to(force.dtype)) > 0)[self.dof_body]
+        return found
 
     def transpose_times(self, x: Tensor) -> Tensor:
         """`J' x` (nv,), of x (nefc,)."""

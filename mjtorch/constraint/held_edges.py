@@ -25,6 +25,10 @@ class HeldEdges(tree.Tree):
         """`J x` (n,), of x (nv,)."""
         return (self.J * x[self.plan.dof]).sum(-1)
 
+    def squares_times(self, x: Tensor) -> Tensor:
+        """`(J * J) x` (n,), of x (nv,)."""
+        return (self.J * self.J * x[self.plan.dof]).sum(-1)
+
     def add_transpose_times(self, total: Tensor, x: Tensor) -> Tensor:
         """`total + J' x` (nv,), of x (n,)."""
         return total.index_put((self.plan.dof,), self.J * x[:, None], accumulate=True)

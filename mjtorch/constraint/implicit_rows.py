@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mjtorch.constraint import bodies
 from mjtorch.constraint.contact import regularizer_scale
 from mjtorch.constraint.make import exact_diagonal
 from mjtorch.math import linalg
@@ -16,6 +17,7 @@ from mjtorch.math.impedance import MAX_IMPEDANCE
 from mjtorch.math.vector import MIN_VALUE
 from mjtorch.model import Data, EnableBit, Model
 from mjtorch.smooth.adhesion import row_adhesion
+from mjtorch.smooth.derivative import free_mhat
 from mjtorch.smooth.inertia import diagonal_m
 from mjtorch.smooth.metric import Metric
 
@@ -52,6 +54,20 @@ def implicit_rows(m: Model, d: Data, metric: Metric) -> Data:
     return d.replace(efc_D=torch.where(active, 1 / R, 0.0), efc_R=R, efc_aref=aref, efc_diagA=R * imp / (1 - imp))
 
 
+def floating(m: Model, d: Data, metric: Metric) -> Data:
+    """`qacc` with the derivative of the bias force, in bodies that float alone and that nothing touches."""
+    p = m.plan.integration
+    if not p.free_body.shape[0]:
+        return d
+    qfrc = (d.qfrc_smooth + metric.shift)[p.free_dof]
+    alone = linalg.solve(free_mhat(m, d, metric.matrix.dense()), qfrc)
+    touched = metric.coupled
+    if m.plan.constraint.nefc:
+        touched = touched | (bodies.build(m, d).touched() if m.plan.solver.bodies else (d.efc_J != 0).any(0))
+    alone = torch.where(touched[p.free_dof].any(-1)[:, None], d.qacc[p.free_dof], alone)
+    return d.replace(qacc=torch.cat([d.qacc, alone.flatten()])[p.free_source])
+
+
 def of_first(m: Model, x: Tensor) -> Tensor:
     """x (nefc,), of contacts that of the first row of each."""
     p = m.plan.constraint
@@ -61,8 +77,8 @@ def of_first(m: Model, x: Tensor) -> Tensor:
 def heavier(m: Model, d: Data, metric: Metric) -> Tensor:
     """By what part (nefc,) less the rows yield to forces than without the effective inertia, by diagonals."""
     inertia = diagonal_m(m, d)
-    square = d.efc_J * d.efc_J
-    before, after = square @ (1 / inertia), square @ (1 / (inertia + metric.added))
+    yields = bodies.build(m, d).squares_times if m.plan.solver.bodies else (d.efc_J * d.efc_J).matmul
+    before, after = yields(1 / inertia), yields(1 / (inertia + metric.added))
     moves = before > 0
     return torch.where(moves, after / torch.where(moves, before, 1.0), 1.0)
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.collision.driver import CONTACTFULL
+from mjtorch.constraint.implicit_rows import floating
 from mjtorch.constraint.solver.implicit import attach
 from mjtorch.constraint.solver.problem import Problem, build, cost, force, residuals, state
 from mjtorch.control_flow import while_loop
@@ -24,7 +25,7 @@ from mjtorch.ipc.sweep import advance, gaps, meeting
 from mjtorch.math.value import value_of
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.ipc import IpcPlan
-from mjtorch.smooth.metric import Metric, effective_inertia, floating
+from mjtorch.smooth.metric import Metric, effective_inertia
 
 # A pair leaves after so many rounds without force, if it never had any, or has had some.
 NEVER, SINCE = 25, 44

@@ -21,7 +21,6 @@ from mjtorch.smooth.derivative import (
     damping_derivative,
     dof_moment,
     drag_matrices,
-    free_mhat,
     has_length_terms,
     has_velocity_terms,
     of_subtrees,
@@ -142,20 +141,6 @@ def in_band(m: Model, d: Data, p: MetricPlan, added: Tensor, drags: list[Tensor]
     for drag in drags:
         values = values + drag[p.band.row, p.band.col] * (1 - p.band.diagonal)
     return values
-
-
-def floating(m: Model, d: Data, metric: Metric) -> Data:
-    """`qacc` with the derivative of the bias force, in bodies that float alone and that nothing touches."""
-    p = m.plan.integration
-    if not p.free_body.shape[0]:
-        return d
-    qfrc = (d.qfrc_smooth + metric.shift)[p.free_dof]
-    alone = linalg.solve(free_mhat(m, d, metric.matrix.dense()), qfrc)
-    touched = metric.coupled
-    if m.plan.constraint.nefc:
-        touched = touched | (d.efc_J != 0).any(0)
-    alone = torch.where(touched[p.free_dof].any(-1)[:, None], d.qacc[p.free_dof], alone)
-    return d.replace(qacc=torch.cat([d.qacc, alone.flatten()])[p.free_source])
 
 
 def couplings(m: Model, d: Data) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:

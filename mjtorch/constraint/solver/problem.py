@@ -69,7 +69,7 @@ class Problem(tree.Tree):
     """One world's minimisation; `nterm = nefc + 2 ncone`.
 
     M: one (nv, nv), none if there is a forest, or a band, which has it
-    qLD: (nv, nv) lower, `M = qLD^T qLD`; empty if there is a band
+    qLD: (nv, nv) lower, `M = qLD^T qLD`; empty if there is a band, which a forest may have, too
     qfrc_smooth, qacc_smooth: (nv,)
     jacobian: one J (nefc, nv), none if it is not stored; rows: the same as the solvers multiply by it
     aref, R: (nefc,)
@@ -80,7 +80,7 @@ class Problem(tree.Tree):
     cones: one `Cones` if there are elliptic contacts, else none
     articulated: what the second derivative is made of where chains are long, and no rows stored
     parts: the rows of contacts, if they are stored by parts of trees; sparse: one M as it is stored, then
-    band: one M if it is an effective inertia of few elements
+    band: one M if it is an effective inertia of few elements, and there is no forest
     forest: one `Forest` if kinematic trees are solved one by one, else none
     leaves_first: static, whether M has branches, which its factor has too if leaves come first
     scale: () one over the trace of M, which makes costs and gradients comparable with tolerances
@@ -170,7 +170,7 @@ def build(m: Model, d: Data, metric: tuple[Metric, ...] = ()) -> Problem:
     lines: Rows | BodyRows
     if p.forest:
         lines = bodies.build(m, d)
-        forest = (trees.build(m, d, lines),)
+        forest = (trees.build(m, d, lines, tuple(x.matrix for x in metric if isinstance(x.matrix, Banded))),)
         trace = (d.M * k.M_diagonal).sum()
     elif p.bodies:
         lines, M = bodies.build(m, d), (full_m(m, d),)
@@ -186,7 +186,7 @@ def build(m: Model, d: Data, metric: tuple[Metric, ...] = ()) -> Problem:
     for x in metric:
         trace = x.matrix.trace()
         if isinstance(x.matrix, Banded):
-            M, qLD, band = (), d.M.new_zeros(0, 0), (x.matrix,)
+            M, qLD, band = (), d.M.new_zeros(0, 0), () if forest else (x.matrix,)
         else:
             M, qLD = (x.matrix.M,), x.matrix.qLD
     return Problem(

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.constraint.implicit_rows import floating
 from mjtorch.constraint.order import visits
 from mjtorch.constraint.solver.implicit import attach
 from mjtorch.constraint.solver.noslip import solve_noslip
@@ -15,7 +16,7 @@ from mjtorch.constraint.solver.problem import Problem, build, force, residuals, 
 from mjtorch.math import linalg
 from mjtorch.math.value import value_of
 from mjtorch.model import Data, DisableBit, Integrator, Model, Solver
-from mjtorch.smooth.metric import Metric, effective_inertia, floating
+from mjtorch.smooth.metric import Metric, effective_inertia
 
 
 def solve(m: Model, d: Data, metric: tuple[Metric, ...] = ()) -> Data:

@@ -9,7 +9,8 @@ more than they, all contacts that join trees are left to conjugate gradients: so
 multiplies by what these contacts couple and no more. Cost and memory follow the sum of the trees, not the square.
 
 Contacts of elements of flexes join the trees of several vertices each, and so do edges that are held at their lengths:
-these are left to conjugate gradients, and blocks have what couples the dofs of each tree.
+these are left to conjugate gradients, and blocks have what couples the dofs of each tree. So it is with an effective
+inertia that couples trees, a band: blocks have what is theirs of it.
 
 What contacts of one body with the world add to a block needs no rows: they are a stiffness (6, 6) of the body, and
 those of all bodies that two dofs both move make up, as inertias do, what couples these dofs (`BodyRows.stiffness`).
@@ -26,6 +27,7 @@ from mjtorch.constraint.bodies import BodyRows, Contacts
 from mjtorch.constraint.solver.between import Between, Product, conjugate_gradients, coupled, couplings, enough, listed
 from mjtorch.control_flow import if_any, scan
 from mjtorch.math import linalg
+from mjtorch.math.banded import Banded
 from mjtorch.math.compact import compacted
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.forest import ForestPlan, GroupPlan
@@ -82,6 +84,7 @@ class Forest(tree.Tree):
     wrench: (2, ncon, w, 6) what the rows of contacts do to these bodies, zero to others
     between: the contacts of which both bodies are made stiff: what couples these is in no block
     M: (npair + 1,) the inertia at the pairs of dofs of the plan, and zero
+    band: all of it, if it is an effective one that couples trees
     more: () bool, whether there are more contacts, or other rows, of two trees, or of a tree with itself
     """
 
@@ -96,6 +99,7 @@ class Forest(tree.Tree):
     wrench: Tensor
     between: tuple[Between, ...]
     M: Tensor
+    band: tuple[Banded, ...]
     more: Tensor
 
 
@@ -129,10 +133,13 @@ class Blocks(tree.Tree):
     lost: Tensor
 
 
-def build(m: Model, d: Data, rows: BodyRows) -> Forest:
-    """The trees of the model, and the rows."""
+def build(m: Model, d: Data, rows: BodyRows, band: tuple[Banded, ...] = ()) -> Forest:
+    """The trees of the model, and the rows; band: the effective inertia, if there is one."""
     k, (plan,) = m.plan.kinematics, m.plan.solver.forest
-    stored = torch.cat([d.M, d.M.new_zeros(1)])
+    stored, place = torch.cat([d.M, d.M.new_zeros(1)]), plan.M
+    for x in band:
+        stored, place = torch.cat([x.value, x.value.new_zeros(1)]), m.plan.metric[0].pair
+    M = torch.cat([stored[place], stored.new_zeros(1)])
     nothing = torch.zeros_like(k.dof_body[:0])
     slot, there, stiff, wrench = nothing, nothing > 0, nothing > 0, d.M.new_zeros(0)
     more = (rows.fixed[plan.shared[MOST:]] != 0).any()
@@ -169,12 +176,13 @@ def build(m: Model, d: Data, rows: BodyRows) -> Forest:
             J = d.M.new_zeros(len(t.dof), 0, t.dof.shape[1])
         U, number, met = shared_rows(rows, plan, t, g, slot, there)
         both = (met[:, :, None] & met[:, None, :]).tril()
+        block = M[g.source] if band else stored[t.M]
         count = len(plan.shared[:MOST]) + sum(slot.shape[0] * c.row.shape[1] for c in rows.contacts)
         groups.append(
             Trees(
                 dof=t.dof,
-                M=stored[t.M],
-                qLD=d.qLD[t.dof[:, :, None], t.dof[:, None, :]],
+                M=block,
+                qLD=linalg.ltl(block) if band else d.qLD[t.dof[:, :, None], t.dof[:, None, :]],
                 fixed=rows.fixed[:, t.dof].movedim(0, 1),
                 slot=own,
                 there=own_there,
@@ -203,7 +211,8 @@ def build(m: Model, d: Data, rows: BodyRows) -> Forest:
         stiff=stiff,
         wrench=wrench,
         between=between,
-        M=torch.cat([stored[plan.M], d.M.new_zeros(1)]),
+        M=M,
+        band=band,
         more=more,
     )
 
@@ -356,8 +365,11 @@ def solve(
     """
     near = precondition(f, b, x)
     least = enough(x, near, x.dtype, negligible)
+    if f.band and negligible is None:
+        # Blocks are far from what is soft in a stiff cloth: a derivative would have half the digits there.
+        least = torch.finfo(x.dtype).eps * least
     # Without contacts between bodies, or with edges or rows past the first k, what the blocks lack is not known.
-    known = bool(f.between) and len(f.plan.shared) <= MOST and not rows.edges
+    known = bool(f.between) and len(f.plan.shared) <= MOST and not (rows.edges or f.band)
 
     def searched() -> Tensor:
         def nearer(left: Tensor) -> Tensor:
@@ -376,7 +388,7 @@ def solve(
 
         return conjugate_gradients(x, near, nearer, times, least)
 
-    return if_any(f.more | b.weak, searched, near)
+    return searched() if f.band else if_any(f.more | b.weak, searched, near)
 
 
 def precondition(f: Forest, b: Blocks, x: Tensor) -> Tensor:
@@ -403,12 +415,16 @@ def solved(f: Forest, b: Blocks, x: Tensor) -> Tensor:
 
 def inertia_times(f: Forest, x: Tensor) -> Tensor:
     """`M x` (nv,), of the model's dofs."""
+    for band in f.band:
+        return band.times(x)
     parts = [(t.M @ y[..., None]).flatten() for t, y in zip(f.groups, split(f, x[f.dof]), strict=True)]
     return torch.cat(parts)[f.place]
 
 
 def inertia_solve(f: Forest, x: Tensor) -> Tensor:
     """`M^-1 x` (nv,), of the model's dofs."""
+    for band in f.band:
+        return band.solve(x)
     return triangles(f, [t.qLD for t in f.groups], x[f.dof], linalg.ltl_solve)[f.place]
 
 
@@ -419,6 +435,8 @@ def triangles(f: Forest, A: Sequence[Tensor], x: Tensor, solve: Callable[[Tensor
 
 def dense(f: Forest) -> Tensor:
     """The inertia (nv, nv)."""
+    for band in f.band:
+        return band.dense()
     parts = [t.M.flatten() for t in f.groups]
     return torch.cat([*parts, torch.zeros_like(parts[0][:1])])[f.source]
 

@@ -96,7 +96,7 @@ def build(
     masks = kinematics.build(mj_model, make)
     metrics, flexes = metric.build(mj_model, make, flex.build(mj_model, make), masks.M_dense)
     servos, motors, options = *servo.build(mj_model, make), option.build(mj_model)
-    trees = () if options.discrete else masks.trees
+    trees = masks.trees if not options.discrete or (metrics and not options.ipc) else ()
     solvers = solver.build(mj_model, make, constraints, collisions, trees)
     return Plan(
         servo=servos,

@@ -18,7 +18,7 @@ from mjtorch.compiler.cache import fingerprint, store
 from mjtorch.compiler.cache.fingerprint import UnfamiliarError
 from mjtorch.math import shape
 from mjtorch.math.shape import Boxes, apart_along_axes, apart_along_faces, parts, reach, with_elements
-from mjtorch.model.option import EnableBit, Integrator
+from mjtorch.model.option import EnableBit, Integrator, Solver
 from mjtorch.model.plan import colliders, crowd, mesh, patches
 from mjtorch.model.plan.colliders import corners, element_flex
 from mjtorch.model.plan.contact_source import contact_condim
@@ -313,10 +313,13 @@ def _plain(mj_model: mujoco.MjModel) -> mujoco.MjModel:
 def _plain_options(mj_model: mujoco.MjModel) -> dict[str, float]:
     """Those of a solver as it is by default: what touches hardly depends on how, and need not be seen again.
 
-    What sleeps has no contacts, until it wakes; so nothing sleeps.
+    What sleeps has no contacts, until it wakes; so nothing sleeps. Where an effective inertia couples vertices of
+    flexes, conjugate gradients take half the time of Newton's method.
     """
     default = mujoco.MjOption()
     plain: dict[str, float] = {name: getattr(default, name) for name in SOLVING}
+    if mj_model.nflex and mj_model.opt.integrator == Integrator.DISCRETE:
+        plain["solver"] = Solver.CG
     return plain | {"enableflags": mj_model.opt.enableflags & ~EnableBit.SLEEP}
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.math.banded import Band
 from mjtorch.model.option import Solver
+from mjtorch.model.plan.bodies import dof_pairs
 from mjtorch.model.plan.flex import FlexPlan
 from mjtorch.model.plan.flex_blocks import is_metric
 from mjtorch.model.plan.flex_points import asking
@@ -23,10 +24,15 @@ LEAST_WIDTH = 24
 
 @tree.dataclass(kw_only=True)
 class MetricPlan(tree.Tree):
-    """Where the elements of the effective inertia lie; M: (nvalue,) where those of the inertia lie in [M, 0]."""
+    """Where the elements of the effective inertia lie.
+
+    M: (nvalue,) where those of the inertia lie in [M, 0]
+    pair: (npair,) where those of the pairs of dofs of `BodiesPlan` lie in [values, 0]
+    """
 
     band: Band
     M: Tensor
+    pair: Tensor
 
 
 def build(
@@ -49,9 +55,10 @@ def build(
     band = banded(make, there, LEAST_WIDTH)
     if len(band.own) < LEAST_BLOCKS:
         return (), flexes
-    number = band.whole.cpu().numpy().ravel()
-    blocks = tuple(x.replace(place=make.ints(number[x.place.cpu().numpy()])) for x in flex.blocks)
-    return (MetricPlan(band=band, M=make.ints(inertia[there])),), (flex.replace(blocks=blocks),)
+    number = band.whole.cpu().numpy()
+    blocks = tuple(x.replace(place=make.ints(number.ravel()[x.place.cpu().numpy()])) for x in flex.blocks)
+    plan = MetricPlan(band=band, M=make.ints(inertia[there]), pair=make.ints(number[*dof_pairs(m)]))
+    return (plan,), (flex.replace(blocks=blocks),)
 
 
 def banded(make: Tensors, there: np.ndarray, least: int) -> Band:

@@ -106,7 +106,10 @@ def build(
     collision: CollisionPlan,
     trees: tuple[TreesPlan, ...],
 ) -> SolverPlan:
-    """The plan for `mj_model`, whose rows are those of `constraint`; trees: those that may be solved one by one."""
+    """The plan for `mj_model`, whose rows are those of `constraint`.
+
+    trees: those that may be solved one by one; under the integrator `discrete` they are if no dof moves several bodies
+    """
     discrete = mj_model.opt.integrator == mujoco.mjtIntegrator.mjINT_DISCRETE
     pgs = mj_model.opt.solver == mujoco.mjtSolver.mjSOL_PGS
     by_dof = from_types(mj_model, constraint.efc_type, constraint.efc_id, make)
@@ -124,7 +127,8 @@ def build(
         plan = bodies.build(
             mj_model, make, constraint.equality.edge.cpu().numpy(), np.flatnonzero(~held[: constraint.ne])
         )
-        by_tree = forest.build(mj_model, make, constraint, trees, single | held, plan)
+        if plan.leaves or not discrete:
+            by_tree = forest.build(mj_model, make, constraint, trees, single | held, plan)
         if by_tree:
             by_body = (plan,)
         elif long and not (plan.elements or plan.edges):
