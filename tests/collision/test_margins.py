@@ -23,7 +23,7 @@ QUICK = [("capsule", "wedge"), ("capsule", "cylinder"), ("ellipsoid", "brick"), 
 # [m] off the oracle, itself a search. Features up to 5 degrees from parallel meet as if they were: their distance is
 # along a face.
 OFF, OFF_ALONG_FACES = 2e-4, 2.5e-3
-FLAT = {"capsule", "cylinder", "box", "brick", "wedge"}
+FLAT = {"capsule", "cylinder", "box", "brick", "wedge", "stone"}
 # Where the oracle and the margin differ by less, there may be a contact or not.
 DOUBT = 3e-4
 
