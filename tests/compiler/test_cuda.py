@@ -31,6 +31,8 @@ from mjtorch.control_flow import cond, scan, while_loop
 LANES = (1, 8, 32)
 ARCHITECTURES = ("sm_80", "sm_90", "sm_120")
 WORLDS = 3
+# An instruction of sm_90 that gathers lanes.
+WARPSYNC = 0x348
 
 
 def lowered_of(f: Callable[..., Any], *inputs: Tensor) -> Lowered:
@@ -247,6 +249,15 @@ def test_compiles_for_gpus(architecture: str, name: str) -> None:
     f, shape = FUNCTIONS[name]
     found = resources(print_program(scheduled(lowered_of(f, numbers(*shape)).program)).text, architecture)
     assert found.architecture == architecture and found.registers > 16 and found.spills == 0 and found.code > 1000
+
+
+def test_where_lanes_go_the_same_way_nothing_is_guarded() -> None:
+    """Else what comes behind a choice gathers the lanes before each barrier."""
+    f, shape = FUNCTIONS["branch"]
+    source = print_program(scheduled(lowered_of(f, numbers(*shape)).program, 32))
+    code, _ = compile_text(source.text, "sm_90", *shape_of(source, 200 * 1024).options)
+    opcodes = np.frombuffer(code[: len(code) // 16 * 16], "<u8")[::2] & 0xFFF
+    assert not np.isin(opcodes, WARPSYNC).any()
 
 
 def test_a_gpu_that_nvrtc_does_not_know() -> None:

@@ -365,7 +365,10 @@ DERIVED(F, vf)
 DERIVED(D, vd)
 
 // Sine and cosine: reduce by quarter turns in three parts, then the two polynomials of fdlibm (double) and Cephes
-// (float); beyond the range of that reduction, the C library.
+// (float); beyond the range of that reduction, the C library, or what a target calls in its place.
+#ifndef BEYOND
+#define BEYOND(f) f
+#endif
 #define TURNS(L, vector, limit, one, two, three, SIN, COS, fsin, fcos)                   \
   INLINE void sincos##L(vector x, vector& s, vector& c) {                                \
     vector q = round_fast##L(x * S##L(0.63661977236758134308));                          \
@@ -401,8 +404,8 @@ INLINE vd abs_fastD(vd x) { return selD(ltD(x, SD(0)), -x, x); }
 TURNS(F, vf, 8192.0, 1.5703125f, 4.837512969970703125e-4f, 7.54978995489188216e-8f,
       (r + r * z * (SF(-1.6666654611e-1f) + z * (SF(8.3321608736e-3f) + z * SF(-1.9515295891e-4f)))),
       (SF(1) - SF(0.5f) * z + z * z * (SF(4.166664568298827e-2f) + z * (SF(-1.388731625493765e-3f) + z * SF(2.443315711809948e-5f)))),
-      sinf, cosf)
+      BEYOND(sinf), BEYOND(cosf))
 TURNS(D, vd, 1e5, 1.57079632673412561417e+00, 6.07710050630396597660e-11, 2.02226624879595063154e-21,
       (r + r * z * (SD(-1.66666666666666324348e-01) + z * (SD(8.33333333332248946124e-03) + z * (SD(-1.98412698298579493134e-04) + z * (SD(2.75573137070700676789e-06) + z * (SD(-2.50507602534068634195e-08) + z * SD(1.58969099521155010221e-10))))))),
       (SD(1) - SD(0.5) * z + z * z * (SD(4.16666666666666019037e-02) + z * (SD(-1.38888888888741095749e-03) + z * (SD(2.48015872894767294178e-05) + z * (SD(-2.75573143513906633035e-07) + z * (SD(2.08757232129817482790e-09) + z * SD(-1.13596475577881948265e-11))))))),
-      sin, cos)
+      BEYOND(sin), BEYOND(cos))

@@ -29,6 +29,7 @@ from mjtorch.compiler.ir.nodes import (
     Function,
     Gather,
     Idiom,
+    If,
     Index,
     Load,
     Local,
@@ -50,7 +51,7 @@ from mjtorch.compiler.passes.warp_memory import BYTES, FAR, NEAR, ROW, list_room
 from mjtorch.compiler.targets.c.printer import LETTER, SCALARS, TYPES, Printer, vector_header
 from mjtorch.compiler.targets.cuda.ahead import READS, Part, Plain, carries, parts, reads, together
 from mjtorch.compiler.targets.cuda.repeat import repeatable
-from mjtorch.compiler.targets.cuda.source import Source, constant
+from mjtorch.compiler.targets.cuda.source import Source, constant, macros, memory
 
 # Iterations that read ahead together of a loop of which nobody knows how many it has.
 UNKNOWN = 4
@@ -93,6 +94,7 @@ class WarpPrinter(Printer):
         self.registers: dict[Buffer, str] = {}
         self.partial: dict[Local, str] = {}
         self.own = self.again = ""
+        self.is_apart = False
         self.lists = self.most_lists = 0
         self.barriers = self.meetings = 0
         self.origins: dict[Origin, int] = {}
@@ -128,22 +130,29 @@ class WarpPrinter(Printer):
         """The element of an array at an index."""
         if b in self.registers:
             return f"{self.registers[b]}[{self.index(i)}]"
-        far = "far" if self.layout.space[b] == FAR else ""
-        return f"{LETTER[b.dtype]}{far}[{self.index(i + self.layout.offsets[b])}]"
+        return f"{self.place(b, i)}[{self.index(i + -i.base)}]"
 
     def at_offset(self, b: Buffer, i: Index, offset: Expr) -> str:
         """The element of an array at an offset."""
-        return f"{self.address(b, i)[:-1]}+{self.expr(offset)}]"
+        if b in self.registers:
+            return f"{self.registers[b]}[{self.index(i)}+{self.expr(offset)}]"
+        varying = f"{self.index(i + -i.base)}+" if i.terms else ""
+        return f"{self.place(b, i)}[{varying}{self.expr(offset)}]"
+
+    def place(self, b: Buffer, i: Index) -> str:
+        """From where on what varies of an index counts: how far that is stands in the instruction that reads."""
+        far = "far" if self.layout.space[b] == FAR else ""
+        return f"({LETTER[b.dtype]}{far}+{i.base + self.layout.offsets[b]})"
 
     def given(self, e: Load | Gather, offset: str) -> str:
         """An element of what is given, which is read where it is."""
-        b, index = e.buffer, self.index(e.index)
+        b, index = e.buffer, self.index(e.index + -e.index.base)
         array = f"&GIVEN({SCALARS[b.dtype]},{self.slots[b]},0)" if b.kind == INPUT else self.common(b)
         if self.arrays is not None and b.kind in (INPUT, SHARED):
             if array not in self.arrays:
                 self.arrays[array] = next(self.fresh)
             array = self.arrays[array]
-        value = f"({array})[{index}{offset}]"
+        value = f"({array}+{e.index.base})[{index}{offset}]"
         is_mask = b.dtype == BOOL and b.kind in (INPUT, SHARED, CONSTANT)
         return f"SB(-(int){value})" if is_mask else f"S{LETTER[b.dtype]}({value})"
 
@@ -241,9 +250,11 @@ class WarpPrinter(Printer):
             self.meetings += 1
             return "MEET;"
         if isinstance(s, FirstLane):
-            return f"if(LANE_ID==0){{{self.body(s.body)}}}"
+            return f"if(LANE_ID==0){{{self.apart(s.body)}}}"
         if isinstance(s, Idiom):
             return self.idiom(s)
+        if isinstance(s, If):
+            return f"if({self.whether(s.flag)}){{{self.body(s.body)}}}else{{{self.body(s.otherwise)}}}\n"
         if isinstance(s, For):
             return self.serial(s)
         if isinstance(s, While):
@@ -256,6 +267,20 @@ class WarpPrinter(Printer):
             return f"if({self.own}){self.plain(s)}"
         return self.parallel(s) if isinstance(s, ParallelFor) else self.plain(s)
 
+    def whether(self, flag: Expr) -> str:
+        """Whether a flag is up: where all lanes go the same way, in a form that tells the compiler so.
+
+        Behind a branch that lanes might take apart, for all it knows, it guards each access and each barrier.
+        """
+        return f"{'any' if self.is_apart else 'ALIKE'}({self.expr(flag)})"
+
+    def apart(self, statements: Body) -> str:
+        """Statements that each lane executes in its own way."""
+        around, self.is_apart = self.is_apart, True
+        text = self.body(statements)
+        self.is_apart = around
+        return text
+
     def row(self, b: Buffer) -> int:
         """Which of the arrays that are given a shared input is: in the order of the program."""
         return self.slots[b]
@@ -266,7 +291,7 @@ class WarpPrinter(Printer):
         Compilers would write these out several times more, which takes a third of their time and brings nothing, and
         those with loops in them too, where iterations then hold in registers what all of them read.
         """
-        test = "" if s.guard is None else f"if(!any({self.expr(s.guard)}))continue;"
+        test = "" if s.guard is None else f"if(!{self.whether(s.guard)})continue;"
         nested = any(isinstance(x, For) for x in walk(s.body))
         how = "UNROLL " if s.unroll else "NO_UNROLL " if nested else ""
         plain = f"{how}{self.head(s)}{{{test}{self.loop_body(s)}}}\n"
@@ -300,11 +325,11 @@ class WarpPrinter(Printer):
 
     def loop(self, s: While) -> str:
         """A loop that all lanes leave at once."""
-        head, flag = self.body(s.head), self.expr(s.flag)
+        head, flag = self.body(s.head), self.whether(s.flag)
         self.running.append(s.flag)
         body = self.body(s.body)
         self.running.pop()
-        return f"for(;;){{{head}if(!any({flag}))break;{body}}}\n"
+        return f"for(;;){{{head}if(!{flag})break;{body}}}\n"
 
     def parallel(self, s: ParallelFor) -> str:
         """Loops in one, from the lane's number in steps of the number of lanes."""
@@ -345,7 +370,7 @@ class WarpPrinter(Printer):
         if size == 1:
             self.loops += (v for v, _, _ in s.loops)
             self.own = tests[0]
-            body = self.body(s.body)
+            body = self.apart(s.body)
             self.own = ""
             del self.loops[-len(s.loops) :]
             conditions = [f"any({self.expr(s.guard)})"] if s.guard is not None else []
@@ -406,7 +431,7 @@ class WarpPrinter(Printer):
         self.most_lists = max(self.most_lists, self.lists)
         self.barriers += 2
         loop = f"for(int b={self.index(s.start)};b<{s.size};b+=LANES){{int {s.variable}=b+LANE_ID;bool f=false;"
-        test = f"if({s.variable}<{s.size}){{{self.body(s.body)}f=any({self.expr(s.flag)});}}"
+        test = f"if({s.variable}<{s.size}){{{self.apart(s.body)}f=any({self.expr(s.flag)});}}"
         put = f"unsigned m=BALLOT(f);if(f){s.list}[{s.list}_n+BELOW(m)]={s.variable};{s.list}_n+=COUNT(m);}}"
         declared = f"auto const {s.list}=LISTS+{start};int {s.list}_n=0;"
         return f"SYNC;{declared}{loop}{test}{put}SYNC;\n"
@@ -447,11 +472,11 @@ def print_program(program: Program) -> Source:
     shared = world_bytes(space_bytes(p.layout, NEAR) + 2 * p.most_lists + ROW, lanes)
     data = "".join(constant(b, name) for b, name in p.names.items())
     data += "".join(f"CONSTANT int {name}[]={{{','.join(map(str, t))}}};\n" for t, name in p.tables.items())
-    functions = "".join(f"FUNCTION {head}{{{_memory(body, space)}{body}}}\n" for head, body, space in p.functions)
+    functions = "".join(f"FUNCTION {head}{{{memory(body, space)}{body}}}\n" for head, body, space in p.functions)
     common = space_bytes(p.layout, UNIFORM)
-    sizes = _macros(p, lanes, shared, common)
+    sizes = macros(len(program.inputs), len(program.outputs), p.layout, shared)
     # What is in no function needs the names of memory too.
-    kernels = f"KERNEL_UNIFORM(UNIFORM_MEMORY;{uniform})\nKERNEL({_memory(main)}{main})\n"
+    kernels = f"KERNEL_UNIFORM(UNIFORM_MEMORY;{uniform})\nKERNEL({memory(main)}{main})\n"
     header = WARP_HEADER.read_text().replace('#include "vector.h"', vector_header())
     header = header.replace('#include "linalg.h"', LINALG.read_text())
     return Source(
@@ -466,22 +491,3 @@ def print_program(program: Program) -> Source:
         lane_work(program.body, {}, lanes),
         tuple(p.origins),
     )
-
-
-def _memory(body: str, space: str = "") -> str:
-    """What finds a world's memory, and, if it is used, that of all worlds."""
-    return "UNIFORM_MEMORY;" if space else "MEMORY;FIND_COMMON;" if "(u." in body else "MEMORY;"
-
-
-def _macros(p: WarpPrinter, lanes: int, shared: int, common: int) -> str:
-    """How many of what there is, and where in a world's memory the arrays of each dtype begin, in bytes."""
-    inputs, outputs = (max(1, len(x)) for x in (p.program.inputs, p.program.outputs))
-    text = f"#define INPUTS {inputs}\n#define OUTPUTS {outputs}\n"
-    text += f"#define UNIFORM_BYTES {common}\n"
-    text += f"#define LANES {lanes}\n#define SHARED_BYTES {shared}\n#define FAR_BYTES {space_bytes(p.layout, FAR)}\n"
-    for space, suffix in ((NEAR, ""), (FAR, "_FAR"), (UNIFORM, "_UNIFORM")):
-        at = 0
-        for dtype, name in LETTER.items():
-            text += f"#define AT_{name}{suffix} {at}\n"
-            at += -(-p.layout.sizes.get((space, dtype), 0) * BYTES[dtype] // 16) * 16
-    return text + f"#define AT_LISTS {space_bytes(p.layout, NEAR)}\n"

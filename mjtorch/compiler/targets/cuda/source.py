@@ -6,8 +6,9 @@ import dataclasses
 
 import numpy as np
 
-from mjtorch.compiler.ir.nodes import FLOAT32, FLOAT64, Buffer, Origin
-from mjtorch.compiler.targets.c.printer import SCALARS, array
+from mjtorch.compiler.ir.nodes import FLOAT32, FLOAT64, UNIFORM, Buffer, Layout, Origin
+from mjtorch.compiler.passes.warp_memory import BYTES, FAR, NEAR, space_bytes
+from mjtorch.compiler.targets.c.printer import LETTER, SCALARS, array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,3 +44,22 @@ def constant(b: Buffer, name: str) -> str:
     entries = ",".join(f"{x}u" if b.dtype == FLOAT32 else f"{x}ull" for x in b.constant.view(bits))
     word = "unsigned" if b.dtype == FLOAT32 else "unsigned long long"
     return f"CONSTANT {word} {name}_BITS[]={{{entries}}};\n#define {name} (({SCALARS[b.dtype]} const*){name}_BITS)\n"
+
+
+def memory(body: str, space: str = "") -> str:
+    """What finds a world's memory, and, if it is used, that of all worlds."""
+    return "UNIFORM_MEMORY;" if space else "MEMORY;FIND_COMMON;" if "(u." in body else "MEMORY;"
+
+
+def macros(inputs: int, outputs: int, layout: Layout, shared: int) -> str:
+    """How many of what there is, and where in a world's memory the arrays of each dtype begin, in bytes."""
+    text = f"#define INPUTS {max(1, inputs)}\n#define OUTPUTS {max(1, outputs)}\n"
+    text += f"#define UNIFORM_BYTES {space_bytes(layout, UNIFORM)}\n"
+    text += f"#define LANES {layout.lanes}\n#define SHARED_BYTES {shared}\n"
+    text += f"#define FAR_BYTES {space_bytes(layout, FAR)}\n"
+    for space, suffix in ((NEAR, ""), (FAR, "_FAR"), (UNIFORM, "_UNIFORM")):
+        at = 0
+        for dtype, name in LETTER.items():
+            text += f"#define AT_{name}{suffix} {at}\n"
+            at += -(-layout.sizes.get((space, dtype), 0) * BYTES[dtype] // 16) * 16
+    return text + f"#define AT_LISTS {space_bytes(layout, NEAR)}\n"

@@ -40,8 +40,16 @@ typedef unsigned long long uint64_t;
 #define SYNC __syncwarp(MEMBERS)
 #define SHUFFLE(x, distance) __shfl_xor_sync(MEMBERS, x, distance, LANES)
 #define BROADCAST(x, lane) __shfl_sync(MEMBERS, x, lane, LANES)
+// Whether a flag is up that is the same in all lanes of a world, or of the warp.
+#define ALIKE(f) (LANES < 32 ? any(f) : __ballot_sync(0xffffffffu, any(f)) != 0)
 #define BALLOT(f) (__ballot_sync(MEMBERS, f) >> (threadIdx.x % 32 / LANES * LANES))
 #define COUNT(m) __popc(m)
+// Sines and cosines of what is many turns: CUDA's are long, and where they are called nearly never.
+FUNCTION float beyond_sinf(float x) { return sinf(x); }
+FUNCTION float beyond_cosf(float x) { return cosf(x); }
+FUNCTION double beyond_sin(double x) { return sin(x); }
+FUNCTION double beyond_cos(double x) { return cos(x); }
+#define BEYOND(f) beyond_##f
 // Arrays of a world; and what an iteration reads that may be another's, done again, which stores nothing.
 template <class T>
 using Elements = T*;
@@ -91,13 +99,14 @@ struct Tables {
   Array in[INPUTS], out[OUTPUTS];
 };
 struct Row {
-  uint64_t data, world;
+  uint64_t data;
+  uint32_t world, first;
 };
 #define ROWS_BYTES ((INPUTS + OUTPUTS + 1) * (int)sizeof(Row))
 static __device__ __forceinline__ Row row_at(int offset) {
   Row row;
-  asm volatile("ld.shared.v2.u64 {%0, %1}, [%2];"
-               : "=l"(row.data), "=l"(row.world)
+  asm volatile("{\n.reg .b64 %%both;\nld.shared.v2.b64 {%0, %%both}, [%3];\nmov.b64 {%1, %2}, %%both;\n}"
+               : "=l"(row.data), "=r"(row.world), "=r"(row.first)
                : "r"((uint32_t)__cvta_generic_to_shared(pool) + (uint32_t)offset));
   return row;
 }
@@ -105,10 +114,10 @@ static __device__ __forceinline__ Row row_at(int offset) {
 // global memory is, and with its number and that of the first of the block's turn. Functions find both there: what they were given would be held in registers
 // while others run.
 static __device__ __forceinline__ void copy_rows(Tables const& t, char* common) {
-  if (threadIdx.x == 0) ((Row*)pool)[INPUTS + OUTPUTS] = {(uint64_t)common, 0};
+  if (threadIdx.x == 0) ((Row*)pool)[INPUTS + OUTPUTS] = {(uint64_t)common, 0, 0};
   for (int k = threadIdx.x; k < INPUTS + OUTPUTS; k += blockDim.x) {
     Array const& a = k < INPUTS ? t.in[k] : t.out[k - INPUTS];
-    ((Row*)pool)[k] = {(uint64_t)a.data, (uint64_t)a.world};
+    ((Row*)pool)[k] = {(uint64_t)a.data, (uint32_t)a.world, 0};
   }
   TOGETHER;
 }
@@ -136,17 +145,17 @@ static __device__ __forceinline__ Worlds own_world() {
   uint32_t thread = thread_anew();
   int place = PLACE(thread);
   Row row = row_at(OWN_ROW(place));
-  return {(int64_t)(uint32_t)row.world, 1, place, (char*)row.data, (int)(thread % LANES)};
+  return {(int64_t)row.world, 1, place, (char*)row.data, (int)(thread % LANES)};
 }
 #define ARRAYS          \
   Arrays<0> in;         \
   Arrays<INPUTS> out;   \
   Worlds w = OWN_WORLD
-#define FIND_COMMON Uniform u = COMMON((char*)row_at((INPUTS + OUTPUTS) * (int)sizeof(Row)).data)
+#define FIND_COMMON Uniform u = COMMON(global((char*)row_at((INPUTS + OUTPUTS) * (int)sizeof(Row)).data))
 // The number of the first world of the block's turn, which is in each row, and the same in all lanes of a warp.
 static __device__ __forceinline__ uint32_t first_anew() {
   int place = PLACE(thread_anew());
-  return __shfl_sync(0xffffffffu, (uint32_t)(row_at(OWN_ROW(place)).world >> 32), 0);
+  return __shfl_sync(0xffffffffu, row_at(OWN_ROW(place)).first, 0);
 }
 // After a call: a world's memory is found again.
 #define AGAIN w = OWN_WORLD, FIND_MEMORY
@@ -167,7 +176,7 @@ struct Uniform {
 // world's number nor its own bytes are.
 template <class T>
 INLINE T* own_array(Array a, Worlds w) {
-  return (T*)a.data + (uint64_t)(uint32_t)w.first * (uint32_t)a.world;
+  return (T*)((char*)a.data + (uint64_t)(uint32_t)w.first * ((uint32_t)a.world * (uint32_t)sizeof(T)));
 }
 #define GIVEN(type, k, i) own_array<type const>(in[k], w)[i]
 #define PUT(type, k, i) own_array<type>(out[k], w)[i]
@@ -233,7 +242,7 @@ INLINE double square_root(double x) { return __builtin_sqrt(x); }
         char* memory = far + (int64_t)(block_anew() * (threads_anew() / LANES) + place) * FAR_BYTES; \
         uint32_t world = LESSER(first + place, (uint32_t)count - 1);                     \
         if (thread % LANES == 0)                                                         \
-          *(Row*)(pool + OWN_ROW(place)) = {(uint64_t)memory, (uint64_t)first << 32 | world}; \
+          *(Row*)(pool + OWN_ROW(place)) = {(uint64_t)memory, world, first}; \
       }                                                                                  \
       SYNC;                                                                              \
       {                                                                                  \
@@ -246,7 +255,7 @@ INLINE double square_root(double x) { return __builtin_sqrt(x); }
 #define KERNEL_UNIFORM(...)                                                              \
   extern "C" __global__ void uniform(const __grid_constant__ Tables t, char* common) {   \
     copy_rows(t, common);                                                                \
-    if (threadIdx.x == 0) *(Row*)(pool + OWN_ROW(0)) = {0, 0};                           \
+    if (threadIdx.x == 0) *(Row*)(pool + OWN_ROW(0)) = {0, 0, 0};                           \
     TOGETHER;                                                                            \
     __VA_ARGS__                                                                          \
   }

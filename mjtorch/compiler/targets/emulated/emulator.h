@@ -30,6 +30,7 @@ template <class T>
 using Elements = T*;
 #define TAKEN(is_own, x) x
 #endif
+#define ALIKE(f) any(f)
 #define global(p) (p)
 
 static struct Array const *tables_in, *tables_out;
