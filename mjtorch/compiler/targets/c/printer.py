@@ -200,7 +200,7 @@ class Printer(ABC):
         if isinstance(s, Assign):
             return f"{self.expr(s.local)}={self.expr(s.value)};"
         if isinstance(s, If):
-            return f"if(any({self.expr(s.flag)})){{{self.body(s.body)}}}else{{{self.body(s.otherwise)}}}\n"
+            return f"if({self.whether(s.flag)}){{{self.body(s.body)}}}else{{{self.body(s.otherwise)}}}\n"
         assert isinstance(s, Group), f"{type(self).__name__} cannot print {type(s).__name__}"
         return f"{{{self.body(s.body)}}}\n"
 
@@ -213,6 +213,10 @@ class Printer(ABC):
                 text += self.mark(s.origin)
             text += self.statement(s)
         return text
+
+    def whether(self, flag: Expr) -> str:
+        """Whether a flag is up in some of the worlds side by side."""
+        return f"any({self.expr(flag)})"
 
     def mark(self, origin: Origin) -> str:
         """A comment that says which operation comes."""

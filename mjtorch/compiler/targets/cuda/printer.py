@@ -29,7 +29,6 @@ from mjtorch.compiler.ir.nodes import (
     Function,
     Gather,
     Idiom,
-    If,
     Index,
     Load,
     Local,
@@ -253,8 +252,6 @@ class WarpPrinter(Printer):
             return f"if(LANE_ID==0){{{self.apart(s.body)}}}"
         if isinstance(s, Idiom):
             return self.idiom(s)
-        if isinstance(s, If):
-            return f"if({self.whether(s.flag)}){{{self.body(s.body)}}}else{{{self.body(s.otherwise)}}}\n"
         if isinstance(s, For):
             return self.serial(s)
         if isinstance(s, While):
