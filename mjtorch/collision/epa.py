@@ -28,7 +28,7 @@ FAR = 8.0
 ROOMS = (16,), (10, 16)
 # How often a polytope is begun, at most.
 ATTEMPTS = 3
-# A tetrahedron is flat whose volume is a smaller part of that of a cube of its size.
+# A tetrahedron is flat whose `volumes` is a smaller part of that of a cube of its size.
 SLIM = 1e-4
 # Corners of the faces of the first tetrahedron, counterclockwise from outside if its volume is positive.
 TETRAHEDRON = ((0, 2, 1), (0, 1, 3), (1, 2, 3), (0, 3, 2))
@@ -176,8 +176,14 @@ def no_depth(like: Tensor, columns: int) -> Depth:
 def is_flat(point: Tensor) -> Tensor:
     """Whether (n,) tetrahedra (n, 4, 2 c) have next to no volume, which rounding could turn inside out."""
     position = _difference(point)
-    edge = position[:, 1:] - position[:, :1]
-    return dot(cross(edge[:, 0], edge[:, 1]), edge[:, 2]).abs() <= SLIM * norm(edge).amax(-1) ** 3
+    size = norm(position[:, 1:] - position[:, :1]).amax(-1)
+    return volumes(point).abs() <= SLIM * size**3
+
+
+def volumes(point: Tensor) -> Tensor:
+    """Six times the signed volumes (n,) of tetrahedra (n, 4, 2 c)."""
+    position = _difference(point)
+    return dot(_edges(point)[1], position[:, 3] - position[:, 0])
 
 
 def wide(support: Support, start: Tensor, like: Tensor) -> Tensor:
@@ -204,11 +210,10 @@ def wide(support: Support, start: Tensor, like: Tensor) -> Tensor:
 
 def tetrahedron(point: Tensor, reach: Tensor, corners: int) -> Polytope:
     """The polytope of corners `point` (n, 4, 2 c), with room for `corners`; reach: as in `Polytope`."""
-    n, position = len(point), _difference(point)
-    volume = dot(_edges(point)[1], position[:, 3] - position[:, 0])
+    n, volume = len(point), volumes(point)
     faces = torch.tensor(TETRAHEDRON, device=point.device).expand(n, 4, 3)
     faces = torch.where((volume > 0)[:, None, None], faces, faces.flip(-1))
-    corner = position.gather(1, faces.flatten(1)[..., None].expand(n, 12, 3)).unflatten(1, (4, 3))
+    corner = _difference(point).gather(1, faces.flatten(1)[..., None].expand(n, 12, 3)).unflatten(1, (4, 3))
     one, two = point.chunk(2, dim=-1)
     first_four = Polytope(
         point1=one,
