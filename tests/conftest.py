@@ -11,6 +11,7 @@ import torch
 
 from mjtorch.compiler.cache import warm
 from mjtorch.compiler.targets.cpu.build import EXTRA
+from mjtorch.model.plan import forest, metric
 
 # Builds of PyTorch for CUDA bring Triton. Its LLVM crashes if that of Mesa, which draws for some tests, came first.
 with contextlib.suppress(ImportError):
@@ -88,6 +89,14 @@ def fresh_dynamo() -> Iterator[None]:
     torch._dynamo.utils.counters.clear()
     yield
     torch._dynamo.reset()
+
+
+@pytest.fixture
+def band(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small models have their effective inertia in a band, and are solved vertex by vertex."""
+    monkeypatch.setattr(metric, "LEAST_DOFS", 0)
+    monkeypatch.setattr(metric, "LEAST_BLOCKS", 0)
+    monkeypatch.setattr(forest, "LEAST_DOFS", 0)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from reference import (
 
 import mjtorch
 from mjtorch import DisableBit, EnableBit, Integrator
-from mjtorch.model.plan import forest, metric
+from mjtorch.model.plan import metric
 
 pytestmark = SINCE_4
 
@@ -216,14 +216,6 @@ APART = """
     </flexcomp>
   </worldbody>
 </mujoco>"""
-
-
-@pytest.fixture
-def band(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small models have their effective inertia in a band, and are solved vertex by vertex."""
-    monkeypatch.setattr(metric, "LEAST_DOFS", 0)
-    monkeypatch.setattr(metric, "LEAST_BLOCKS", 0)
-    monkeypatch.setattr(forest, "LEAST_DOFS", 0)
 
 
 @pytest.mark.usefixtures("band")

@@ -10,7 +10,6 @@ import mjtorch
 from mjtorch import Data, Model
 from mjtorch.constraint import bodies, make_constraint
 from mjtorch.forward import fwd_actuation, fwd_forces, fwd_position, fwd_velocity
-from mjtorch.model.plan import metric
 
 pytestmark = SINCE_4
 
@@ -27,13 +26,6 @@ CLOTH = """
   </worldbody>
 </mujoco>"""
 ROWS = ("efc_J", "efc_R", "efc_D", "efc_aref", "efc_vel", "efc_force")
-
-
-@pytest.fixture
-def band(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small cloths have their effective inertia in a band, and are solved vertex by vertex."""
-    monkeypatch.setattr(metric, "LEAST_DOFS", 0)
-    monkeypatch.setattr(metric, "LEAST_BLOCKS", 0)
 
 
 def fallen(steps: int, young: str = "1e4") -> tuple[Model, mujoco.MjModel, mujoco.MjData]:
