@@ -230,12 +230,14 @@ def test_lanes_leave_a_loop_before_its_flag_changes() -> None:
     assert_as_eager(f, numbers(12, 9), lanes=(32,))
 
 
-def test_lanes_that_part_are_found() -> None:
+@pytest.mark.parametrize("parting", ["if (LANE_ID < 3) { SYNC; }", "if (ALIKE(LANE_ID < 3)) {}"])
+def test_lanes_that_part_are_found(parting: str) -> None:
+    """At a barrier, and where a GPU would have all lanes go where one goes."""
     a = numbers(64)
     lowered = lowered_of(neighbours, a)
     source = print_program(scheduled(lowered.program, 32))
     assert source.text.count("{MEMORY;") == 1
-    text = source.text.replace("{MEMORY;", "{MEMORY;if(LANE_ID<3){SYNC;}")
+    text = source.text.replace("{MEMORY;", "{MEMORY;" + parting)
     with pytest.raises(DivergedError):
         emulated_source(lowered, dataclasses.replace(source, text=text))([a], [0], WORLDS)
 

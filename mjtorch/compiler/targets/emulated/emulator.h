@@ -30,7 +30,7 @@ template <class T>
 using Elements = T*;
 #define TAKEN(is_own, x) x
 #endif
-#define ALIKE(f) any(f)
+#define ALIKE(f) alike(any(f))
 #define global(p) (p)
 
 static struct Array const *tables_in, *tables_out;
@@ -43,6 +43,13 @@ static double slot[LANES];
 static char *shared_memory, *far_memory;
 static uint64_t seed;
 static int diverged;
+
+// What each lane has said where all say the same: the sum tells whether they did.
+static unsigned said[LANES];
+static bool alike(bool f) {
+  said[lane_now] = 31 * said[lane_now] + 1 + f;
+  return f;
+}
 
 #define LANE_ID lane_now
 #define SHARED(w) shared_memory
@@ -207,7 +214,7 @@ static unsigned draw(unsigned n) {
 // Whether there is no memory.
 static int refused;
 
-// Run all lanes to their ends; those that wait must wait for the same barrier.
+// Run all lanes to their ends; those that wait must wait for the same barrier, and have said the same where all do.
 static void run_lanes(void (*work)()) {
 #if LANES == 1
   lane_now = 0;
@@ -225,7 +232,7 @@ static void run_lanes(void (*work)()) {
     lanes[l].uc_stack.ss_sp = stacks[l];
     lanes[l].uc_stack.ss_size = STACK;
     lanes[l].uc_link = &scheduler;
-    done[l] = 0;
+    done[l] = said[l] = 0;
     makecontext(&lanes[l], work, 0);
   }
   for (int left = LANES; left;) {
@@ -242,7 +249,7 @@ static void run_lanes(void (*work)()) {
       swapcontext(&scheduler, &lanes[lane_now]);
       if (place_of[lane_now] == -5) ++done[lane_now], --left;
     }
-    for (int l = 1; l < LANES; ++l) diverged |= place_of[l] != place_of[0];
+    for (int l = 1; l < LANES; ++l) diverged |= place_of[l] != place_of[0] || said[l] != said[0];
     PASSED(place_of[0]);
     if (diverged) return;
   }

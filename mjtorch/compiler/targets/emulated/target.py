@@ -28,7 +28,7 @@ REFUSED = 2
 
 
 class DivergedError(AssertionError):
-    """Lanes of one warp wait for different barriers."""
+    """Lanes of one warp wait for different barriers, or differ where all are to go the same way."""
 
 
 class RaceError(AssertionError):
@@ -94,7 +94,7 @@ class Emulated(Native):
         """Compute from and to what stands in the tables.
 
         Raises:
-            DivergedError: lanes of one warp wait for different barriers.
+            DivergedError: lanes of one warp wait for different barriers, or differ where all are to go the same way.
             MemoryError: there is none for the warp.
         """
         tables = [
@@ -128,7 +128,7 @@ class Watched(Emulated):
 
         Raises:
             RaceError: lanes did not wait for each other.
-            DivergedError: lanes of one warp wait for different barriers.
+            DivergedError: lanes of one warp wait for different barriers, or differ where all are to go the same way.
             MemoryError: there is none for the warp.
         """
         count = ctypes.c_int.in_dll(self.code, "count_of_races")
