@@ -15,7 +15,15 @@ from mjtorch.model.arguments import check_numbers
 from mjtorch.model.sleeping import awake
 from mjtorch.sensor import remembered
 from mjtorch.smooth.actuation import disabled_actuators, next_activation
-from mjtorch.smooth.derivative import damping_derivative, deriv_smooth_vel, free_mhat, smooth_vel_terms
+from mjtorch.smooth.derivative import (
+    coupled_blocks,
+    damping_derivative,
+    deriv_smooth_vel,
+    free_bias_vel,
+    free_mhat,
+    has_drag,
+    scalar_vel_terms,
+)
 from mjtorch.smooth.inertia import factored_solve, factorised, full_m, solve_m, stored_blocks, tree_blocks
 from mjtorch.smooth.plastic import remembered_shapes
 from mjtorch.smooth.servo import anchored, wrapped
@@ -174,20 +182,47 @@ def implicit(m: Model, d: Data) -> Data:
     if m.opt.integrator == Integrator.IMPLICIT:
         return advance(m, d, linalg.solve(implicit_mhat(m, d, include_bias=True), qfrc))
 
+    p = m.plan.integration
+    blocks, floating = fast_mhat(m, d)
+    d, factors = factorised(m, d, blocks)
+    qacc = factored_solve(m, factors, qfrc)
+    for mhat in floating:
+        qacc = torch.cat([qacc, linalg.solve(mhat, qfrc[p.free_dof]).flatten()])[p.free_source]
+    return advance(m, d, qacc)
+
+
+def fast_mhat(m: Model, d: Data) -> tuple[list[Tensor], list[Tensor]]:
+    """`M - h D`, `D` without the bias force: what `factorised` takes, and of bodies that float alone, if any, blocks.
+
+    The latter (f, 6, 6) have the bias force, too. Their derivatives need not be symmetric: the common factor sees their
+    plain inertia. Fluid takes the velocities of all bodies: without any, trees are treated one by one.
+    """
     p, h = m.plan.integration, m.opt.timestep
+    if m.plan.kinematics.trees and not has_drag(m):
+        return mhat_blocks(m, d)
+    inertia, derivative = full_m(m, d), h * deriv_smooth_vel(m, d)
     if not p.free_body.shape[0]:
-        diagonal, others = smooth_vel_terms(m, d, include_bias=False)
-        if m.plan.kinematics.trees and not others:
-            blocks = sum_blocks(m, d, -h * diagonal)
-        else:
-            blocks = tree_blocks(m, full_m(m, d) - h * sum(others, torch.diag(diagonal)))
-        d, factors = factorised(m, d, blocks)
-        return advance(m, d, factored_solve(m, factors, qfrc))
-    inertia, derivative = full_m(m, d), h * deriv_smooth_vel(m, d, include_bias=False)
-    # Their own derivative need not be symmetric: the common factor sees the plain inertia of such bodies.
-    d, factors = factorised(m, d, tree_blocks(m, inertia - p.bound * derivative))
-    floating = linalg.solve(free_mhat(m, d, inertia - derivative), qfrc[p.free_dof])
-    return advance(m, d, torch.cat([factored_solve(m, factors, qfrc), floating.flatten()])[p.free_source])
+        return tree_blocks(m, inertia - derivative), []
+    return tree_blocks(m, inertia - p.bound * derivative), [free_mhat(m, d, inertia - derivative)]
+
+
+def mhat_blocks(m: Model, d: Data) -> tuple[list[Tensor], list[Tensor]]:
+    """`fast_mhat` of models of several trees, without a dense matrix (nv, nv)."""
+    p, h, stored = m.plan.integration, m.opt.timestep, torch.cat([d.M, d.M.new_zeros(1)])
+    diagonal, coupling = scalar_vel_terms(m, d)
+
+    def mhat(dof: Tensor, M: Tensor, bound: Tensor | float) -> Tensor:
+        """The blocks (ntree, n, n) of dofs (ntree, n); M: where those of the inertia lie in what is stored."""
+        change = torch.diag_embed((bound * diagonal)[dof])
+        for slope, moment in coupling:
+            change = change + coupled_blocks(m, slope, bound * moment, dof)
+        return stored[M] - h * change
+
+    trees = m.plan.kinematics.trees
+    if not p.free_body.shape[0]:
+        return [mhat(t.dof, t.M, 1.0) for t in trees], []
+    blocks = [mhat(t.dof, t.M, p.bound[:, 0]) for t in trees]
+    return blocks, [mhat(p.free_dof, p.free_M, 1.0) + h * free_bias_vel(m, d)]
 
 
 def implicit_mhat(m: Model, d: Data, include_bias: bool) -> Tensor:

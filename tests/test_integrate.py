@@ -11,6 +11,7 @@ from reference import VERSION, assert_fields_close, converged, load, poison, ran
 from mjtorch.integrate import (
     differentiate_pos,
     euler,
+    fast_mhat,
     implicit,
     integrate_pos,
     rotation_vector_rate,
@@ -18,6 +19,8 @@ from mjtorch.integrate import (
 )
 from mjtorch.math import quaternion as quat
 from mjtorch.model import Data, Integrator, Model, put_data, put_model
+from mjtorch.smooth.derivative import deriv_smooth_vel, free_mhat
+from mjtorch.smooth.inertia import full_m, tree_blocks
 
 STATE = ("qpos", "qvel", "act", "plastic", "history", "time", "qacc_warmstart")
 MODELS = (
@@ -74,8 +77,75 @@ MIXED = """
   </actuator>
 </mujoco>
 """
-ALL = [*MODELS, MIXED]
-IDS = [*MODELS, "mixed"]
+# Two arms and things that float, which tendons and a servo between sites join: trees that are treated one by one.
+APART = """
+<mujoco>
+  <option timestep="0.01"/>
+  <default>
+    <geom contype="0" conaffinity="0"/>
+  </default>
+  <worldbody>
+    <body>
+      <joint name="shoulder" axis="0 1 0" damping=".3"/>
+      <geom size=".1"/>
+      <body pos="0 0 .3">
+        <joint name="elbow" axis="1 0 0" damping=".1 .2"/>
+        <geom size=".1" pos=".1 0 .1"/>
+        <site name="hand"/>
+        <body pos=".2 0 0">
+          <joint name="slide" type="slide" axis="0 0 1"/>
+          <geom size=".05"/>
+        </body>
+      </body>
+    </body>
+    <body pos="1 0 1">
+      <joint name="other shoulder" axis="0 1 0"/>
+      <geom size=".1"/>
+      <body pos="0 0 .3">
+        <joint name="other elbow" axis="1 0 0"/>
+        <geom size=".1" pos=".1 0 .1"/>
+        <body pos=".2 0 0">
+          <joint type="slide" axis="0 0 1"/>
+          <geom size=".05"/>
+        </body>
+      </body>
+    </body>
+    <body pos="2 0 1">
+      <freejoint name="box"/>
+      <geom type="box" size=".1 .2 .3" pos=".05 0 0"/>
+      <site name="corner" pos=".1 .1 0"/>
+    </body>
+    <body pos="3 0 1">
+      <joint type="free" damping=".1"/>
+      <geom type="box" size=".1 .2 .3"/>
+    </body>
+    <body pos="4 0 1">
+      <freejoint/>
+      <geom type="box" size=".1 .2 .3"/>
+    </body>
+  </worldbody>
+  <tendon>
+    <fixed name="joints" damping=".5">
+      <joint joint="shoulder" coef="1"/>
+      <joint joint="elbow" coef="-.5"/>
+      <joint joint="other shoulder" coef="2"/>
+    </fixed>
+    <spatial damping=".2">
+      <site site="hand"/>
+      <site site="corner"/>
+    </spatial>
+  </tendon>
+  <actuator>
+    <position joint="elbow" kp="30" kv="3" group="1"/>
+    <velocity site="corner" refsite="hand" kv="2" gear="1 1 0 0 .3 0"/>
+    <velocity tendon="joints" kv="1.5"/>
+    <velocity joint="box" kv="1.5" gear="1 0 2 0 .1 0"/>
+    <general joint="other elbow" biastype="affine" biasprm="0 -2 -3" group="1"/>
+  </actuator>
+</mujoco>
+"""
+ALL = [*MODELS, MIXED, APART]
+IDS = [*MODELS, "mixed", "apart"]
 
 # name: the integrator, ours, C's
 SINGLE_STEP = {
@@ -112,7 +182,7 @@ def test_matches_c(model: str, seed: int, name: str) -> None:
 
 @pytest.mark.parametrize("name", SINGLE_STEP)
 @pytest.mark.parametrize("flags", ["EULERDAMP", "DAMPER", "ACTUATION", "SPRING DAMPER"])
-@pytest.mark.parametrize("model", ["feature/joints", MIXED], ids=["joints", "mixed"])
+@pytest.mark.parametrize("model", ["feature/joints", MIXED, APART], ids=["joints", "mixed", "apart"])
 def test_disabled_flag(model: str, flags: str, name: str) -> None:
     mj_model = load(model)
     for flag in flags.split():
@@ -121,8 +191,22 @@ def test_disabled_flag(model: str, flags: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SINGLE_STEP)
-def test_disabled_group(name: str) -> None:
-    check_single_step(load(MIXED, disableactuator=1 << 1), name, 0)
+@pytest.mark.parametrize("model", [MIXED, APART], ids=["mixed", "apart"])
+def test_disabled_group(model: str, name: str) -> None:
+    check_single_step(load(model, disableactuator=1 << 1), name, 0)
+
+
+def test_trees_are_taken_one_by_one() -> None:
+    """With what the dense matrix has of them."""
+    mj_model = load(APART)
+    m, d, _ = prepared(mj_model, 0)
+    p, h = m.plan.integration, mj_model.opt.timestep
+    inertia, derivative = full_m(m, d), h * deriv_smooth_vel(m, d)
+    assert len(m.plan.kinematics.trees) == 2
+    blocks, (floating,) = fast_mhat(m, d)
+    for found, wanted in zip(blocks, tree_blocks(m, inertia - p.bound * derivative), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-13, atol=1e-13)
+    torch.testing.assert_close(floating, free_mhat(m, d, inertia - derivative), rtol=1e-13, atol=1e-13)
 
 
 def c_forward(mj_model: mujoco.MjModel, start: mujoco.MjData) -> Callable[[Model, Data], Data]:
@@ -214,7 +298,7 @@ def test_rotation_vector_rate_is_the_derivative(size: float) -> None:
 
 
 @pytest.mark.parametrize("name", SINGLE_STEP)
-@pytest.mark.parametrize("model", ["feature/joints", MIXED], ids=["joints", "mixed"])
+@pytest.mark.parametrize("model", ["feature/joints", MIXED, APART], ids=["joints", "mixed", "apart"])
 def test_vmap_and_gradients(model: str, name: str) -> None:
     integrator, ours, _ = SINGLE_STEP[name]
     m, d, _ = prepared(load(model, integrator=int(integrator)), 0)

@@ -28,23 +28,38 @@ def deriv_smooth_vel(m: Model, d: Data, include_bias: bool = False) -> Tensor:
 
 def smooth_vel_terms(m: Model, d: Data, include_bias: bool) -> tuple[Tensor, list[Tensor]]:
     """What `deriv_smooth_vel` is the sum of: a diagonal (nv,), and matrices (nv, nv), if any."""
-    passive = not (m.opt.disabled(DisableBit.SPRING) and m.opt.disabled(DisableBit.DAMPER))
+    diagonal, coupling = scalar_vel_terms(m, d)
+    others = [coupled(m, slope, moment) for slope, moment in coupling]
+    if include_bias or has_drag(m):
+        others.append(body_vel(m, d, include_bias, has_drag(m)))
+    return diagonal, others
+
+
+def scalar_vel_terms(m: Model, d: Data) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+    """Those of forces that have a velocity of their own: a diagonal (nv,), and what `coupled` is of, if any.
+
+    This is the slope (n,) of each force by its velocity, and its moment (n, nv).
+    """
     dampers = not m.opt.disabled(DisableBit.DAMPER)
     diagonal = -damping_derivative(m, d.qvel) if dampers else torch.zeros_like(d.qvel)
-    slopes: list[Tensor] = []
-    moments: list[Tensor] = []
+    terms: list[tuple[Tensor, Tensor]] = []
     if has_velocity_terms(m):
         slope, moment = actuator_vel(m, d), dof_moment(m, d)
         if m.plan.transmission.scalar:
             diagonal = diagonal + slope @ (moment * moment)
         else:
-            slopes, moments = [slope], [moment]
+            terms.append((slope, moment))
     if dampers and m.plan.tendon.dampers:
-        slopes, moments = [*slopes, -tendon_damping_derivative(m, d)], [*moments, d.ten_J]
-    others = [coupled(m, torch.cat(slopes), torch.cat(moments))] if moments else []
-    if include_bias or (passive and m.opt.fluid):
-        others.append(body_vel(m, d, include_bias, passive and m.opt.fluid))
-    return diagonal, others
+        terms.append((-tendon_damping_derivative(m, d), d.ten_J))
+    if not terms:
+        return diagonal, []
+    slopes, moments = zip(*terms, strict=True)
+    return diagonal, [(torch.cat(slopes), torch.cat(moments))]
+
+
+def has_drag(m: Model) -> bool:
+    """Whether bodies move through a medium."""
+    return m.opt.fluid and not (m.opt.disabled(DisableBit.SPRING) and m.opt.disabled(DisableBit.DAMPER))
 
 
 def damping_derivative(m: Model, qvel: Tensor) -> Tensor:
@@ -59,7 +74,20 @@ def coupled(m: Model, slope: Tensor, moment: Tensor) -> Tensor:
     slope: (n,) derivatives of scalar forces by their own velocities, moment: (n, nv) their moments.
     """
     q, total = m.plan.integration, moment.mT @ (slope[:, None] * moment)
-    return total * (q.below + q.above) if m.ntendon or m.plan.transmission.dense else total
+    return total * (q.below + q.above) if couples_chains(m) else total
+
+
+def coupled_blocks(m: Model, slope: Tensor, moment: Tensor, dof: Tensor) -> Tensor:
+    """What `coupled` has (ntree, n, n) for the dofs (ntree, n) of some trees."""
+    q, own = m.plan.integration, moment[:, dof].movedim(0, 1)
+    total = own.mT @ (slope[:, None] * own)
+    row, col = dof[:, :, None], dof[:, None, :]
+    return total * (q.below + q.above)[row, col] if couples_chains(m) else total
+
+
+def couples_chains(m: Model) -> bool:
+    """Whether a force may act on dofs of several chains."""
+    return bool(m.ntendon) or m.plan.transmission.dense
 
 
 def has_velocity_terms(m: Model) -> bool:

@@ -22,6 +22,7 @@ class IntegrationPlan(tree.Tree):
     qpos_source: (nq,) where each element of qpos lies in [linear, quaternions]
     dof_source: (nv,) where each element of qvel lies in [linear, angular velocities]
     free_body: (f,), free_dof: (f, 6) bodies that float alone: a free joint and no other in the tree
+    free_M: (f, 6, 6) where each element of their blocks of the inertia lies in [M, 0]
     free_source: (nv,) where each dof's acceleration lies in [all dofs (nv), those of the bodies that float alone]
     bound: (nv, 1) 0 for the dofs of the bodies that float alone
     below, above: (nv, nv) 0/1, [i, j] is 1 where dof j moves the body of dof i; where only dof i moves that of dof j
@@ -41,6 +42,7 @@ class IntegrationPlan(tree.Tree):
     dof_source: Tensor
     free_body: Tensor
     free_dof: Tensor
+    free_M: Tensor
     free_source: Tensor
     bound: Tensor
     below: Tensor
@@ -54,8 +56,11 @@ class IntegrationPlan(tree.Tree):
 def build(mj_model: mujoco.MjModel, make: Tensors, masks: KinematicsPlan) -> IntegrationPlan:
     """The plan for `mj_model`, whose chains of dofs are in `masks`."""
     below = masks.body_dof[masks.dof_body]
+    addresses = {name: make.ints(x) for name, x in {**_positions(mj_model), **_floating(mj_model)}.items()}
+    free_dof = addresses["free_dof"]
     return IntegrationPlan(
-        **{name: make.ints(x) for name, x in {**_positions(mj_model), **_floating(mj_model)}.items()},
+        **addresses,
+        free_M=masks.M_dense[free_dof[:, :, None], free_dof[:, None, :]],
         bound=make.floats(_bound(mj_model)),
         below=below,
         above=below.mT * (1 - below),
