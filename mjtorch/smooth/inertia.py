@@ -1,5 +1,7 @@
 """The joint-space inertia matrix: composite bodies, factor, solve, multiply (mj_crb, mj_factorM, mj_solveM)."""
 
+from collections.abc import Callable, Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -9,6 +11,7 @@ from mjtorch.math import linalg
 from mjtorch.math.spatial import inertia_mul
 from mjtorch.model import Data, Model
 from mjtorch.model.arguments import check_numbers
+from mjtorch.model.plan.kinematics import TreesPlan
 from mjtorch.smooth.reflected import dof_armature, tendon_armature
 
 # mjWARN_INERTIA: where `Data.warning` counts the inertias that are too close to singular.
@@ -33,11 +36,8 @@ def crb(m: Model, d: Data) -> Data:
 
 def factor_m(m: Model, d: Data) -> Data:
     """Dense lower factor qLD of `M = qLD^T qLD` (mj_factorM). Counts a warning where M is too close to singular."""
-    p = m.plan.kinematics
     d, factors = factorised(m, d, stored_blocks(m, d.M))
-    if not p.trees:
-        return d.replace(qLD=factors[0][0])
-    return d.replace(qLD=torch.cat([*(x.flatten() for x in factors), d.M.new_zeros(1)])[p.tree_source])
+    return d.replace(qLD=by_tree(m, factors).dense() if m.plan.kinematics.trees else factors[0][0])
 
 
 def factorised(m: Model, d: Data, blocks: list[Tensor]) -> tuple[Data, list[Tensor]]:
@@ -67,13 +67,48 @@ def tree_blocks(m: Model, matrix: Tensor) -> list[Tensor]:
     return [matrix[t.dof[:, :, None], t.dof[:, None, :]] for t in trees] if trees else [matrix[None]]
 
 
-def factored_solve(m: Model, factors: list[Tensor], x: Tensor) -> Tensor:
-    """`A^-1 x` for x (nv,) or columns (nv, k), by the `factors` (ntree, n, n) that `factorised` has found of `A`."""
+@tree.dataclass(kw_only=True)
+class TreeBlocks(tree.Tree):
+    """A matrix `A` (nv, nv) of which nothing but the blocks of kinematic trees need not be zero.
+
+    trees: by their size, blocks: (ntree, n, n) what A has of them
+    place: (nv,) where each dof lies in those of `trees`
+    source: (nv, nv) where each element of the dense matrix lies in [blocks, 0]
+    """
+
+    trees: tuple[TreesPlan, ...]
+    blocks: tuple[Tensor, ...]
+    place: Tensor
+    source: Tensor
+
+    def times(self, x: Tensor) -> Tensor:
+        """`A x` for x (nv,)."""
+        return self._by_tree(lambda block, own: block @ own, x[:, None])[:, 0]
+
+    def ltl_solve(self, x: Tensor) -> Tensor:
+        """`(A^T A)^-1 x` for x (nv,) or columns (nv, k), A lower."""
+        return self._by_tree(linalg.ltl_solve, x)
+
+    def dense(self) -> Tensor:
+        """`A`."""
+        return torch.cat([*(x.flatten() for x in self.blocks), self.blocks[0].new_zeros(1)])[self.source]
+
+    def _by_tree(self, f: Callable[[Tensor, Tensor], Tensor], x: Tensor) -> Tensor:
+        parts = zip(self.trees, self.blocks, strict=True)
+        return torch.cat([f(block, x[t.dof]).flatten(0, 1) for t, block in parts])[self.place]
+
+
+def by_tree(m: Model, blocks: Sequence[Tensor]) -> TreeBlocks:
+    """The matrix of `blocks` (ntree, n, n), in models of several trees."""
     p = m.plan.kinematics
-    if not p.trees:
+    return TreeBlocks(trees=p.trees, blocks=tuple(blocks), place=p.tree_dof, source=p.tree_source)
+
+
+def factored_solve(m: Model, factors: Sequence[Tensor], x: Tensor) -> Tensor:
+    """`A^-1 x` for x (nv,) or columns (nv, k), by the `factors` (ntree, n, n) that `factorised` has found of `A`."""
+    if not m.plan.kinematics.trees:
         return linalg.ltl_solve(factors[0][0], x)
-    parts = zip(p.trees, factors, strict=True)
-    return torch.cat([linalg.ltl_solve(block, x[t.dof]).flatten(0, 1) for t, block in parts])[p.tree_dof]
+    return by_tree(m, factors).ltl_solve(x)
 
 
 def full_m(m: Model, d: Data) -> Tensor:
@@ -84,30 +119,6 @@ def full_m(m: Model, d: Data) -> Tensor:
 def diagonal_m(m: Model, d: Data) -> Tensor:
     """The diagonal (nv,) of M."""
     return d.M[m.plan.kinematics.M_dense.diagonal()]
-
-
-@tree.dataclass(kw_only=True)
-class SparseM(tree.Tree):
-    """M by the elements of its lower triangle that are stored, value (nC,) at row (nC,) and col (nC,).
-
-    above: (nC,) the same value where it has a mirror image, zero on the diagonal
-    """
-
-    row: Tensor
-    col: Tensor
-    value: Tensor
-    above: Tensor
-
-    def times(self, x: Tensor) -> Tensor:
-        """`M x` (nv,), of x (nv,)."""
-        below = torch.zeros_like(x).index_add(0, self.row, self.value * x[self.col])
-        return below.index_add(0, self.col, self.above * x[self.row])
-
-
-def sparse_m(m: Model, d: Data) -> SparseM:
-    """M as it is stored."""
-    k = m.plan.kinematics
-    return SparseM(row=k.M_row, col=k.M_col, value=d.M, above=d.M * (1 - k.M_diagonal))
 
 
 def solve_m(m: Model, d: Data, x: Tensor) -> Tensor:

@@ -9,7 +9,15 @@ from mjtorch.constraint.bodies import BodyRows
 from mjtorch.constraint.parts import Held
 from mjtorch.constraint.solver import articulated, trees
 from mjtorch.constraint.solver.articulated import doubled
-from mjtorch.constraint.solver.problem import Problem, Residuals, inertia, inertia_solve, inertia_times, merge
+from mjtorch.constraint.solver.problem import (
+    Problem,
+    Residuals,
+    inertia,
+    inertia_factor,
+    inertia_solve,
+    inertia_times,
+    merge,
+)
 from mjtorch.constraint.solver.rows import Rows
 from mjtorch.constraint.solver.trees import Forest
 from mjtorch.control_flow import if_any
@@ -170,7 +178,7 @@ def whitened_solve(p: Problem, b: Bends, x: Tensor) -> Tensor:
     is taken for the identity.
     """
     identity = torch.eye(len(x), dtype=x.dtype, device=x.device)
-    qLD = linalg.ltl(inertia(p)) if p.band else p.qLD
+    qLD = inertia_factor(p)
     y = linalg.ltl_half_solve(qLD, x[:, None])[:, 0]
     if p.jacobian:
         W = linalg.ltl_half_solve(qLD, p.J.mT).mT

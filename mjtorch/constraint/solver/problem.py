@@ -31,7 +31,7 @@ from mjtorch.math import linalg
 from mjtorch.math.banded import Banded
 from mjtorch.math.vector import MIN_VALUE
 from mjtorch.model import Data, Model
-from mjtorch.smooth.inertia import SparseM, full_m, sparse_m
+from mjtorch.smooth.inertia import TreeBlocks, by_tree, diagonal_m, full_m, stored_blocks, tree_blocks
 from mjtorch.smooth.metric import Metric
 
 # mjtConstraintState
@@ -68,8 +68,9 @@ class Cones(tree.Tree):
 class Problem(tree.Tree):
     """One world's minimisation; `nterm = nefc + 2 ncone`.
 
-    M: one (nv, nv), none if there is a forest, or a band, which has it
+    M: one (nv, nv), none if there is a forest, or a band, or `trees`, which have it
     qLD: (nv, nv) lower, `M = qLD^T qLD`; empty if there is a band, which a forest may have, too
+    trees, factors: M and qLD by kinematic trees, if rows are stored by parts of these, else none
     qfrc_smooth, qacc_smooth: (nv,)
     jacobian: one J (nefc, nv), none if it is not stored; rows: the same as the solvers multiply by it
     aref, R: (nefc,)
@@ -79,7 +80,7 @@ class Problem(tree.Tree):
     row_source: (nefc,) where each row is found in [rows, flattened cones]
     cones: one `Cones` if there are elliptic contacts, else none
     articulated: what the second derivative is made of where chains are long, and no rows stored
-    parts: the rows of contacts, if they are stored by parts of trees; sparse: one M as it is stored, then
+    parts: the rows of contacts, if they are stored by parts of trees
     band: one M if it is an effective inertia of few elements, and there is no forest
     forest: one `Forest` if kinematic trees are solved one by one, else none
     leaves_first: static, whether M has branches, which its factor has too if leaves come first
@@ -89,6 +90,8 @@ class Problem(tree.Tree):
 
     M: tuple[Tensor, ...]
     qLD: Tensor
+    trees: tuple[TreeBlocks, ...]
+    factors: tuple[TreeBlocks, ...]
     qfrc_smooth: Tensor
     qacc_smooth: Tensor
     jacobian: tuple[Tensor, ...]
@@ -103,7 +106,6 @@ class Problem(tree.Tree):
     cones: tuple[Cones, ...]
     articulated: tuple[Articulated, ...]
     parts: tuple[Parts, ...]
-    sparse: tuple[SparseM, ...]
     band: tuple[Banded, ...]
     forest: tuple[Forest, ...]
     leaves_first: bool = tree.field(static=True)
@@ -160,38 +162,42 @@ def build(m: Model, d: Data, metric: tuple[Metric, ...] = ()) -> Problem:
         D = torch.cat([D, c.Dm, c.Dm])
         low, high = torch.cat([low, zero - torch.inf, zero - torch.inf]), torch.cat([high, zero, zero])
     k = m.plan.kinematics
-    M: tuple[Tensor, ...] = ()
     jacobian: tuple[Tensor, ...] = ()
     chains: tuple[Articulated, ...] = ()
     blocks: tuple[Parts, ...] = ()
-    sparse: tuple[SparseM, ...] = ()
     band: tuple[Banded, ...] = ()
     forest: tuple[Forest, ...] = ()
     lines: Rows | BodyRows
     if p.forest:
         lines = bodies.build(m, d)
         forest = (trees.build(m, d, lines, tuple(x.matrix for x in metric if isinstance(x.matrix, Banded))),)
-        trace = (d.M * k.M_diagonal).sum()
     elif p.bodies:
-        lines, M = bodies.build(m, d), (full_m(m, d),)
+        lines = bodies.build(m, d)
         if p.parts:
-            blocks, sparse = parts.build(p.parts[0], lines), (sparse_m(m, d),)
+            blocks = parts.build(p.parts[0], lines)
         else:
             chains = (articulated.build(p.articulated[0], m, d, lines),)
-        trace = M[0].diagonal().sum()
     else:
-        lines, jacobian, M = rows.build(p.rows, d.efc_J, active), (d.efc_J,), (full_m(m, d),)
-        trace = M[0].diagonal().sum()
-    qLD = d.qLD
+        lines, jacobian = rows.build(p.rows, d.efc_J, active), (d.efc_J,)
+    k, qLD, trace = m.plan.kinematics, d.qLD, diagonal_m(m, d).sum()
+    M: tuple[Tensor, ...] = ()
+    M_trees: tuple[TreeBlocks, ...] = ()
+    factors: tuple[TreeBlocks, ...] = ()
     for x in metric:
         trace = x.matrix.trace()
         if isinstance(x.matrix, Banded):
-            M, qLD, band = (), d.M.new_zeros(0, 0), () if forest else (x.matrix,)
+            qLD, band = d.M.new_zeros(0, 0), () if forest else (x.matrix,)
         else:
             M, qLD = (x.matrix.M,), x.matrix.qLD
+    if blocks:
+        M_trees, factors = (by_tree(m, stored_blocks(m, d.M)),), (by_tree(m, tree_blocks(m, qLD)),)
+    elif not (forest or metric):
+        M = (full_m(m, d),)
     return Problem(
         M=M,
         qLD=qLD,
+        trees=M_trees,
+        factors=factors,
         qfrc_smooth=d.qfrc_smooth + metric[0].shift if metric else d.qfrc_smooth,
         qacc_smooth=d.qacc_smooth,
         jacobian=jacobian,
@@ -206,7 +212,6 @@ def build(m: Model, d: Data, metric: tuple[Metric, ...] = ()) -> Problem:
         cones=cones,
         articulated=chains,
         parts=blocks,
-        sparse=sparse,
         band=band,
         forest=forest,
         leaves_first=2 * len(k.M_row) < BRANCHED * m.nv**2,
@@ -238,7 +243,7 @@ def inertia_times(p: Problem, x: Tensor) -> Tensor:
     """`M x` (nv,)."""
     for forest in p.forest:
         return trees.inertia_times(forest, x)
-    for M in p.sparse:
+    for M in p.trees:
         return M.times(x)
     for band in p.band:
         return band.times(x)
@@ -251,12 +256,21 @@ def inertia_solve(p: Problem, x: Tensor) -> Tensor:
         return trees.inertia_solve(forest, x)
     for band in p.band:
         return band.solve(x)
+    for factors in p.factors:
+        return factors.ltl_solve(x)
     return linalg.ltl_solve(p.qLD, x)
+
+
+def inertia_factor(p: Problem) -> Tensor:
+    """`L (nv, nv)` lower, `M = L^T L`."""
+    for factors in p.factors:
+        return factors.dense()
+    return linalg.ltl(inertia(p)) if p.band else p.qLD
 
 
 def inertia(p: Problem) -> Tensor:
     """M (nv, nv)."""
-    for M in (*p.M, *(x.dense() for x in p.band)):
+    for M in (*p.M, *(x.dense() for x in (*p.trees, *p.band))):
         return M
     return trees.dense(p.forest[0])
 
