@@ -25,8 +25,9 @@ def cholesky(a: Tensor) -> Tensor:
 
 def checked_cholesky(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """`cholesky(a)`, whether what it solves wants refinement (), and whether rounding has left nothing of it ()."""
+    diagonal = a.diagonal()
     factor, info = torch.linalg.cholesky_ex(a)
-    weak, lost = (has_lost(factor.diagonal(), a.diagonal(), times) for times in (WEAK, LOST))
+    weak, lost = (has_lost(factor.diagonal(), diagonal, times) for times in (WEAK, LOST))
     return factor, weak, (info != 0) | lost
 
 

@@ -15,9 +15,12 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from mjtorch import jit
+from mjtorch.compiler.ir.nodes import SCRATCH, Store
+from mjtorch.compiler.ir.walk import walk
 from mjtorch.compiler.lower import RULES, NoRule
 from mjtorch.compiler.lower.lowering import Lowering
 from mjtorch.compiler.targets.cpu.build import vector_bytes
+from mjtorch.control_flow import if_any
 
 FLOAT, DOUBLE, INT, BOOL = torch.float32, torch.float64, torch.int64, torch.bool
 TOLERANCE = {FLOAT: {"rtol": 2e-5, "atol": 2e-5}, DOUBLE: {"rtol": 1e-10, "atol": 1e-10}}
@@ -288,6 +291,45 @@ def test_matrices_whose_zeros_are_found() -> None:
         w,
         M,
     )
+
+
+def solved(H: Tensor, x: Tensor, again: bool = False) -> Any:
+    """`H^-1 x`, and how much less pivots are than the diagonal; with another solve if it is much."""
+    diagonal = H.diagonal()
+    L, info = torch.linalg.cholesky_ex(H)
+
+    def solve(x: Tensor) -> Tensor:
+        half = torch.linalg.solve_triangular(L, x[:, None], upper=False)
+        return torch.where(info == 0, torch.linalg.solve_triangular(L.mT, half, upper=True)[:, 0], 0.0)
+
+    found, lost = solve(x), torch.where(info == 0, diagonal - L.diagonal().square(), 0.0)
+    return (if_any(lost.sum() > 20, lambda: solve(found + x), found) if again else found), lost
+
+
+@pytest.mark.parametrize(
+    ("f", "matrices"),
+    [
+        (solved, 1),
+        (lambda H, x: solved(H.flip(0, 1), x), 1),
+        (lambda H, x: solved(H, x, again=True), 1),
+        (lambda H, x: (solved(H, x), H @ x), 3),
+        (lambda H, x: (solved(H.flip(0, 1), x), solved(H, x)), 4),
+        (lambda H, x: torch.linalg.cholesky_ex(H)[0] @ x, 2),
+    ],
+    ids=["solved", "turned", "twice", "matrix read", "two factors", "factor read"],
+)
+def test_factors_take_the_place_of_matrices_that_nobody_reads(f: Callable[..., Any], matrices: int) -> None:
+    source, rows, n = cases.Source(4), 10, 21
+    J, w, x = source.tensor((rows, n)), source.tensor((rows,)).square(), source.tensor((n,))
+
+    def function(J: Tensor, w: Tensor, x: Tensor) -> Any:
+        return f(torch.addmm(5 * torch.eye(n, dtype=J.dtype), J.mT, w[:, None] * J), x)
+
+    check({"f": function}, J, w, x)
+    lowered = jit(function, strict=True).lower(J, w, x)
+    arrays = {s.buffer for s in walk(lowered.program.body) if isinstance(s, Store) and s.buffer.kind == SCRATCH}
+    # Of what is read whole, the product and the sum are arrays of their own.
+    assert sum(b.size == n * n for b in arrays) == matrices
 
 
 @pytest.mark.parametrize(

@@ -320,7 +320,7 @@ def _cholesky(low: Lowering, node: Node, x: Value, *, upper: bool = False, **_: 
         out, info = elements.cholesky(low, a)
         return transposed(low, out) if upper else out, info
     if patterns.has_pattern(low, a.shape[-1]):
-        out, info = patterns.cholesky(low, a)
+        out, info = patterns.cholesky(low, node, a, upper)
         return transposed(low, out) if upper else out, info
     n, lead, dtype = a.shape[-1], a.shape[:-2], a.dtype
     out, info = low.alloc(a.shape, dtype), low.alloc(lead, INT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -284,17 +284,17 @@ class Lowering:
                 return leaves(get(node.args[0]))
             elif node.op == "call_function":
                 if node in self.in_place:
-                    self.rescue(module, env, node)
+                    states = [view for view, _ in self.in_place[node].values()]
+                    given = {n for n, x in env.items() if n.op == "placeholder" and x in states}
+                    self.rescue(node, {view.buffer for view in states}, given)
                 env[node] = self.values[node] = self.call(node, get(node.args), get(node.kwargs))
         raise AssertionError("a graph without output")
 
-    def rescue(self, module: GraphModule, env: dict[Node, Any], node: Node) -> None:
-        """Store what reads the arrays that `node` will change in place, and is itself read from then on."""
-        states = [view for view, _ in self.in_place[node].values()]
-        changed = {view.buffer for view in states}
-        place = {n: k for k, n in enumerate(module.graph.nodes)}
+    def rescue(self, node: Node, changed: Set[Buffer], spared: Set[Node]) -> None:
+        """Store what reads the arrays that `node` will change, and is itself read from then on, `spared` apart."""
+        env, place = self.environment, {n: k for k, n in enumerate(node.graph.nodes)}
         for n, x in env.items():
-            if (n.op == "placeholder" and x in states) or not any(place[u] >= place[node] for u in n.users):
+            if n in spared or not any(place[u] >= place[node] for u in n.users):
                 continue
             if isinstance(x, (View, Lazy)) and 0 not in x.shape:
                 found = walk_expr(x.at([Index()] * len(x.shape)))

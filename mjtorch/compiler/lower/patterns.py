@@ -151,10 +151,52 @@ def mirror(low: Lowering, out: View) -> None:
     low.loop(out.shape[-1], lambda i: low.loop(i, lambda j: element(i, j)))
 
 
-def cholesky(low: Lowering, a: Array) -> tuple[View, View]:
+def overwritten(low: Lowering, node: Node, a: Array) -> frozenset[Node]:
+    """The nodes that are the matrix `a`, if its factor, which `node` finds, may take its place.
+
+    So it is where nothing but its diagonal is read beside that, and of the factor only the triangle.
+    """
+    x, same = node.args[0], {node.args[0]}
+    while op_name(x) == "flip":
+        x = x.args[0]
+        same.add(x)
+    made = op_name(x) in ("mm", "addmm") and half_read(low, x) != BOTH and isinstance(a, View)
+    others = {u for n in same for u in n.users} - same - {node}
+    alone = made and all(op_name(u) == "diagonal" and u in low.environment for u in others)
+    factors = [u for u in node.users if u.args[1] == 0]
+    return frozenset(same) if alone and all(is_triangle_read(x, False) for x in factors) else frozenset()
+
+
+def is_triangle_read(x: Node, upper: bool) -> bool:
+    """Whether of a matrix nothing but the triangle is read."""
+    return all(reads_triangle(u, x, upper) for u in x.users)
+
+
+def reads_triangle(user: Node, x: Node, upper: bool) -> bool:
+    """Whether that is all that a node reads of its operand `x`."""
+    name = op_name(user)
+    if name == "transpose" and x.meta["val"].dim() == 2:
+        return is_triangle_read(user, not upper)
+    if name == "linalg_solve_triangular":
+        return user.args[0] is x and user.args[1] is not x and user.kwargs == {"upper": upper}
+    if name == "while_loop":
+        *graphs, carry, captured = user.args
+        inputs = [
+            [n for n in getattr(g.graph.owning_module, g.target).graph.nodes if n.op == "placeholder"] for g in graphs
+        ]
+        places = [len(carry) + k for k, n in enumerate(captured) if n is x]
+        return x not in carry and all(is_triangle_read(own[k], upper) for own in inputs for k in places)
+    return name == "diagonal"
+
+
+def cholesky(low: Lowering, node: Node, a: Array, upper: bool) -> tuple[View, View]:
     """The lower factors of a stack of matrices, and the first minor of each that is not positive, counted from 1."""
     n, lead, dtype = a.shape[-1], a.shape[:-2], a.dtype
-    out, info = low.alloc(a.shape, dtype), low.alloc(lead, INT)
+    same = frozenset() if upper or lead else overwritten(low, node, a)
+    if same:
+        assert isinstance(a, View)
+        low.rescue(node, {a.buffer}, same)
+    out, info = a if same else low.alloc(a.shape, dtype), low.alloc(lead, INT)
     panel = low.alloc((n, GROUP), dtype)
 
     def one(batch: list[Index]) -> None:
@@ -219,7 +261,8 @@ def cholesky(low: Lowering, a: Array) -> tuple[View, View]:
             low.loop(count, solve)
             update(low, out, batch, listed, panel, own, "sub")
 
-        low.loop(n, begin)
+        if not same:
+            low.loop(n, begin)
         low.loop(n // GROUP, lambda q: low.group(lambda: columns_from(q * GROUP)))
         rest = n % GROUP
         if rest:
