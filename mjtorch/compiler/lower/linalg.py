@@ -424,19 +424,33 @@ def triangular(low: Lowering, a: View, b: Array, upper: bool, unit: bool = False
         def given(i: Index, c: Index) -> Expr:
             return broadcast(b, shape, [*batch, i, c])
 
+        def row(step: Index) -> Index:
+            return Index(n - 1) + step * -1 if upper else step
+
         def column(c: Index) -> None:
-            def row(step: Index) -> None:
-                i = step if not upper else Index(n - 1) + step * -1
-                start, stop = (Index(), i) if not upper else (i + 1, Index(n))
+            def unknowns(step: Index, width: int) -> None:
+                """The unknowns of so many steps, from those of the steps before."""
+                rows = [row(step + t) for t in range(width)]
+                totals = [low.local(dtype, given(i, c)) for i in rows]
 
-                def minus(k: Index) -> Expr:
-                    return call("mul", entry(i, k), Load(out.buffer, out.address([*batch, c, k])), dtype=dtype)
+                def take_out(x: Expr, k: Index, start: int = 0) -> None:
+                    for i, total in list(zip(rows, totals, strict=True))[start:]:
+                        term = call("mul", entry(i, k), x, dtype=dtype)
+                        low.emit(Assign(total, call("sub", total, term, dtype=dtype)))
 
-                rest = accumulate(low, dtype, stop, minus, start=start, first=given(i, c), op="sub")
-                value = rest if unit else Call("div", (rest, entry(i, i)), dtype)
-                low.emit(Store(out.buffer, out.address([*batch, c, i]), value))
+                def known(k: Index) -> None:
+                    x: Expr = Load(out.buffer, out.address([*batch, c, row(k)]))
+                    take_out(low.local(dtype, x) if width > 1 else x, row(k))
 
-            low.loop(n, row)
+                low.loop(step, known)
+                for t, (i, total) in enumerate(zip(rows, totals, strict=True)):
+                    x = total if unit else low.local(dtype, Call("div", (total, entry(i, i)), dtype))
+                    low.emit(Store(out.buffer, out.address([*batch, c, i]), x))
+                    take_out(x, i, t + 1)
+
+            blocks = n // BLOCK if n >= 2 * BLOCK else 0
+            low.loop(blocks, lambda q: low.group(lambda: unknowns(q * BLOCK, BLOCK)))
+            low.loop(n, lambda step: low.group(lambda: unknowns(step, 1)), start=blocks * BLOCK)
 
         if not may_skip(low, columns):
             low.loop(columns, column)
