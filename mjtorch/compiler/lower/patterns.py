@@ -180,10 +180,9 @@ def reads_triangle(user: Node, x: Node, upper: bool) -> bool:
     if name == "linalg_solve_triangular":
         return user.args[0] is x and user.args[1] is not x and user.kwargs == {"upper": upper}
     if name == "while_loop":
-        *graphs, carry, captured = user.args
-        inputs = [
-            [n for n in getattr(g.graph.owning_module, g.target).graph.nodes if n.op == "placeholder"] for g in graphs
-        ]
+        condition, body, carry, captured = user.args
+        graphs = [getattr(g.graph.owning_module, g.target).graph for g in (condition, body)]
+        inputs = [[n for n in graph.nodes if n.op == "placeholder"] for graph in graphs]
         places = [len(carry) + k for k, n in enumerate(captured) if n is x]
         return x not in carry and all(is_triangle_read(own[k], upper) for own in inputs for k in places)
     return name == "diagonal"

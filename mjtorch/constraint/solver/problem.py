@@ -270,7 +270,7 @@ def inertia_factor(p: Problem) -> Tensor:
 
 def inertia(p: Problem) -> Tensor:
     """M (nv, nv)."""
-    for M in (*p.M, *(x.dense() for x in (*p.trees, *p.band))):
+    for M in (*p.M, *(x.dense() for x in p.trees), *(x.dense() for x in p.band)):
         return M
     return trees.dense(p.forest[0])
 
