@@ -22,17 +22,11 @@ def deriv_smooth_vel(m: Model, d: Data, include_bias: bool = False) -> Tensor:
 
     As in C, the derivative has no terms of springs, of constraints, and of actuators that are clamped.
     """
-    diagonal, others = smooth_vel_terms(m, d, include_bias)
-    return sum(others, torch.diag(diagonal))
-
-
-def smooth_vel_terms(m: Model, d: Data, include_bias: bool) -> tuple[Tensor, list[Tensor]]:
-    """What `deriv_smooth_vel` is the sum of: a diagonal (nv,), and matrices (nv, nv), if any."""
     diagonal, coupling = scalar_vel_terms(m, d)
     others = [coupled(m, slope, moment) for slope, moment in coupling]
     if include_bias or has_drag(m):
         others.append(body_vel(m, d, include_bias, has_drag(m)))
-    return diagonal, others
+    return sum(others, torch.diag(diagonal))
 
 
 def scalar_vel_terms(m: Model, d: Data) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
