@@ -89,6 +89,7 @@ class Driver:
         return lambda *_: (0, 2)
 
 
+@pytest.mark.slow
 def test_builds_for_a_gpu_are_prepared_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(BENCHMARKS)
     sweep, lib = module("gpu_sweep"), Driver()
@@ -190,6 +191,7 @@ def test_the_memory_of_gradients_is_told() -> None:
     assert "cartpole, KiB a world" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.slow
 def test_many_worlds_are_timed_beside_c(tmp_path: Path) -> None:
     options = ("--sides", "c,state", "--worlds", "8", "--dtype", "float32", "--repeats", "1", "--seconds", "0.05")
     command = [sys.executable, str(BENCHMARKS / "throughput.py"), "cartpole", *options, "--output", str(tmp_path)]
@@ -220,6 +222,7 @@ class TestSoak:
         monkeypatch.setattr(found, "CHUNK", 5)
         return found
 
+    @pytest.mark.slow
     def test_a_run_goes_on(self, soak: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """It is the run that was not interrupted."""
         command = ["--models", "cartpole", "--worlds", "3", "--threads", "1"]

@@ -181,6 +181,7 @@ def test_falls_asleep_with_every_integrator_as_in_c(integrator: str) -> None:
     assert_fields_close(d, mj_data, ["qpos", "qvel", "act", "xpos", "ncon", "nefc"], 1e-7, m=m)
 
 
+@pytest.mark.slow
 def test_what_sleeps_stays_where_it_is_with_rk4() -> None:
     """C wakes it again: the evaluations within the step see the speed that its last acceleration makes."""
     mj_model = model(integrator=int(mujoco.mjtIntegrator.mjINT_RK4))

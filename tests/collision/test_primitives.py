@@ -188,7 +188,7 @@ def test_random_poses(first, second, margin):
         assert any((d.contact.dist >= margin).any() for d in datas)
 
 
-@pytest.mark.parametrize("world", [UPRIGHT, SKEW], ids=["upright", "skew"])
+@pytest.mark.parametrize("world", [UPRIGHT, pytest.param(SKEW, marks=pytest.mark.slow)], ids=["upright", "skew"])
 # Which of the many corners of a face of a drum that lies flat are chosen hangs on rounding.
 @pytest.mark.parametrize(("first", "second"), [pair for pair in PAIRS if "drum" not in pair])
 def test_special_poses(first, second, world):

@@ -96,7 +96,12 @@ def test_nan_stays_in_its_world():
 
 
 @pytest.mark.parametrize(
-    ("name", "most"), [("collection/humanoid", 345), ("gym/half_cheetah", 150), ("feature/boxes", 1300)]
+    ("name", "most"),
+    [
+        ("collection/humanoid", 345),
+        ("gym/half_cheetah", 150),
+        pytest.param("feature/boxes", 1300, marks=pytest.mark.slow),
+    ],
 )
 def test_traced_graph_is_small(name, most):
     m = double(load(name))

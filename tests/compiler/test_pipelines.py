@@ -225,6 +225,7 @@ MODELS = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @MODELS
 @pytest.mark.parametrize("target, name", OPTIONAL)
 def test_a_step_is_the_same_without_a_pass(model: str, target: str, name: str) -> None:

@@ -140,6 +140,7 @@ class Root(torch.autograd.Function):
         return cf.fori_loop(0, 80, lambda i, y: (g + (1 - 0.3 * x**2) * y) / 2, torch.zeros_like(g))  # its fixed point
 
 
+@pytest.mark.slow
 def test_loops_around_a_derivative_that_loops() -> None:
     """Under `torch.compile` what is innermost runs in Python a few times more with each loop around it, not fold."""
 

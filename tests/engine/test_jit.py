@@ -18,7 +18,7 @@ ALONE = (
     *("gym/humanoid", "gym/half_cheetah", "collection/pile", "feature/contacts", "feature/tendon_wrap"),
     *("feature/sensors", "feature/muscles", "feature/weld", "feature/hulls", "feature/surfaces"),
 )
-QUICK = ("gym/hopper", "feature/contacts", "feature/hulls", "feature/muscles", "feature/sensors", "feature/tendon_wrap")
+QUICK = ("feature/contacts", "feature/muscles", "feature/sensors", "feature/tendon_wrap")
 
 
 def tiled(datas: list[Data], worlds: int) -> Data:

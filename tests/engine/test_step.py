@@ -50,7 +50,7 @@ def test_forward_matches_c(model: str, device: str) -> None:
         assert_fields_close(d, mj_data, FORWARD, 1e-5, m=this.m, context=f"seed {seed}")
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", slow_but(MODELS, *VARIED, *GYM, *COLLECTION))
 def test_step_matches_c(model: str, device: str) -> None:
     assert_steps_match(case(model, converge=True, device=device), 1e-7)
 

@@ -4,7 +4,7 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from reference import SINCE_4, assert_fields_close, converged, load
+from reference import SINCE_4, assert_fields_close, converged, load, slow_but
 
 import mjtorch
 from mjtorch import tree
@@ -52,7 +52,7 @@ SETTLED, KICKED, LEFT, END = 480, 500, 640, 1000
 STATE = ("qpos", "qvel", "plastic", "tree_asleep", "tree_awake", "body_awake")
 
 
-@pytest.mark.parametrize("inside", ["bent", *(pytest.param(x, marks=pytest.mark.slow) for x in ("held", "elastic"))])
+@pytest.mark.parametrize("inside", slow_but(INSIDE))
 def test_a_ball_rolls_over_a_cloth_that_sleeps(inside: str) -> None:
     """A held cloth sleeps, wakes and sleeps again; one that is nothing but elastic never does."""
     mj_model = converged(load(SCENE.format(INSIDE[inside])))

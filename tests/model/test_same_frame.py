@@ -4,7 +4,7 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from reference import MODELS, load
+from reference import COLLECTION, MODELS, VARIED, load, slow_but
 
 import mjtorch
 from mjtorch.smooth.kinematics import kinematics
@@ -22,7 +22,7 @@ NEARLY = """<mujoco><worldbody>
 FIELDS = "xipos ximat geom_xpos geom_xmat site_xpos site_xmat".split()
 
 
-@pytest.mark.parametrize("name", [NEARLY, *MODELS])
+@pytest.mark.parametrize("name", [NEARLY, *slow_but(MODELS, *VARIED, *COLLECTION)])
 def test_kinematics(name: str) -> None:
     """To the last digits, in a state that is turned."""
     mj_model = load(name)
