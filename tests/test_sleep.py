@@ -181,6 +181,25 @@ def test_falls_asleep_with_every_integrator_as_in_c(integrator: str) -> None:
     assert_fields_close(d, mj_data, ["qpos", "qvel", "act", "xpos", "ncon", "nefc"], 1e-7, m=m)
 
 
+def test_lights_of_the_world_track_its_centre_of_mass() -> None:
+    """MuJoCo leaves them, as the world is never awake; without the flag it says where they are."""
+    xml = """<mujoco><option><flag sleep="{}"/></option><worldbody>
+      <light mode="trackcom" pos="0 0 2"/><camera mode="trackcom" pos="1 0 2"/>
+      <body><freejoint/><geom size=".1"/></body></worldbody></mujoco>"""
+    found = []
+    for flag in ("enable", "disable"):
+        mj_model = mujoco.MjModel.from_xml_string(xml.format(flag))
+        mj_data = mujoco.MjData(mj_model)
+        mj_data.qpos[:3] = 1, 2, 3
+        mujoco.mj_forward(mj_model, mj_data)
+        m = mjtorch.put_model(mj_model, dtype=torch.float64)
+        found.append(mjtorch.forward(m, mjtorch.put_data(mj_model, mj_data, model=m)))
+    for d in found:
+        np.testing.assert_allclose(d.light_xpos[0], mj_data.light_xpos[0], atol=1e-12)
+        np.testing.assert_allclose(d.cam_xpos[0], mj_data.cam_xpos[0], atol=1e-12)
+    assert mj_data.light_xpos[0, 2] == pytest.approx(5)
+
+
 @pytest.mark.slow
 def test_what_sleeps_stays_where_it_is_with_rk4() -> None:
     """C wakes it again: the evaluations within the step see the speed that its last acceleration makes."""
