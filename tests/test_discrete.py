@@ -92,7 +92,7 @@ def test_models_match_c(model: str) -> None:
     check(discrete(f"feature/{model}"), LOOSE.get(model, 1e-6))
 
 
-@pytest.mark.parametrize("cone", [0, pytest.param(1, marks=pytest.mark.slow)], ids=["pyramidal", "elliptic"])
+@pytest.mark.parametrize("cone", slow_but([0, 1], 0), ids=["pyramidal", "elliptic"])
 def test_rods_that_touch_match_c(cone: int) -> None:
     """What resists the turns of their frames counts in what resists rows."""
     check(discrete("feature/leash", cone=cone))

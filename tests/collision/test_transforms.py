@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from collision.contacts import FIELDS, double, posed
-from reference import load, random_state
+from reference import load, random_state, slow_but
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mjtorch import tree
@@ -95,13 +95,12 @@ def test_nan_stays_in_its_world():
     assert d.tolist() == [int(collision(m, good).ncon), 0]
 
 
+SMALL = ("collection/humanoid", 345), ("gym/half_cheetah", 150)
+
+
 @pytest.mark.parametrize(
     ("name", "most"),
-    [
-        ("collection/humanoid", 345),
-        ("gym/half_cheetah", 150),
-        pytest.param("feature/boxes", 1300, marks=pytest.mark.slow),
-    ],
+    slow_but([*SMALL, ("feature/boxes", 1300)], *SMALL),
 )
 def test_traced_graph_is_small(name, most):
     m = double(load(name))

@@ -9,6 +9,7 @@ import mujoco
 import numpy as np
 import pytest
 import torch
+from reference import slow_but
 from torch import Tensor
 
 import mjtorch
@@ -249,7 +250,7 @@ def c_positions(mj_model: mujoco.MjModel, worlds: int, steps: int) -> np.ndarray
     return np.array(rows)
 
 
-@pytest.mark.parametrize("model, steps", [("cartpole", 300), pytest.param("hopper", 120, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("model, steps", slow_but([("cartpole", 300), ("hopper", 120)], ("cartpole", 300)))
 def test_example_matches_c(model: str, steps: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mj_model = models.load(model)
     mj_model.opt.tolerance, mj_model.opt.iterations, mj_model.opt.ls_tolerance = 1e-14, 100, 1e-12

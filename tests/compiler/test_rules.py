@@ -26,7 +26,7 @@ FLOAT, DOUBLE, INT, BOOL = torch.float32, torch.float64, torch.int64, torch.bool
 TOLERANCE = {FLOAT: {"rtol": 2e-5, "atol": 2e-5}, DOUBLE: {"rtol": 1e-10, "atol": 1e-10}}
 
 few = settings(
-    max_examples=4,
+    max_examples=6,
     deadline=None,
     derandomize=True,
     database=None,

@@ -112,7 +112,6 @@ def test_worlds_and_derivatives(articulated: None) -> None:
     torch.testing.assert_close(*grads, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.slow
 def test_single_precision_and_a_batch_of_one() -> None:
     """A chain on the floor and on itself, compiled, for one world: as in double precision."""
     mj_model = chain(40)

@@ -133,7 +133,6 @@ def test_worlds_and_derivatives() -> None:
         torch.testing.assert_close(mine, other, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rigid", [False, True])
 def test_single_precision(rigid: bool) -> None:
     """As in double precision, side by side; also where a contact is rigid to C, as the arm turns about its middle."""

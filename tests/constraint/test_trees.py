@@ -133,7 +133,6 @@ def test_compacted() -> None:
     assert row[there].tolist() == [1] and past.nonzero().tolist() == [[0, 3]]
 
 
-@pytest.mark.slow
 def test_worlds() -> None:
     """Side by side, one with trees joined and one without; compiled; and what derivatives there are."""
     mj_model = scene(APART)

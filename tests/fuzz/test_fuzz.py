@@ -15,7 +15,7 @@ from tests.fuzz.run import CORPUS, cases, compiled, judged, states, table, tally
 from tests.fuzz.shrink import shrink
 
 QUICKLY = Modes(float32=True, eager=False)
-FEW, MANY = 2, 150
+FEW, MANY = 3, 150
 PENDULUM = """<mujoco><option integrator="implicitfast"/><worldbody><geom type="plane" size="1 1 1"/>
 <body pos="0 0 .045"><joint name="hinge" axis="0 1 0" range="-1 1" damping=".3"/>
 <geom name="arm" type="capsule" size=".05" fromto="0 0 0 .4 0 0"/>

@@ -190,7 +190,9 @@ def near_field(mj_model: mujoco.MjModel, size: np.ndarray, middle: np.ndarray) -
     return found
 
 
-@pytest.mark.parametrize(("field", "native"), slow_but([("hfield", True), ("hfield", False), ("sdf", True)]))
+@pytest.mark.parametrize(
+    ("field", "native"), slow_but([("hfield", True), ("hfield", False), ("sdf", True)], ("hfield", True))
+)
 def test_fields(field: str, native: bool) -> None:
     """The least contact with a field counts; compiled too, and its derivatives are those of that contact."""
     names = ["capsule", "box", "wedge"] + (["sphere", "plane", "ring"] if field == "sdf" else [])
