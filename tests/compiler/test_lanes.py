@@ -1,6 +1,7 @@
 """Loops that compiled code runs world by world: which they are, and that they compute what eager mode does."""
 
 import math
+import pathlib
 from collections.abc import Sequence
 
 import pytest
@@ -13,7 +14,7 @@ from mjtorch.compiler.ir.walk import bodies, walk
 from mjtorch.compiler.lowered import Lowered
 from mjtorch.compiler.passes import run_passes
 from mjtorch.compiler.passes.scalarize import is_walk
-from mjtorch.compiler.targets.cpu import target
+from mjtorch.compiler.targets.cpu import build, target
 from mjtorch.compiler.targets.cpu.build import BuildError, compiler, vector_bytes
 from mjtorch.compiler.targets.cpu.pipeline import CPU
 from mjtorch.compiler.targets.cpu.target import lanes_for
@@ -263,13 +264,17 @@ def test_triangular_solves_of_columns_that_a_mask_leaves_out(columns: int, lanes
         torch.testing.assert_close(compiled(*args), torch.vmap(solve)(*args))
 
 
-def test_large_programs_have_half_the_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("halves", [False, True])
+def test_large_programs_have_half_the_lanes(monkeypatch: pytest.MonkeyPatch, halves: bool) -> None:
     """Where registers are wide enough; what they compute stays the same."""
     f = lambda x: (x.cumsum(0) @ x).sin()  # noqa: E731
     x = torch.linspace(-1, 1, 19 * SIZE, dtype=torch.float64).reshape(19, SIZE)
     program = run_passes(jit(f, strict=True).lower(x).program, CPU)
     many = lanes_for(program, 8)
-    monkeypatch.setattr(target, "LARGE", 0)
+    monkeypatch.setattr(target, "computes_halves", lambda: halves)
+    monkeypatch.setattr(target, "LARGE_WORLD" if halves else "LARGE", 0)
+    assert lanes_for(program, 8) == many
+    monkeypatch.setattr(target, "LARGE" if halves else "LARGE_WORLD", 0)
     assert lanes_for(program, 8) == (many // 2 if vector_bytes() == target.WIDE else many)
     torch.testing.assert_close(jit(f, strict=True)(x), torch.vmap(f)(x))
 
@@ -286,3 +291,13 @@ def test_worlds_raise_to_powers_of_their_own(dtype: torch.dtype) -> None:
         args = x[:worlds], power[which[:worlds]]
         torch.testing.assert_close(compiled(*args), torch.pow(*args))
     torch.testing.assert_close(compiled(x, torch.ones_like(x)), x, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "maker, family, halves",
+    [("AuthenticAMD", 25, True), ("AuthenticAMD", 26, False), ("GenuineIntel", 6, False), ("AuthenticAMD", 250, False)],
+)
+def test_who_computes_halves(monkeypatch: pytest.MonkeyPatch, maker: str, family: int, halves: bool) -> None:
+    about = f"processor\t: 0\nvendor_id\t: {maker}\ncpu family\t: {family}\nmodel\t\t: 17\n"
+    monkeypatch.setattr(pathlib.Path, "read_text", lambda self: about)
+    assert build.computes_halves.__wrapped__() == halves

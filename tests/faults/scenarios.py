@@ -174,6 +174,11 @@ def second_cache(folder: Path, begin: Fault) -> None:
     assert build.cache_bytes.__wrapped__() == 2**20
 
 
+def halves(folder: Path, begin: Fault) -> None:
+    begin()
+    assert not build.computes_halves.__wrapped__()
+
+
 def first_threads(folder: Path, begin: Fault) -> None:
     compile_function(folder, lambda: None)
     begin()

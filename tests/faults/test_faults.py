@@ -159,6 +159,7 @@ TABLE: dict[str, Row | str] = {
     f"{CPU}build.py:build:source.write_text": failed(do.compile_library, BuildError, "cannot be used", NO_ROOM),
     f"{CPU}build.py:build:tempfile.TemporaryDirectory": failed(do.compile_library, BuildError, "cannot be used"),
     f"{CPU}build.py:cache_bytes:?.read_text": Row(do.second_cache),
+    f"{CPU}build.py:computes_halves:?.read_text": Row(do.halves),
     f"{CPU}build.py:open_library:ctypes.CDLL": failed(do.compile_library, BuildError, "cannot be used"),
     f"{CPU}native.py:_driver:?.read_text": own(do.first_threads),
     f"{CPU}room.py:_left:?.read_text": Row(do.memory),

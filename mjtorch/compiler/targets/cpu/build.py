@@ -146,6 +146,16 @@ def cache_bytes() -> int:
     return int(found[1]) * 2**10 if found else 2**20
 
 
+@functools.cache
+def computes_halves() -> bool:
+    """Whether the CPU computes registers of 64 bytes half by half, as Zen 4 does."""
+    try:
+        about = pathlib.Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+    return "AuthenticAMD" in about and re.search(r"^cpu family\s*: 25$", about, re.MULTILINE) is not None
+
+
 def vector_bytes() -> int:
     """Width of the CPU's vector registers."""
     return {"AVX512": 64, "AVX2": 32}.get(torch.backends.cpu.get_cpu_capability(), 16)
