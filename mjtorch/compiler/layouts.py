@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -137,3 +137,11 @@ def tensors(x: Any) -> list[Tensor]:
     found: list[Tensor] = []
     substituted(x, found.append)
     return found
+
+
+def written(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
+    """The tensors among its arguments that an op writes to."""
+    for k, a in enumerate(func._schema.arguments):
+        if a.alias_info is not None and a.alias_info.is_write:
+            x = kwargs[a.name] if a.name in kwargs else args[k] if k < len(args) else None
+            yield from (t for t in (x if isinstance(x, (list, tuple)) else (x,)) if isinstance(t, Tensor))

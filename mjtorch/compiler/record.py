@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeGuard
 
 import torch
 import torch._decomp
 from torch import Tensor
 from torch._ops import HigherOrderOperator, OpOverload
-from torch.fx import Graph, GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Interpreter, Node
 from torch.utils._mode_utils import no_dispatch
 
+from mjtorch.compiler.frames import Frame
 from mjtorch.compiler.ir.source import Places, Source
 from mjtorch.compiler.layouts import (
     CPU,
@@ -29,14 +30,17 @@ from mjtorch.compiler.layouts import (
     substituted,
     takes_device,
     tensors,
+    written,
 )
 from mjtorch.compiler.lower.values import NoRule
+from mjtorch.control_flow.carry import fresh
 from mjtorch.control_flow.context import Recorder, Shaped, recorder
 
 BRANCH = (
     "a Python branch or number made from a tensor's value; use mjtorch.control_flow.cond or while_loop, torch.where, "
     "or keep the number a tensor"
 )
+WRITE = "{} changes {} in place; make a new tensor instead, for example with x.clone() or torch.where"
 SHAPE = "a result whose shape depends on values; use torch.where or a mask"
 DEVICE = torch.ops.prim.device.default
 LIFT = torch.ops.aten.lift_fresh_copy.default
@@ -123,46 +127,6 @@ class Kind:
         self.lowered = self.writes or has_rule(func.overloadpacket.__name__)
 
 
-class Recorded(GraphModule):
-    """A graph that is interpreted when it is called: PyTorch's own would print and compile Python code at once."""
-
-    def recompile(self) -> Any:
-        """Nothing to do when the graph has changed."""
-
-    def forward(self, *args: Any) -> Any:
-        """What the graph computes."""
-        return Interpreter(self).run(*args)
-
-    def __str__(self) -> str:
-        return self.print_readable(print_output=False)
-
-
-class Frame:
-    """A graph that is being recorded: that of the function, or of a body."""
-
-    def __init__(self) -> None:
-        self.graph, self.root = Graph(), torch.nn.Module()
-        self.constants: dict[int, Node] = {}
-
-    def attribute(self, name: str, x: Tensor | GraphModule) -> Node:
-        """A node for something that the graph holds."""
-        setattr(self.root, name, x)
-        return self.graph.create_node("get_attr", name, (), {})
-
-    def constant(self, x: Tensor) -> Node:
-        """The node of a tensor that has a value."""
-        node = self.constants.get(id(x))
-        if node is None:
-            node = self.constants[id(x)] = self.attribute(f"_tensor_constant{len(self.constants)}", x)
-            node.meta["val"] = x
-        return node
-
-    def bodies(self, prefixes: Sequence[str], graphs: Sequence[GraphModule]) -> list[Node]:
-        """Nodes for the graphs of one loop or branch."""
-        number = next(n for n in range(len(self.graph.nodes) + 1) if not hasattr(self.root, f"{prefixes[0]}_{n}"))
-        return [self.attribute(f"{p}_{number}", graph) for p, graph in zip(prefixes, graphs, strict=True)]
-
-
 class _Handler:
     """Apart from `TorchDispatchMode`, which shields what its subclasses define by importing Dynamo: a second."""
 
@@ -177,6 +141,7 @@ class GraphRecorder(_Handler, Recorder):
     has_rule: whether an operation, by its name, can be lowered
     places: which line is at work
     decomposed: how many operations were taken apart
+    read: tensors from around the function whose values it has asked for, by `id`
     """
 
     supports_higher_order_operators = True
@@ -189,18 +154,23 @@ class GraphRecorder(_Handler, Recorder):
         self.held: dict[int, Traced] = {}  # what stands for tensors that have values
         self.frame = Frame()
         self.decomposed = 0
+        self.read: dict[int, Tensor] = {}
 
-    def record(self, f: Callable[..., Any], examples: Sequence[Tensor]) -> tuple[GraphModule, Any]:
-        """The graph of `f` at the shapes of `examples`, and what it returns."""
-        around, self.frame, was = self.frame, Frame(), self.recording
-        self.recording = True
+    def record(self, f: Callable[..., Any], examples: Sequence[Tensor]) -> GraphModule:
+        """The graph of `f` at the shapes of `examples`."""
+        frame = Frame()
+        with self._within(frame):
+            frame.graph.output(substituted(f(*self._inputs(examples)), self._node))
+        return frame.closed()
+
+    @contextlib.contextmanager
+    def _within(self, frame: Frame) -> Iterator[None]:
+        """What is computed inside goes to a graph of its own."""
+        around, was = self.frame, self.recording
+        self.frame, self.recording = frame, True
         try:
-            with no_dispatch(), torch._C.DisableTorchFunction():
-                inputs = [self._input(k, x) for k, x in enumerate(examples)]
             with contextlib.nullcontext() if recorder() is self else self:
-                out = f(*inputs)
-            self.frame.graph.output(substituted(out, self._node))
-            return Recorded(self.frame.root, self.frame.graph), out
+                yield
         finally:
             self.frame, self.recording = around, was
 
@@ -215,11 +185,12 @@ class GraphRecorder(_Handler, Recorder):
             node.meta.setdefault("source", source)
             node = node._prev
 
-    def _input(self, k: int, x: Tensor) -> Traced:
-        made = self._made(_layout(x), x.device, True)
-        made.node = self.frame.graph.placeholder(f"arg{k}")
-        made.node.meta["val"] = made.memory
-        return made
+    def _inputs(self, examples: Sequence[Tensor]) -> list[Traced]:
+        with no_dispatch(), torch._C.DisableTorchFunction():
+            made = [self._made(_layout(x), x.device, True) for x in examples]
+            for x in made:
+                x.node = self.frame.input(x.memory)
+            return made
 
     def _made(self, layout: Layout, device: torch.device, varying: bool) -> Traced:
         return Traced.of(shaped(layout), layout, device, self, varying)
@@ -241,7 +212,7 @@ class GraphRecorder(_Handler, Recorder):
             return out
         given: list[Tensor] = []
         spelled = self._spelled(args, given), *[(k, self._spelled(x, given)) for k, x in kwargs.items()]
-        varying = any(isinstance(x, Traced) and x.varying for x in given)
+        varying = any(self._varies(x) for x in given if func is not LIFT or isinstance(x, Traced))
         if varying and self.recording and not kind.lowered and (how := parts(func)) is not None:
             self.decomposed += 1
             if (out := self._apart(how, args, kwargs)) is not NotImplemented:
@@ -252,7 +223,10 @@ class GraphRecorder(_Handler, Recorder):
             raise RefusedError(SHAPE)
         if not self.recording:
             return self._result(func, kind, spelled, args, kwargs, given, varying)
-        node_args, node_kwargs = substituted(args, self._node), substituted(kwargs, self._node)
+        if (kind.writes or kind.changes_view) and any(self._is_captured(x) for x in written(func, args, kwargs)):
+            raise RefusedError(WRITE.format(func, "a tensor from around a loop or branch"))
+        node = self._node if func is not LIFT else self._written_node
+        node_args, node_kwargs = substituted(args, node), substituted(kwargs, node)
         out = self._result(func, kind, spelled, args, kwargs, given, varying)
         self._attach(out, self.frame.graph.create_node("call_function", func, node_args, node_kwargs, kind.name))
         return out
@@ -307,11 +281,29 @@ class GraphRecorder(_Handler, Recorder):
     def _node(self, x: Tensor) -> Node | None:
         if not self.recording:
             return None
-        if not isinstance(x, Traced):
-            return self.frame.constant(x)
-        if x.node is None or x.node.graph is not self.frame.graph:
+        if self._is_here(x):
+            return x.node
+        if self._is_captured(x):
+            return self.frame.lift(x)
+        if isinstance(x, Traced):
             raise RuntimeError("a value of the function being traced was used where it is not known, as in a loop body")
-        return x.node
+        return self.frame.constant(x)
+
+    def _written_node(self, x: Tensor) -> Node | None:
+        """As `_node`, for what `torch.tensor` may have made of numbers that the function has written."""
+        return self._node(x) if isinstance(x, Traced) else self.frame.constant(x)
+
+    def _is_here(self, x: Tensor) -> TypeGuard[Traced]:
+        """Whether a value is an input of, or was computed in, what is being recorded, and not around it."""
+        return isinstance(x, Traced) and x.node is not None and x.node.graph is self.frame.graph
+
+    def _is_captured(self, x: Tensor) -> bool:
+        """Whether a value comes from around the body that is being recorded."""
+        return self.frame.captured is not None and not self._is_here(x)
+
+    def _varies(self, x: Tensor) -> bool:
+        """Whether a value may depend on the inputs: what a body captures is an input of it."""
+        return self._is_captured(x) or (isinstance(x, Traced) and x.varying)
 
     def _made_of(self, found: Any, given: Sequence[Tensor], device: torch.device, varying: bool) -> Any:
         if isinstance(found, Layout):
@@ -365,8 +357,10 @@ class GraphRecorder(_Handler, Recorder):
 
     def _value(self, func: OpOverload, args: Any, kwargs: dict[str, Any]) -> Any:
         """A Python number: known where it does not depend on the inputs."""
-        if any(_known(x) is None for x in tensors((args, kwargs))):
+        given = tensors((args, kwargs))
+        if any(_known(x) is None for x in given):
             raise RefusedError(BRANCH)
+        self._note_read(given)
         return func(*substituted(args, _known), **substituted(kwargs, _known))
 
     def _keep_known(
@@ -378,8 +372,13 @@ class GraphRecorder(_Handler, Recorder):
             values: list[Any] = [None] * len(made)
         else:
             values = tensors(func(*substituted(args, _known), **substituted(kwargs, _known)))
+            if func is not LIFT:
+                self._note_read(given)
         for x, value in zip(made, values, strict=True):
             x.known = value
+
+    def _note_read(self, given: Sequence[Tensor]) -> None:
+        self.read.update((id(x), x) for x in given if not isinstance(x, Traced))
 
     # --- loops and branches ---
 
@@ -396,31 +395,55 @@ class GraphRecorder(_Handler, Recorder):
         return self._loop_or_branch(torch.ops.higher_order.cond, args)
 
     def _loop_or_branch(self, op: HigherOrderOperator, args: Any) -> Sequence[Tensor]:
-        """Its bodies become graphs. Their inputs are values of their own."""
+        """Its bodies become graphs, whose inputs are values of their own, also for what they capture.
+
+        What both functions of a branch hand on from around them is no result of theirs.
+        """
         place, prefixes = BODIES[op.__name__]
-        operands = *args[:place], *args[place + len(prefixes) :]
+        operands = [*args[:place], *args[place + len(prefixes) :]]
+        fixed = operands.pop()
+        examples = tensors((operands[place:], fixed))
         if op is torch.ops.higher_order.scan:
-            init, xs, captured = operands
+            init, xs = operands
             with no_dispatch(), torch._C.DisableTorchFunction():
                 rows = [self._made(row_major(x.shape[1:], x.dtype), x.device, True) for x in xs]
-            examples = *init, *rows, *captured
-        else:
-            examples = tuple(tensors(operands[place:]))
-        bodies = [_replayed(f, self) for f in args[place : place + len(prefixes)]]
-        graphs, results = zip(*(self.record(f, examples) for f in bodies), strict=True)
-        layouts = [_layout(x) for x in (operands[0] if op is torch.ops.higher_order.while_loop else results[0])]
+            examples = [*init, *rows, *fixed]
+        captured: dict[int, Tensor] = {}
+        frames, results = [Frame(captured) for _ in prefixes], []
+        for frame, f in zip(frames, args[place:], strict=False):
+            with self._within(frame):
+                inputs = self._inputs(examples)
+                results.append((inputs, _replayed(f, self)(*inputs)))
+        handed: dict[int, Tensor] = {}
+        if op is torch.ops.higher_order.cond:
+            pairs = zip(*(out for _, out in results), strict=True)
+            handed = {k: x for k, (x, y) in enumerate(pairs) if x is y}
+            results = [(inputs, [x for k, x in enumerate(out) if k not in handed]) for inputs, out in results]
+        made = [self._finish(frame, *result) for frame, result in zip(frames, results, strict=True)]
+        operands = [*operands, (*fixed, *captured.values())]
+        layouts = [_layout(x) for x in (operands[0] if op is torch.ops.higher_order.while_loop else made[0])]
         if op is torch.ops.higher_order.scan:
             n, length = len(init), xs[0].shape[0]
             layouts[n:] = [row_major(torch.Size((length, *y.shape)), y.dtype) for y in layouts[n:]]
         with no_dispatch(), torch._C.DisableTorchFunction():
             out = tuple([self._made(layout, _place(tensors(operands)), True) for layout in layouts])
-        if self.recording:
+        if self.recording and out:
             nodes = substituted(operands, self._node)
-            held = self.frame.bodies(prefixes, graphs)
+            held = self.frame.bodies(prefixes, [frame.closed() for frame in frames])
             node_args = *nodes[:place], *held, *nodes[place:]
             last = self.last()
             self._attach(out, self.frame.graph.create_node("call_function", op, node_args, {}, op.__name__))
             self.note(last, self.places.here())
+        rest = iter(out)
+        return [handed[k] if k in handed else next(rest) for k in range(len(out) + len(handed))]
+
+    def _finish(self, frame: Frame, inputs: Sequence[Tensor], out: Any) -> Any:
+        """End a body: its results, which share memory neither with what it is given or captures nor with each other."""
+        with self._within(frame):
+            around = [x for x in tensors(out) if not self._is_here(x)]
+            own = iter(fresh(tensors(out), (*inputs, *(frame.captured or {}).values(), *around)))
+            out = substituted(out, lambda _: next(own))
+            frame.graph.output(substituted(out, self._node))
         return out
 
 

@@ -21,8 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mjtorch.compiler.garbage import without_collections
 from mjtorch.compiler.ir.source import Places
-from mjtorch.compiler.layouts import CPU, Layout, result_layout
-from mjtorch.compiler.record import BRANCH, GraphRecorder, RefusedError, Replay, Traced, parts
+from mjtorch.compiler.layouts import CPU, Layout, result_layout, written
+from mjtorch.compiler.record import BRANCH, WRITE, GraphRecorder, RefusedError, Replay, Traced, parts
 from mjtorch.compiler.stage import in_own_precision
 
 Flat = Callable[..., Sequence[Tensor]]
@@ -34,8 +34,9 @@ LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "pure
 VALUE_ERRORS = (".item()", "value out of a tracing tensor", "data-dependent control flow", ".numpy()", ".tolist()")
 # One of the fields that PyTorch gives to each node it makes, if told to; Dynamo's, which is not at work here.
 SOURCE = "source_fn_stack"
+# Where a graph has the tensors from around the function whose values have become numbers of it.
+READ = "read"
 RANDOM = "{} draws random numbers, which a compiled function would draw only once; draw them outside and pass them in"
-WRITE = "{} changes {} in place; make a new tensor instead, for example with x.clone() or torch.where"
 # In-place views of temporaries: they change no value.
 HARMLESS = {
     torch.ops.aten.squeeze_.dim,
@@ -78,6 +79,7 @@ def trace(
         graph = _recorded(Replay(program, recorder).run, examples, name, recorder)
         if recorder.decomposed == before:  # else these may write, too
             break
+    graph.meta[READ] = list(recorder.read.values())
     return graph
 
 
@@ -156,28 +158,30 @@ def _functionalized(graph: GraphModule, examples: Sequence[Tensor]) -> GraphModu
 def _part(graph: GraphModule) -> None:
     """Copy what a loop or branch gets twice: PyTorch's (2.13) refuse operands that share memory."""
     for n in [n for n in _calls(graph) if isinstance(n.target, HigherOrderOperator)]:
-        operands = cast(Sequence[Node], n.args[-1])
         seen: set[int] = set()
-        apart: list[Node] = []
-        for x in operands:
+
+        def apart(x: Node, n: Node = n, seen: set[int] = seen) -> Node:
+            if not isinstance(x.meta.get("val"), Tensor):  # a body
+                return x
             memory = _memory(x.meta["val"])
             if memory in seen:
                 with n.graph.inserting_before(n):
                     copy = n.graph.call_function(torch.ops.aten.clone.default, (x,))
-                copy.meta = dict(x.meta)
-                x = copy
-            apart.append(x)
+                copy.meta, x = dict(x.meta), copy
             seen.add(memory)
-        n.args = (*n.args[:-1], tuple(apart))
+            return x
+
+        n.args = cast(Any, map_arg(n.args, apart))
         assert n.graph.owning_module is not None
         n.graph.owning_module.recompile()
 
 
 def captured(graph: GraphModule) -> list[Tensor]:
-    """The tensors from around the function that a graph holds, and not those that it makes by `torch.tensor`."""
+    """The tensors from around the function that a graph holds, or has read, and not those made by `torch.tensor`."""
     held = ((m, n) for m in graph.modules() if isinstance(m, GraphModule) for n in m.graph.nodes if n.op == "get_attr")
     mine = ((m, n) for m, n in held if any(u.target is not torch.ops.aten.lift_fresh_copy.default for u in n.users))
-    return list({id(x): x for m, n in mine if isinstance(x := getattr(m, n.target), Tensor)}.values())
+    found = {id(x): x for m, n in mine if isinstance(x := getattr(m, n.target), Tensor)}
+    return list((found | {id(x): x for x in graph.meta.get(READ, ())}).values())
 
 
 def same_in_all_worlds(graph: GraphModule, in_dims: Sequence[int | None]) -> list[bool]:
@@ -254,7 +258,7 @@ def _record(flat: Flat, examples: Sequence[Tensor], name: str, recorder: GraphRe
     try:
         with without_collections():
             indices, own = _TensorIndices(recorder), in_own_precision(flat)
-            return recorder.record(lambda *xs: indices.within(own, xs), examples)[0]
+            return recorder.record(lambda *xs: indices.within(own, xs), examples)
     except RefusedError as e:
         raise TraceError(f"jit({name}): {_user_line(e)}: {e}") from e
     except RuntimeError as e:
@@ -368,7 +372,7 @@ class _Watch(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if mutates(func):
-            for x in _written(func, args, kwargs):
+            for x in written(func, args, kwargs):
                 if _memory(x) in self.inputs or not isinstance(x, Traced):
                     self._fail(WRITE.format(func, "an input" if _memory(x) in self.inputs else "a tensor from outside"))
         out = func(*args, **kwargs)
@@ -378,14 +382,6 @@ class _Watch(TorchDispatchMode):
 
     def _fail(self, complaint: str) -> None:
         raise TraceError(f"jit({self.name}): {_user_line()}: {complaint}")
-
-
-def _written(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
-    """The tensors among its arguments that an op writes to."""
-    for k, a in enumerate(func._schema.arguments):
-        if a.alias_info is not None and a.alias_info.is_write:
-            x = kwargs[a.name] if a.name in kwargs else args[k] if k < len(args) else None
-            yield from (t for t in (x if isinstance(x, (list, tuple)) else (x,)) if isinstance(t, Tensor))
 
 
 def _memory(x: Tensor) -> int:

@@ -159,6 +159,17 @@ def explore(fn: Callable[..., Any], *args: Any) -> None:
             fn(*args)
 
 
+def is_lifted() -> bool:
+    """Whether functions of loops and branches may capture what they like: no conversion is needed.
+
+    A compiler of its own sees what it records use, but not through transforms, nor what derivatives are taken of.
+    """
+    mode = context.recorder()
+    if mode is None or not mode.recording or context.level():
+        return False
+    return not any(isinstance(mode, _Discover | _Substitute) for mode in _get_current_function_mode_stack())
+
+
 def is_imagined() -> bool:
     """Whether a conversion around the caller only looks at what comes out: no values, no derivatives."""
     modes = [mode for mode in _get_current_function_mode_stack() if isinstance(mode, _Discover)]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mjtorch.control_flow import context, lowering
 from mjtorch.control_flow.carry import Structure, check_callable
-from mjtorch.control_flow.closure import Conversion, explore, intercepted
+from mjtorch.control_flow.closure import Conversion, explore, intercepted, is_lifted
 from mjtorch.control_flow.context import opaque
 from mjtorch.control_flow.derivative import floats, only_floats, vjp
 from mjtorch.control_flow.snapshot import snapshot
@@ -69,6 +69,8 @@ def cond(pred: context.Bool | Tensor, true_fun: Callable[..., T], false_fun: Cal
         return flat_fn
 
     branches = flat(snapshot(true_fun)), flat(snapshot(false_fun))
+    if is_lifted():
+        return _lifted(pred, branches, tensors)
     converted = Conversion(branches, tensors)
     result = _result(converted.results[0])
     pairs = zip(result.leaves, result.flatten(converted.results[1], "that of false_fun"), strict=True)
@@ -80,6 +82,22 @@ def cond(pred: context.Bool | Tensor, true_fun: Callable[..., T], false_fun: Cal
         for k, x in zip(choices, values, strict=True):
             found[k] = x
     return result.unflatten(found)  # type: ignore[arg-type]
+
+
+def _lifted(pred: Tensor, branches: Sequence[Callable[..., T]], operands: Sequence[Tensor]) -> T:
+    """`cond` where branches may capture what they like. The first says what the structure of the result is."""
+    structures: list[Structure] = []
+
+    def chosen(*values: Tensor) -> list[Tensor]:
+        structures.append(_result(branches[0](*values)))
+        return structures[0].leaves
+
+    def other(*values: Tensor) -> list[Tensor]:
+        return structures[0].flatten(branches[1](*values), "that of false_fun")
+
+    values = lowering.cond(pred, chosen, other, operands)
+    result: T = structures[0].unflatten(values)
+    return result
 
 
 def _result(tree: Any) -> Structure:

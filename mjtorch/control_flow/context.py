@@ -31,7 +31,8 @@ _TRACING_MODES = (_MODES.PROXY, _MODES.FAKE, _MODES.FUNCTIONAL)
 class Recorder(TorchDispatchMode):
     """A mode by which a compiler of its own records operations, not PyTorch's, and loops and branches as well.
 
-    Its graphs hold a scan as one operator, which the stock compiler cannot be trusted with.
+    Its graphs hold a scan as one operator, which the stock compiler cannot be trusted with. Functions that it is given
+    may capture tensors, and what they return may share memory: it makes operands of the ones and copies of the others.
 
     recording: whether it does now, or only computes shapes and dtypes
     """
@@ -47,7 +48,7 @@ class Recorder(TorchDispatchMode):
         raise NotImplementedError
 
     def cond(self, pred: Tensor, true_fn: Any, false_fn: Any, operands: Sequence[Tensor]) -> Sequence[Tensor]:
-        """As `torch.ops.higher_order.cond`."""
+        """As `torch.ops.higher_order.cond`, but what both functions return from around them is returned as it is."""
         raise NotImplementedError
 
     @contextlib.contextmanager
@@ -220,11 +221,6 @@ def decided(x: Bool) -> bool | Tensor:
 def counted(start: Int, stop: Int, device: torch.device | None) -> Tensor:
     """The integers from `start` to `stop - 1`."""
     return torch.arange(start, stop, device=device)  # type: ignore[arg-type]
-
-
-def traced(x: Tensor) -> Tensor:
-    """`x` as a value of the function that is being traced, also where that only captured it."""
-    return x if isinstance(unwrap(x), UNKNOWN) else x.view_as(x)
 
 
 def recorder() -> Recorder | None:

@@ -174,19 +174,15 @@ def _own_memory(fn: FlatFunction) -> Callable[..., tuple[Tensor, ...]]:
     return lambda *args: tuple(fresh(fn(*args), args))
 
 
-def _listed(fn: FlatFunction) -> Callable[..., list[Tensor]]:
-    return lambda *args: list(fn(*args))
-
-
 def _while_operator(cond: FlatFunction, body: FlatFunction, n: int, operands: Sequence[Tensor]) -> list[Tensor]:
     carry, captured = operands[:n], operands[n:]
     if not context.is_recording():
         return one_trip(cond, body, carry, captured)
-    start, test = tuple(_contiguous(carry)), _own_memory(cond)
+    start = tuple(_contiguous(carry))
     recorder = context.recorder()
     if recorder is not None:
-        return list(recorder.while_loop(lambda *x: test(*x)[0], _own_memory(body), start, tuple(captured)))
-    apart = tuple(_apart(captured))
+        return list(recorder.while_loop(lambda *x: cond(*x)[0], body, start, tuple(captured)))
+    apart, test = tuple(_apart(captured)), _own_memory(cond)
     fns = (context.as_graph(fn, (*start, *apart)) for fn in (lambda *x: test(*x)[0], _own_memory(body)))
     return list(torch.ops.higher_order.while_loop(*fns, start, apart))
 
@@ -214,10 +210,8 @@ def _scan_operator(step: FlatFunction, m: int, k: int, operands: Sequence[Tensor
     """
     recorder = context.recorder()
     if recorder is not None and recorder.recording:
-        init = _contiguous(operands[:m])
-        # It takes neither two views of one tensor nor, in a traced function, tensors that have data (2.13).
-        rest = fresh([context.traced(x) for x in operands[m:]], ())
-        return list(recorder.scan(_listed(_own_memory(step)), init, rest[:k], tuple(rest[k:])))
+        init, xs, fixed = _contiguous(operands[:m]), list(operands[m : m + k]), tuple(operands[m + k :])
+        return list(recorder.scan(lambda *x: list(step(*x)), init, xs, fixed))
     length = operands[m].shape[0]
     if context.in_compiled_backward():
         if length > BACKWARD_LIMIT:
@@ -251,9 +245,8 @@ def _cond_operator(
     if not context.is_recording() or context.in_compiled_backward():
         pairs = zip(true_fn(*operands), false_fn(*operands), strict=True)
         return [torch.where(pred, x, y) for x, y in pairs]
-    branches = _own_memory(true_fn), _own_memory(false_fn)
     recorder = context.recorder()
     if recorder is not None:
-        return list(recorder.cond(pred, *branches, tuple(operands)))
-    apart = tuple(_apart(operands))
+        return list(recorder.cond(pred, true_fn, false_fn, tuple(operands)))
+    apart, branches = tuple(_apart(operands)), (_own_memory(true_fn), _own_memory(false_fn))
     return list(torch.ops.higher_order.cond(pred, *(context.as_graph(fn, apart) for fn in branches), apart))

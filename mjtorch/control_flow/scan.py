@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mjtorch.control_flow import context, lowering
 from mjtorch.control_flow.carry import Structure, check_callable, fresh
-from mjtorch.control_flow.closure import Conversion, intercepted, is_imagined
+from mjtorch.control_flow.closure import Conversion, intercepted, is_imagined, is_lifted
 from mjtorch.control_flow.context import opaque
 from mjtorch.control_flow.derivative import floats, only_floats, vjp
 from mjtorch.control_flow.snapshot import snapshot
@@ -131,6 +131,8 @@ def _traced(
         return lowering.first_trip(step, carry, xs)
     if not context.is_recording():
         return lowering.likeness(step, carry, xs)
+    if is_lifted():
+        return _loop(step, carry, xs, ())
     converted = Conversion((step,), (*carry, *(x[0] for x in xs)))
     n = xs[0].shape[0]
     short = unroll is None and not context.is_symbol(n) and n <= lowering.BACKWARD_LIMIT
@@ -145,6 +147,8 @@ def _checkpointed(step: _Step, carry: Sequence[Tensor], xs: Sequence[Tensor], si
         return lowering.first_trip(step, carry, xs)
     if context.is_traced((*carry, *xs)) and not context.is_recording():
         return lowering.likeness(step, carry, xs)
+    if is_lifted():
+        return _chunks(step, carry, xs, (), size)
     converted = Conversion((step,), (*carry, *(x[0] for x in xs)))
     return intercepted(_chunks, converted.close(step), carry, xs, converted.captured, size)
 

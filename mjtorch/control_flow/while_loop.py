@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mjtorch.control_flow import context, lowering
 from mjtorch.control_flow.carry import Structure, check_callable
-from mjtorch.control_flow.closure import Conversion, explore, intercepted, is_imagined
+from mjtorch.control_flow.closure import Conversion, explore, intercepted, is_imagined, is_lifted
 from mjtorch.control_flow.context import opaque
 
 T = TypeVar("T")
@@ -82,6 +82,8 @@ def _traced(cond_fun: Callable[[Any], Tensor], body_fun: Callable[[Any], Any], c
         out = lowering.one_trip(cond, body, carry.leaves)
         if is_imagined() or not context.tracks_gradient((*carry.leaves, *out)):
             return out
+    if is_lifted():
+        return lowering.while_loop(cond, body, len(carry.leaves), carry.leaves)
     both = Conversion((cond, body), carry.leaves)
     return list(intercepted(_loop, both.close(cond), both.close(body), carry.leaves, both.captured))
 

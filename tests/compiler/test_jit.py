@@ -248,6 +248,21 @@ def test_captured_tensors_are_never_stale() -> None:
     assert f.traces == 2 and sum(map(len, f.programs.values())) == 1
 
 
+@pytest.mark.parametrize("looped", [False, True])
+def test_captured_numbers_are_never_stale(looped: bool) -> None:
+    """What the function has asked a tensor from around it for, and made a Python number of."""
+    count = torch.tensor(2)
+
+    def trip(_: Any, a: Tensor) -> Tensor:
+        return a + int(count + torch.tensor(1)) + int(count)
+
+    f = jit(lambda a: mjtorch.control_flow.fori_loop(0, 9, trip, a) if looped else 9 * trip(0, a), strict=True)
+    same(f(X), (X + 45) if looped else 9 * (X + 5))
+    count.add_(1)
+    with pytest.warns(RuntimeWarning, match="changed in place; compiling again"):
+        same(f(X), (X + 63) if looped else 9 * (X + 7))
+
+
 def test_captured_in_a_loop() -> None:
     weight = torch.ones(4)
     f = jit(lambda a: mjtorch.control_flow.while_loop(lambda y: y.sum() < 50, lambda y: y + weight, a), strict=True)

@@ -89,6 +89,21 @@ def in_place_outside(a: Tensor) -> Tensor:
     return OUTSIDE * 2
 
 
+def in_place_in_a_loop(a: Tensor) -> Tensor:
+    b = a * 2
+
+    def trip(i: Tensor, y: Tensor) -> Tensor:
+        b.add_(1)  # here
+        return y + b
+
+    return control_flow.fori_loop(0, 20, trip, a)
+
+
+def in_place_in_a_branch(a: Tensor) -> Tensor:
+    b = a * 2
+    return control_flow.cond(a.sum() > 0, lambda: a, lambda: b.unsqueeze_(0)[0])  # here
+
+
 def noise(a: Tensor) -> Tensor:
     return a + torch.randn(4)  # here
 
@@ -120,6 +135,7 @@ def nonzero(a: Tensor) -> Tensor:
         *((f, BRANCH) for f in (branch, loop, item, number, truth, count, listed, trips, branch_in_a_loop)),
         *((f, ("in place", "an input", "x.clone()")) for f in (in_place, in_place_part, in_place_view)),
         (in_place_outside, ("in place", "a tensor from outside", "x.clone()")),
+        *((f, ("in place", "around a loop or branch")) for f in (in_place_in_a_loop, in_place_in_a_branch)),
         *((f, ("draws random numbers", "outside and pass them in")) for f in (noise, noise_in_place, dropout, order)),
         *((f, ("shape depends on values", "torch.where or a mask")) for f in (mask, nonzero)),
     ],

@@ -155,3 +155,53 @@ mjtorch.jit(f).lower(torch.ones(2, 3))
 print(*(name for name in ("sympy", "torch._dynamo", "torch._inductor") if name in sys.modules))
 """
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == ""
+
+
+def test_bodies_run_once() -> None:
+    """What they capture is found while they are recorded: loops in loops are not run again for it."""
+    runs = []
+
+    def f(x: Tensor) -> Tensor:
+        twice = 2 * x
+
+        def chosen() -> Tensor:
+            runs.append("branch")
+            return twice.sin()
+
+        def unfinished(y: Tensor) -> Tensor:
+            runs.append("test")
+            return y.sum() < twice.sum()
+
+        def grown(y: Tensor) -> Tensor:
+            runs.append("body")
+            return y + control_flow.cond(y[0] > x[0], chosen, lambda: x)
+
+        def trip(i: Tensor, y: Tensor) -> Tensor:
+            runs.append("trip")
+            return control_flow.while_loop(unfinished, grown, y * twice[i])
+
+        return control_flow.fori_loop(0, 9, trip, x)
+
+    jit(f, strict=True).lower(X)
+    assert sorted(runs) == ["body", "branch", "test", "trip"]
+
+
+def test_what_both_branches_hand_on_is_no_choice() -> None:
+    """Neither in a loop nor where they hand on nothing else."""
+
+    def f(x: Tensor) -> Any:
+        twice = 2 * x
+
+        def trip(i: Tensor, y: Tensor) -> Tensor:
+            same, other = control_flow.cond(i > 3, lambda: (twice, y + 1), lambda: (twice, y - 1))
+            assert same is twice
+            return other + same
+
+        only = control_flow.cond(x.sum() > 0, lambda: twice, lambda: twice)
+        assert only is twice
+        return control_flow.fori_loop(0, 9, trip, x)
+
+    found = jit(f, strict=True)
+    torch.testing.assert_close(found(X), X * 19 + 1)
+    branches = [n for m in found.lower(X).graph.modules() for n in getattr(m, "graph", torch.fx.Graph()).nodes]
+    assert [len(n.meta["val"]) for n in branches if n.target is torch.ops.higher_order.cond] == [1]
