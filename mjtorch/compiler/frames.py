@@ -36,13 +36,13 @@ class Frame:
         self.captured = captured
         self.constants: dict[int, Node] = {}
         self.lifted: dict[int, Node] = {}
-        self.newest = self.graph._root  # the last input
+        self.inputs, self.newest = 0, self.graph._root  # how many, and the last
 
     def input(self, value: Tensor) -> Node:
         """One more input, after those that there are."""
         with self.graph.inserting_after(self.newest):
-            self.newest = self.graph.placeholder(f"arg{len(self.graph.find_nodes(op='placeholder'))}")
-        self.newest.meta["val"] = value
+            self.newest = self.graph.placeholder(f"arg{self.inputs}")
+        self.newest.meta["val"], self.inputs = value, self.inputs + 1
         return self.newest
 
     def lift(self, x: Tensor) -> Node:

@@ -435,7 +435,7 @@ class GraphRecorder(_Handler, Recorder):
             self._attach(out, self.frame.graph.create_node("call_function", op, node_args, {}, op.__name__))
             self.note(last, self.places.here())
         rest = iter(out)
-        return [handed[k] if k in handed else next(rest) for k in range(len(out) + len(handed))]
+        return tuple([handed[k] if k in handed else next(rest) for k in range(len(out) + len(handed))])
 
     def _finish(self, frame: Frame, inputs: Sequence[Tensor], out: Any) -> Any:
         """End a body: its results, which share memory neither with what it is given or captures nor with each other."""
