@@ -225,7 +225,7 @@ class GraphRecorder(_Handler, Recorder):
             return self._result(func, kind, spelled, args, kwargs, given, varying)
         if (kind.writes or kind.changes_view) and any(self._is_captured(x) for x in written(func, args, kwargs)):
             raise RefusedError(WRITE.format(func, "a tensor from around a loop or branch"))
-        node = self._node if func is not LIFT else self._written_node
+        node = self._node if func is not LIFT else self._node_of_numbers
         node_args, node_kwargs = substituted(args, node), substituted(kwargs, node)
         out = self._result(func, kind, spelled, args, kwargs, given, varying)
         self._attach(out, self.frame.graph.create_node("call_function", func, node_args, node_kwargs, kind.name))
@@ -289,7 +289,7 @@ class GraphRecorder(_Handler, Recorder):
             raise RuntimeError("a value of the function being traced was used where it is not known, as in a loop body")
         return self.frame.constant(x)
 
-    def _written_node(self, x: Tensor) -> Node | None:
+    def _node_of_numbers(self, x: Tensor) -> Node | None:
         """As `_node`, for what `torch.tensor` may have made of numbers that the function has written."""
         return self._node(x) if isinstance(x, Traced) else self.frame.constant(x)
 

@@ -159,15 +159,18 @@ def explore(fn: Callable[..., Any], *args: Any) -> None:
             fn(*args)
 
 
+def _is_converted() -> bool:
+    """Whether a conversion around the caller looks at, or exchanges, tensors."""
+    return any(isinstance(mode, _Discover | _Substitute) for mode in _get_current_function_mode_stack())
+
+
 def is_lifted() -> bool:
     """Whether functions of loops and branches may capture what they like: no conversion is needed.
 
     A compiler of its own sees what it records use, but not through transforms, nor what derivatives are taken of.
     """
     mode = context.recorder()
-    if mode is None or not mode.recording or context.level():
-        return False
-    return not any(isinstance(mode, _Discover | _Substitute) for mode in _get_current_function_mode_stack())
+    return mode is not None and mode.recording and not context.level() and not _is_converted()
 
 
 def is_imagined() -> bool:
@@ -178,7 +181,7 @@ def is_imagined() -> bool:
 
 def intercepted(fn: Callable[..., Any], *args: Any) -> Any:
     """Call `fn` such that a conversion around the caller sees it as one operation on the tensors in `args`."""
-    if any(isinstance(mode, _Discover | _Substitute) for mode in _get_current_function_mode_stack()):
+    if _is_converted():
         return handle_torch_function(_intercepted, tuple(_tensors(args)), fn, args)
     return fn(*args)
 

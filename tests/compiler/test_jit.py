@@ -284,6 +284,23 @@ def test_captured_in_a_scan() -> None:
     same(jit(torch.func.grad(lambda a: f(a).square().sum()), strict=True)(X), 2 * (X + rows.sum(0)))
 
 
+def test_captured_beside_writes() -> None:
+    """What a scan goes through, begins with and captures is one memory, and around it something is written in place."""
+    rows = np.arange(4.0, dtype=np.float32)
+
+    def f(a: Tensor) -> Tensor:
+        twice = 2 * a
+        twice[0] = 1.0
+
+        def trip(y: Tensor, x: Tensor) -> tuple[Tensor, None]:
+            return y + x * twice.flip(0) + twice[1:].sum() + torch.from_numpy(rows), None
+
+        return mjtorch.control_flow.scan(trip, twice, twice, unroll=False)[0]
+
+    for worlds in (X, X[:1]):
+        same(jit(f, strict=True)(worlds), torch.stack([f(x) for x in worlds]))
+
+
 def test_captured_as_a_start_that_is_replaced() -> None:
     """The loop inside begins with a tensor from around the loop outside, and never looks at it."""
 

@@ -34,7 +34,7 @@ LIBRARIES = ("-lm", "-lpthread")
 EXTRA = "MJTORCH_CXXFLAGS"
 HAS_GROUPS = os.name == "posix"
 # Never -ffinite-math-only: NaN must stay NaN. GCC's second elimination of common subexpressions, -fgcse, takes a tenth
-# of its time, a third one, after registers are given out, a twelfth; neither made any of the programs that were
+# of its time, a third one, after registers are given out, up to a twelfth; neither made any of the programs that were
 # measured quicker. Nor did it to ask for each load about more than a hundred stores before it.
 NO_SECOND_LOOKS = "-fno-gcse", "-fno-gcse-after-reload"
 LOOK_BACK = "--param=sccvn-max-alias-queries-per-access=100"
