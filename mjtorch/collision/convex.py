@@ -8,7 +8,19 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.collision.epa import epa, no_depth
 from mjtorch.collision.gjk import Support, difference, gjk
-from mjtorch.collision.multicontact import Patch, features, may_touch_along_faces, multicontact, no_patch, polygons
+from mjtorch.collision.multicontact import (
+    Large,
+    Meeting,
+    Patch,
+    features,
+    has_large,
+    may_touch_along_faces,
+    multicontact,
+    no_large,
+    no_patch,
+    polygons,
+    with_room,
+)
 from mjtorch.collision.support import (
     CURVED,
     MESH,
@@ -121,11 +133,23 @@ def several(shape1: Core, shape2: Core, found: Closest, margin: Tensor, hulls: H
     one = single(found)
     near = found.within & (one.dist[:, 0] <= margin)
 
-    def patches(pairs: tuple[Core, Core, Closest, Tensor]) -> Patch:
+    def patches(pairs: tuple[Core, Core, Closest, Tensor]) -> tuple[Patch, tuple[Large, ...]]:
         return touching(*pairs, hulls)
 
-    pairs = shape1, shape2, found, margin
-    patch: Patch = each(patches, pairs, where=near, otherwise=lambda x: no_patch(x[-1]))
+    def nothing(pairs: tuple[Core, Core, Closest, Tensor]) -> tuple[Patch, tuple[Large, ...]]:
+        one, two, _, margin = pairs
+        large = has_large(polygons(one, hulls), polygons(two, hulls))
+        return no_patch(margin), (no_large(margin),) if large else ()
+
+    def in_room(pairs: tuple[Core, Core, Meeting, Tensor, Patch]) -> Patch:
+        one, two, met, margin, _ = pairs
+        return with_room(met, polygons(one, hulls), polygons(two, hulls), margin)
+
+    patch: Patch
+    patch, more = each(patches, (shape1, shape2, found, margin), where=near, otherwise=nothing)
+    for large in more:
+        rest = shape1, shape2, large.met, margin, patch
+        patch = each(in_room, rest, where=large.there, otherwise=lambda x: x[-1])
     # Features found from a corner may be parallel and yet not what touches there: the normal is another one then, and
     # the points are less deep than the shapes.
     along = dot(patch.normal, one.normal, keepdim=True) > ALONG
@@ -141,8 +165,10 @@ def several(shape1: Core, shape2: Core, found: Closest, margin: Tensor, hulls: H
     )
 
 
-def touching(shape1: Core, shape2: Core, found: Closest, margin: Tensor, hulls: Hulls | None) -> Patch:
-    """Where shapes touch in more than a point; margin: (n,) [m] as in `convex`."""
+def touching(
+    shape1: Core, shape2: Core, found: Closest, margin: Tensor, hulls: Hulls | None
+) -> tuple[Patch, tuple[Large, ...]]:
+    """Where shapes touch in more than a point, as `multicontact` says it; margin: (n,) [m] as in `convex`."""
     normal = found.nearest.normal
     around1 = features(shape1, normal, found.corner1, found.vertex1, hulls)
     around2 = features(shape2, -normal, found.corner2, found.vertex2, hulls)

@@ -16,7 +16,6 @@ from torch import Tensor
 from mjtorch.collision.clipping import CONTACTS, Outline, outline, over
 from mjtorch.collision.rounding import blur
 from mjtorch.collision.support import MESH, Core, to_local, to_world, where_rows
-from mjtorch.control_flow.cond import cond
 from mjtorch.control_flow.fori_loop import fori_loop
 from mjtorch.math.shape import Shape
 from mjtorch.math.vector import norm
@@ -29,7 +28,7 @@ WITHIN = 0.0888
 ROUND, BOX, HULL = (Shape.CAPSULE, Shape.CYLINDER), (Shape.BOX,), (MESH,)
 # Corners of the polygon that stands for the end of a cylinder.
 END = 16
-# Most faces have no more corners. Where all of a world do, room for more is not asked for.
+# Most faces have no more corners. Pairs of which one has are listed anew, to be given the room that they need.
 FEW = 8
 # Vertices of a box by the signs of x, y, z (bits 0, 1, 2); its faces +x, -x, +y, -y, +z, -z, counterclockwise.
 BOX_FACES = ((5, 1, 3, 7), (0, 4, 6, 2), (6, 7, 3, 2), (0, 1, 5, 4), (4, 5, 7, 6), (1, 0, 2, 3))
@@ -298,20 +297,45 @@ class Meeting(NamedTuple):
     edge2: Tensor
 
 
-def multicontact(one: Features, two: Features, faces1: Polygons, faces2: Polygons, margin: Tensor) -> Patch:
-    """The contacts of opposite faces, or of an edge in a face, no further apart than `margin (n,)` [m]."""
+class Large(NamedTuple):
+    """What of n pairs of shapes meets; there: (n,) bool, which by a face that has more than `FEW` corners."""
+
+    there: Tensor
+    met: Meeting
+
+
+def multicontact(
+    one: Features, two: Features, faces1: Polygons, faces2: Polygons, margin: Tensor
+) -> tuple[Patch, tuple[Large, ...]]:
+    """The contacts of opposite faces, or of an edge in a face, no further apart than `margin (n,)` [m].
+
+    And, if there are faces with many corners, what `with_room` needs to find those of such faces.
+    """
     met = meeting(one, two)
-    most = max(faces1.most, faces2.most)
-    if most <= 2 * FEW:
-        return contacts(met, faces1, faces2, margin, most)
-    few = contacts(met, faces1, faces2, margin, FEW)
+    if not has_large(faces1, faces2):
+        return contacts(met, faces1, faces2, margin, max(faces1.most, faces2.most)), ()
     large1, large2 = faces1.number(met.face1) > FEW, faces2.number(met.face2) > FEW
     large = (large1 & (met.facing | met.by_edge2)) | (large2 & (met.facing | met.by_edge1))
+    few = met._replace(facing=met.facing & ~large, by_edge1=met.by_edge1 & ~large, by_edge2=met.by_edge2 & ~large)
+    return contacts(few, faces1, faces2, margin, FEW), (Large(large, met),)
 
-    def with_room(met: Meeting, few: Patch, margin: Tensor) -> Patch:
-        return where_rows(large, contacts(met, faces1, faces2, margin, most), few)
 
-    return cond(large.any(), with_room, lambda met, few, margin: few, met, few, margin)
+def has_large(faces1: Polygons, faces2: Polygons) -> bool:
+    """Whether there are faces that have many corners, static."""
+    return max(faces1.most, faces2.most) > 2 * FEW
+
+
+def no_large(like: Tensor) -> Large:
+    """What stands for pairs of which no face has many corners; like: (n,)."""
+    n = len(like)
+    no, face = torch.zeros((2, n), dtype=torch.bool, device=like.device), torch.zeros_like(like, dtype=torch.long)
+    normal, edge = like.new_zeros(n, 3), like.new_zeros(n, 2, 3)
+    return Large(no[0], Meeting(no[1], no[1], no[1], face, face, normal, normal, edge, edge))
+
+
+def with_room(met: Meeting, faces1: Polygons, faces2: Polygons, margin: Tensor) -> Patch:
+    """The contacts of features that meet, however many corners these have; margin: (n,) [m] as in `multicontact`."""
+    return contacts(met, faces1, faces2, margin, max(faces1.most, faces2.most))
 
 
 def meeting(one: Features, two: Features) -> Meeting:
@@ -344,9 +368,9 @@ def contacts(met: Meeting, faces1: Polygons, faces2: Polygons, margin: Tensor, m
     is_edge, is_1, is_2 = by_edge1 | by_edge2, by_edge1[:, None], by_edge2[:, None]
     ground, up = _either(by_edge1, polygon2, polygon1), torch.where(is_1, normal2, normal1)
     subject = _either(by_edge1, segment1, _either(by_edge2, segment2, polygon2))
-    # Those that do not touch like this are cut by no line.
+    # Of those that do not touch like this nothing is left, and nothing is looked for.
     touch = facing | is_edge
-    ground = ground._replace(number=torch.where(touch, ground.number, 0))
+    ground, subject = (x._replace(number=torch.where(touch, x.number, 0)) for x in (ground, subject))
 
     corner, exists = over(ground, up, subject, normal2, margin)
     exists = exists & touch[:, None]

@@ -135,7 +135,7 @@ def test_mesh_without_a_hull_is_looked_through():
 
 @pytest.mark.slow
 def test_faces_of_many_corners_and_of_few_touch_side_by_side():
-    """What has room for few corners is computed for all pairs, the rest where a face has more; all the same as in C."""
+    """Pairs with faces of few corners, and those listed anew because they have more; all the same as in C."""
     drum, slab = (" ".join(map(str, x.ravel())) for x in (prism(30, 0.1, 1), prism(4, 0.1, 1)))
     kinds = ("drum", "drum"), ("slab", "drum"), ("drum", "slab"), ("slab", "slab")
     bodies = "".join(
