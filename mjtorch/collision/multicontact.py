@@ -373,7 +373,6 @@ def contacts(met: Meeting, faces1: Polygons, faces2: Polygons, margin: Tensor, m
     ground, subject = (x._replace(number=torch.where(touch, x.number, 0)) for x in (ground, subject))
 
     corner, exists = over(ground, up, subject, normal2, margin)
-    exists = exists & touch[:, None]
     height = ((corner - ground.corner[:, :1]) * up[:, None]).sum(-1, keepdim=True)
     foot = corner - height * up[:, None]
     # From the face of 1, the distance is along the normal of the face of 2.
