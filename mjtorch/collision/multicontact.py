@@ -313,7 +313,7 @@ def multicontact(
     """
     met = meeting(one, two)
     if not has_large(faces1, faces2):
-        return contacts(met, faces1, faces2, margin, max(faces1.most, faces2.most)), ()
+        return with_room(met, faces1, faces2, margin), ()
     large1, large2 = faces1.number(met.face1) > FEW, faces2.number(met.face2) > FEW
     large = (large1 & (met.facing | met.by_edge2)) | (large2 & (met.facing | met.by_edge1))
     few = met._replace(facing=met.facing & ~large, by_edge1=met.by_edge1 & ~large, by_edge2=met.by_edge2 & ~large)

@@ -133,9 +133,8 @@ def test_mesh_without_a_hull_is_looked_through():
         mjtorch.geom_distance(m, mjtorch.make_data(m), 0, 1, 1.0)
 
 
-@pytest.mark.slow
-def test_faces_of_many_corners_and_of_few_touch_side_by_side():
-    """Pairs with faces of few corners, and those listed anew because they have more; all the same as in C."""
+def drums_and_slabs() -> mujoco.MjModel:
+    """A drum on a drum, a drum on a slab, a slab on a drum and a slab on a slab, which touch all over."""
     drum, slab = (" ".join(map(str, x.ravel())) for x in (prism(30, 0.1, 1), prism(4, 0.1, 1)))
     kinds = ("drum", "drum"), ("slab", "drum"), ("drum", "slab"), ("slab", "slab")
     bodies = "".join(
@@ -143,10 +142,40 @@ def test_faces_of_many_corners_and_of_few_touch_side_by_side():
         for k, pair in enumerate(kinds)
         for i, name in enumerate(pair)
     )
-    mj_model = mujoco.MjModel.from_xml_string(
+    return mujoco.MjModel.from_xml_string(
         f"""<mujoco><asset><mesh name="drum" vertex="{drum}"/><mesh name="slab" vertex="{slab}"/></asset>
         <worldbody>{bodies}</worldbody></mujoco>"""
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_faces_of_many_corners_in_one_world_and_in_several(dtype):
+    """They are found alike, and what is lifted is so much less deep."""
+    mj_model = drums_and_slabs()
+    m, mj_data = mjtorch.put_model(mj_model, dtype=dtype), mujoco.MjData(mj_model)
+    mujoco.mj_fwdPosition(mj_model, mj_data)
+    d = mjtorch.put_data(mj_model, mj_data, model=m)
+    lifted = torch.zeros_like(d.geom_xpos)
+    lifted[1::2, 2] = 1
+
+    def dist(xpos):
+        return collision(m, d.replace(geom_xpos=xpos)).contact.dist
+
+    alone, change = torch.func.jvp(dist, (d.geom_xpos,), (lifted,))
+    detected = collision(m, d).contact.detected
+    assert detected.sum() == mj_data.ncon == 16
+    torch.testing.assert_close(alone[detected], torch.full_like(alone[detected], -5e-4), rtol=0, atol=2e-6)
+    torch.testing.assert_close(change[detected], torch.ones_like(change[detected]), rtol=0, atol=1e-4)
+    apart = d.geom_xpos + lifted
+    for worlds in ([d.geom_xpos], [d.geom_xpos, apart]):
+        together = torch.vmap(dist)(torch.stack(worlds))
+        torch.testing.assert_close(together[0], alone, rtol=0, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_faces_of_many_corners_and_of_few_touch_side_by_side():
+    """Pairs with faces of few corners, and those listed anew because they have more; all the same as in C."""
+    mj_model = drums_and_slabs()
     m, datas = double(mj_model), []
     for turn in (0.1, 0.4, 1.0):
         mj_data = mujoco.MjData(mj_model)
