@@ -34,25 +34,35 @@ from mjtorch.compiler.ir.nodes import (
     Store,
     Variable,
 )
-from mjtorch.compiler.ir.walk import bodies, expressions, loads, walk
+from mjtorch.compiler.ir.walk import bodies, expressions, loads, remembered, walk
 
 # Elements that have not come up, and those of no slot.
 NOT_SEEN, NO_SLOT = -2, -1
 
 
-def flags(statements: Sequence[Statement], least: int) -> Iterator[Slots]:
+def flags(statements: Sequence[Statement], least: int) -> list[Slots]:
     """All slots, at least so many, that flags are about, in the order of the text."""
-    seen: set[Load] = set()
-    for s in walk(statements):
-        if isinstance(s, For) and s.start == Index() and not s.stop.terms and s.stop.base >= least:
-            for e in (e for x in walk(s.body) for e in expressions(x)):
-                if isinstance(e, Call) and e.op == "lt" and is_place(e.args[0], s):
-                    count = e.args[1]
-                    is_one = isinstance(count, Load) and not count.index.terms and count.buffer.kind == SCRATCH
-                    if is_one and count.dtype in WHOLE and count not in seen:
-                        assert isinstance(count, Load)
-                        seen.add(count)
-                        yield Slots(count, s.stop.base)
+    found: dict[Load, Slots] = {}
+    for s in statements:
+        for slots in _flags_in(s):
+            if slots.size >= least:
+                found.setdefault(slots.count, slots)
+    return list(found.values())
+
+
+@remembered
+def _flags_in(s: Statement) -> list[Slots]:
+    """The slots that flags in a statement are about."""
+    found: list[Slots] = []
+    if isinstance(s, For) and s.start == Index() and not s.stop.terms:
+        for e in (e for x in walk(s.body) for e in expressions(x)):
+            if isinstance(e, Call) and e.op == "lt" and is_place(e.args[0], s):
+                count = e.args[1]
+                is_one = isinstance(count, Load) and not count.index.terms and count.buffer.kind == SCRATCH
+                if is_one and count.dtype in WHOLE:
+                    assert isinstance(count, Load)
+                    found.append(Slots(count, s.stop.base))
+    return found + [slots for body in bodies(s) for x in body for slots in _flags_in(x)]
 
 
 def is_place(e: Expr, loop: For) -> bool:
@@ -155,8 +165,12 @@ class Tails:
 
     def statements(self) -> Iterator[tuple[Statement, Axes, Tail | None]]:
         """All that use arrays, with the loops around them, and the one of these that goes through slots."""
+        around: tuple[For, ...] = ()
+        tail: Tail | None = None
         for s, axes, loops in self.using:
-            yield s, axes, next((self.loops[x] for x in loops if x in self.loops), None)
+            if loops is not around:  # statements that follow one another mostly have the same
+                around, tail = loops, next((self.loops[x] for x in loops if x in self.loops), None)
+            yield s, axes, tail
 
     # --- which elements and iterations belong to which slot ---
 

@@ -82,16 +82,21 @@ def is_program(s: Statement) -> bool:
 
 def walk(statements: Sequence[Statement]) -> Iterator[Statement]:
     """The statements and all within them, in the order of the text."""
-    return iter(_with_inner_statements(statements, []))
+    return iter(_with_inner_statements(statements))
 
 
-def _with_inner_statements(statements: Sequence[Statement], found: list[Statement]) -> list[Statement]:
-    """`found`, and the statements and all within them."""
+def _with_inner_statements(statements: Sequence[Statement]) -> list[Statement]:
+    found: list[Statement] = []
     for s in statements:
         found.append(s)
-        for body in bodies(s):
-            _with_inner_statements(body, found)
+        if type(s) in BODIES:
+            found += _inner_statements(s)
     return found
+
+
+@remembered
+def _inner_statements(s: Statement) -> list[Statement]:
+    return [x for body in bodies(s) for x in _with_inner_statements(body)]
 
 
 def own_expressions(s: Statement) -> tuple[Expr, ...]:
@@ -196,23 +201,23 @@ def uses(statements: Sequence[Statement]) -> Counter[Buffer]:
 
 def with_bodies(s: Statement, new: Sequence[Sequence[Statement]]) -> Statement:
     """`s` with other statements within; itself where they are the same."""
-    old = bodies(s)
-    if all(len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True)) for a, b in zip(old, new, strict=True)):
+    made = tuple(map(tuple, new))
+    if made == bodies(s):  # statements are equal if they are the same
         return s
     if isinstance(s, While):
-        return dataclasses.replace(s, head=tuple(new[0]), body=tuple(new[1]))
+        return dataclasses.replace(s, head=made[0], body=made[1])
     if isinstance(s, If):
-        return dataclasses.replace(s, body=tuple(new[0]), otherwise=tuple(new[1]))
+        return dataclasses.replace(s, body=made[0], otherwise=made[1])
     if isinstance(s, Pack):
-        load, body, store = map(tuple, new)
-        return dataclasses.replace(s, load=load, body=body, store=store)
+        return dataclasses.replace(s, load=made[0], body=made[1], store=made[2])
     assert isinstance(s, Nested)
-    return dataclasses.replace(s, body=tuple(new[0]))
+    return dataclasses.replace(s, body=made[0])
 
 
 def map_bodies(s: Statement, f: Callable[[Body], Sequence[Statement]]) -> Statement:
     """`s` with `f` of what is within."""
-    return with_bodies(s, [f(body) for body in bodies(s)])
+    within = bodies(s)
+    return with_bodies(s, [f(body) for body in within]) if within else s
 
 
 class Rewriter:
@@ -228,7 +233,7 @@ class Rewriter:
     def expr(self, e: Expr) -> Expr:
         """An expression; what is in it first."""
         if isinstance(e, Call):
-            args = tuple(self.expr(a) for a in e.args)
+            args = tuple([self.expr(a) for a in e.args])
             return e if all(a is b for a, b in zip(args, e.args, strict=True)) else Call(e.op, args, e.dtype, e.origin)
         if isinstance(e, Gather):
             offset, index = self.expr(e.offset), self.index(e.index)
@@ -243,7 +248,7 @@ class Rewriter:
 
     def body(self, statements: Body) -> Body:
         """Statements."""
-        return tuple(x for s in statements for x in self.statement(s))
+        return tuple([x for s in statements for x in self.statement(s)])
 
     def statement(self, s: Statement) -> Sequence[Statement]:
         """What a statement becomes; what is in it first."""

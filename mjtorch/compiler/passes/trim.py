@@ -37,7 +37,7 @@ def trim_loops(p: Program) -> Program:
 
     What lies past it is not written, unless something reads it. A zero that meets an infinity or NaN there gives 0.
     """
-    for slots in list(flags(p.body, LEAST)):
+    for slots in flags(p.body, LEAST):
         p = with_body(p, _trimmed(p.body, slots, p))
     return p
 
