@@ -179,12 +179,11 @@ def build(m: Model, d: Data, metric: tuple[Metric, ...] = ()) -> Problem:
             chains = (articulated.build(p.articulated[0], m, d, lines),)
     else:
         lines, jacobian = rows.build(p.rows, d.efc_J, active), (d.efc_J,)
-    k, qLD, trace = m.plan.kinematics, d.qLD, diagonal_m(m, d).sum()
+    qLD = d.qLD
     M: tuple[Tensor, ...] = ()
     M_trees: tuple[TreeBlocks, ...] = ()
     factors: tuple[TreeBlocks, ...] = ()
     for x in metric:
-        trace = x.matrix.trace()
         if isinstance(x.matrix, Banded):
             qLD, band = d.M.new_zeros(0, 0), () if forest else (x.matrix,)
         else:
@@ -215,11 +214,20 @@ def build(m: Model, d: Data, metric: tuple[Metric, ...] = ()) -> Problem:
         band=band,
         forest=forest,
         leaves_first=2 * len(k.M_row) < BRANCHED * m.nv**2,
-        scale=1 / trace,
+        scale=1 / _trace(m, d, M, metric),
         # Single precision does not get closer.
         tolerance=torch.clamp(m.opt.tolerance, min=MIN_TOLERANCE[m.opt.tolerance.dtype]),
         ls_tolerance=m.opt.ls_tolerance,
     )
+
+
+def _trace(m: Model, d: Data, M: tuple[Tensor, ...], metric: tuple[Metric, ...]) -> Tensor:
+    """Of the inertia, which is `metric`, or M, if that is dense."""
+    for x in metric:
+        return x.matrix.trace()
+    for dense in M:
+        return dense.diagonal().sum()
+    return diagonal_m(m, d).sum()
 
 
 def _cones(m: Model, d: Data) -> Cones:
