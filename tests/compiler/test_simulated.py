@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 import torch
 from compiler.test_cuda import FUNCTIONS, numbers
+from reference import load as load_model
 
+import mjtorch
 from mjtorch import jit
+from mjtorch.cli.diagnose import in_motion
 from mjtorch.compiler.targets.cpu.build import BuildError
 from mjtorch.compiler.targets.cuda.pipeline import scheduled
 from mjtorch.compiler.targets.cuda.printer import print_program
@@ -220,6 +223,22 @@ def test_prediction() -> None:
     assert h100.steps > a100.steps
     text = str(found)
     assert "H100" in text and "mm = mm" in text and "waits most for" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "cycles"),
+    [("collection/hopper", 6_000), ("collection/humanoid", 35_000), ("gym/hopper", 16_000)],
+    ids=str,
+)
+def test_steps_take_no_more_cycles_than_were_asked(model: str, cycles: int) -> None:
+    """A change to the physics or to a pass that costs warps more is found here: `benchmarks/gpu_model.py` says what."""
+    mj_model = load_model(model)
+    put = mjtorch.put_model(mj_model, dtype=torch.float32)
+    step = jit(mjtorch.step, in_dims=(None, 0))
+    (target,) = report(step.mapped, ["sm_90"], put, in_motion(mj_model, put)).targets
+    assert target.predicted.cycles <= cycles
+    assert target.resources.spills == 0
 
 
 def test_operations_of_two_graphs_are_told_apart() -> None:
