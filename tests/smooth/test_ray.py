@@ -8,7 +8,6 @@ from reference import case, load
 
 import mjtorch
 from mjtorch import multi_ray, ray, tree
-from mjtorch.smooth import triangles
 
 N = 200
 GROUPS = (None, [1, 0, 1, 1, 1, 1], [0, 1, 0, 0, 0, 0])
@@ -114,22 +113,55 @@ def test_many_rays_from_one_point() -> None:
     assert set(found[1].tolist()) == {-1, 5}
 
 
-def test_large_meshes_are_met_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    this = case("feature/surfaces")
-    start, direction = (torch.tensor(x) for x in rays(3))
-    wanted = multi_ray(this.m, this.datas[1], start, direction)
-    monkeypatch.setattr(triangles, "BLOCK", 4)
-    assert this.m.plan.ray.triangles.face.shape[0] > 20 * 4
-    for found, whole in zip(multi_ray(this.m, this.datas[1], start, direction), wanted, strict=True):
-        torch.testing.assert_close(found, whole)
+def test_large_surfaces_match_c() -> None:
+    """A height field and meshes, of many triangles and of four: their trees of boxes are of different heights."""
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(400, 3))
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    mj_model = mujoco.MjModel.from_xml_string(f"""
+      <mujoco>
+        <asset>
+          <hfield name="field" nrow="31" ncol="47" size="2 3 0.8 0.2"/>
+          <mesh name="ball" vertex="{" ".join(map(str, points.ravel()))}" scale="0.5 0.4 0.3"/>
+          <mesh name="wedge" vertex="0 0 0 1 0 0 0 1 0 0 0 1"/>
+        </asset>
+        <worldbody>
+          <geom type="hfield" hfield="field" euler="5 10 20"/>
+          <body pos="0.3 0 1.2"><freejoint/><geom type="mesh" mesh="ball" pos="0.1 0 0"/></body>
+          <body pos="-0.7 0.4 1.1"><freejoint/><geom type="mesh" mesh="wedge" euler="30 0 0"/></body>
+        </worldbody>
+      </mujoco>""")
+    mj_model.hfield_data[:] = rng.uniform(size=mj_model.nhfielddata)
+    mj_data = mujoco.MjData(mj_model)
+    mj_data.qpos[3:7] = rng.normal(size=4)
+    mujoco.mj_forward(mj_model, mj_data)
+    start = rng.uniform([-3, -4, -0.5], [3, 4, 2], size=(300, 3))
+    direction = rng.normal(size=(300, 3))
+    direction[:60] = np.eye(3)[rng.integers(3, size=60)] * rng.choice([-1, 1], size=(60, 1))
+    geom = np.zeros(1, np.int32)
+    wanted = [mujoco.mj_ray(mj_model, mj_data, *x, None, 1, -1, geom) for x in zip(start, direction, strict=True)]
+    assert set(np.sign(wanted)) == {-1, 1}
 
-    def look(m: mjtorch.Model, d: mjtorch.Data) -> tuple[torch.Tensor, ...]:
-        return multi_ray(m, mjtorch.kinematics(m, d), start, direction)
+    def look(m: mjtorch.Model, d: mjtorch.Data, start: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return ray(m, mjtorch.kinematics(m, d), start, torch.tensor(direction).to(start.dtype))
 
-    worlds = tree.stack(this.datas)
-    for transform in (torch.vmap(look, (None, 0)), mjtorch.jit(look, in_dims=(None, 0), strict=True)):
-        for found, whole in zip(transform(this.m, worlds), wanted, strict=True):
-            torch.testing.assert_close(found[1], whole)
+    m = mjtorch.put_model(mj_model, dtype=torch.float64)
+    d, starts = mjtorch.put_data(mj_model, mj_data, model=m), torch.tensor(start)
+    found = look(m, d, starts)
+    np.testing.assert_allclose(found[0], wanted, rtol=1e-9, atol=1e-9)
+    worlds, two = mjtorch.batch(d, 2), torch.stack([starts, starts + 0.01])
+    shifted = look(m, d, two[1])
+    dims = (None, 0, 0)
+    for transform in (torch.vmap(look, dims), mjtorch.jit(look, in_dims=dims, strict=True)):
+        dist, which = transform(m, worlds, two)
+        for k, one in enumerate((found, shifted)):
+            torch.testing.assert_close(dist[k], one[0])
+            assert torch.equal(which[k], one[1])
+    single = tree.map(lambda x: x.float() if x.is_floating_point() else x, (m, d, starts))
+    dist, which = look(*single)
+    same = which == found[1]
+    assert same.float().mean() > 0.98  # those that pass an edge by the last bit of float32 may differ
+    torch.testing.assert_close(dist[same].double(), found[0][same], rtol=1e-3, atol=1e-4)
 
 
 def test_gradient_of_surfaces() -> None:
