@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mjtorch.compiler import stage
 from mjtorch.math import shape as shapes
 from mjtorch.model import Data, Model
 from mjtorch.model.arguments import check_both, check_numbers, checked_ids
@@ -18,6 +19,7 @@ from mjtorch.smooth.object import to_local
 from mjtorch.smooth.triangles import meet_triangles
 
 
+@stage
 def ray(
     m: Model,
     d: Data,
@@ -55,6 +57,7 @@ def ray(
     return (hit.dist[0], hit.geom[0]) if one else (hit.dist, hit.geom)
 
 
+@stage
 def multi_ray(
     m: Model,
     d: Data,

@@ -164,6 +164,20 @@ def test_large_surfaces_match_c() -> None:
     torch.testing.assert_close(dist[same].double(), found[0][same], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
+def test_stock_compiler() -> None:
+    this = case("feature/surfaces")
+    start, direction = (torch.tensor(x) for x in rays(5))
+
+    def look(m: mjtorch.Model, d: mjtorch.Data) -> tuple[torch.Tensor, ...]:
+        return multi_ray(m, mjtorch.kinematics(m, d), start, direction, bodyexclude=2)
+
+    over_worlds, worlds = torch.vmap(look, (None, 0)), tree.stack(this.datas)
+    compiled = torch.compile(over_worlds, fullgraph=True, backend="aot_eager")
+    for found, wanted in zip(compiled(this.m, worlds), over_worlds(this.m, worlds), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
 def test_gradient_of_surfaces() -> None:
     """With respect to the state, to vertices and to heights; finite for rays along triangles and from vertices."""
     this = case("feature/surfaces")
