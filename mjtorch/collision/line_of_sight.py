@@ -9,7 +9,7 @@ from mjtorch.math.vector import cross, dot, norm
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.speculative import SpeculativePlan
 from mjtorch.smooth.object import to_local
-from mjtorch.smooth.triangles import corners_of, nearest_triangle
+from mjtorch.smooth.triangles import corners_of, nearest_triangle, vertices_of
 
 # What is nearer to the start of a way [m], or to its end as a share of it, than that is not in between.
 AT_START, AT_END = 1e-6, 2e-7
@@ -35,9 +35,9 @@ def hidden(m: Model, d: Data, p: SpeculativePlan, start: Tensor, end: Tensor, hi
         found = found | (enters & hides[:, count : count + len(geom)]).any(1)
         count += len(geom)
     if p.meshes.shape[0]:
-        t = p.triangles
-        share, which = nearest_triangle(m, d, t, start, way, hides[:, count:])
-        a, b, c = corners_of(m, d, t, which).detach().unbind(1)
+        t, local = p.triangles, vertices_of(m, p.triangles)
+        share, which = nearest_triangle(d, t, local, start, way, hides[:, count:])
+        a, b, c = corners_of(d, t, local, which).detach().unbind(1)
         falls = dot(cross(b - a, c - a), way) < 0
         found = found | ((share > first) & (share < last) & falls)
     return found

@@ -29,11 +29,11 @@ def vertices_of(m: Model, p: TrianglePlan) -> Tensor:
     return local
 
 
-def corners_of(m: Model, d: Data, p: TrianglePlan, which: Tensor) -> Tensor:
-    """The corners (k, 3, 3) [m] of triangles `which` (k,) in the world."""
+def corners_of(d: Data, p: TrianglePlan, local: Tensor, which: Tensor) -> Tensor:
+    """The corners (k, 3, 3) [m] of triangles `which` (k,) in the world; local: what `vertices_of` has found."""
     vert = p.face[which]
     geom = p.vert_geom[vert[:, 0]]
-    return d.geom_xpos[geom][:, None] + vertices_of(m, p)[vert] @ d.geom_xmat[geom].mT
+    return d.geom_xpos[geom][:, None] + local[vert] @ d.geom_xmat[geom].mT
 
 
 def meet_triangles(m: Model, d: Data, pnt: Tensor, vec: Tensor, seen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -49,9 +49,9 @@ def meet_triangles(m: Model, d: Data, pnt: Tensor, vec: Tensor, seen: Tensor) ->
         how far it is (k,) in lengths of `vec`, -1 if there is none, which triangle (k,), and its unit normal (k, 3).
     """
     p = m.plan.ray.triangles
-    sees = seen[:, -p.boxes.geom.shape[0] :]
-    found, which = nearest_triangle(m, d, p, pnt, vec, sees)
-    corner = corners_of(m, d, p, which)
+    local = vertices_of(m, p)
+    found, which = nearest_triangle(d, p, local, pnt, vec, seen[:, -p.boxes.geom.shape[0] :])
+    corner = corners_of(d, p, local, which)
     outward, far = _plane(corner)
     rate = dot(outward, vec)
     flat = rate.abs() < MIN_VALUE
@@ -69,15 +69,15 @@ class Found(NamedTuple):
 
 
 def nearest_triangle(
-    m: Model, d: Data, p: TrianglePlan, pnt: Tensor, vec: Tensor, seen: Tensor
+    d: Data, p: TrianglePlan, local: Tensor, pnt: Tensor, vec: Tensor, seen: Tensor
 ) -> tuple[Tensor, Tensor]:
     """How far (k,) the triangle that is met first is, infinity if there is none, and its number (k,).
 
+    local: (v, 3) what `vertices_of` has found
     seen: (k or 1, g) bool, the geoms of `p.boxes` that a ray sees. Without derivatives.
     """
-    b, k = p.boxes, pnt.shape[0]
+    b, k, local = p.boxes, pnt.shape[0], local.detach()
     g = b.geom.shape[0]
-    local = vertices_of(m, p).detach()
     low, high = _bounds(local, p)
     mat, pos = d.geom_xmat[b.geom].detach(), d.geom_xpos[b.geom].detach()
     point, direction = to_local(mat, pnt.detach()[:, None] - pos), to_local(mat, vec.detach()[:, None])
@@ -101,12 +101,9 @@ def _bounds(local: Tensor, p: TrianglePlan) -> tuple[Tensor, Tensor]:
     """The least and the largest coordinates (nnode, 3) in each box."""
     corner = local[p.face[p.boxes.leaf]].flatten(1, 2)
     low, high = [corner.amin(1)], [corner.amax(1)]
-    before = 0
-    for pair in p.boxes.children:
-        below = pair - before
-        before += low[-1].shape[0]
-        low.append(low[-1][below].amin(1))
-        high.append(high[-1][below].amax(1))
+    for children in p.boxes.children:
+        low.append(low[-1][children].amin(1))
+        high.append(high[-1][children].amax(1))
     return torch.cat(low), torch.cat(high)
 
 

@@ -157,6 +157,14 @@ def test_large_surfaces_match_c() -> None:
         for k, one in enumerate((found, shifted)):
             torch.testing.assert_close(dist[k], one[0])
             assert torch.equal(which[k], one[1])
+
+    def over(height: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return look(m.replace(hfield_data=height), d, starts)
+
+    fields = torch.stack([m.hfield_data, 1 - m.hfield_data])
+    for several in (torch.vmap(over), mjtorch.jit(over, in_dims=0, strict=True)):
+        for found_all, first, second in zip(several(fields), found, over(fields[1]), strict=True):
+            torch.testing.assert_close(found_all, torch.stack([first, second]))
     single = tree.map(lambda x: x.float() if x.is_floating_point() else x, (m, d, starts))
     dist, which = look(*single)
     same = which == found[1]

@@ -38,14 +38,14 @@ def fuse_loops(p: Program, allowed: Allowed = lambda _, __: True) -> Program:
 
 
 class _Fusion:
-    """State of one fusion. merged: the loops that came of it, within which there is nothing left to merge."""
+    """State of one fusion. merged: the loops that came of it, whose bodies have been through it."""
 
     def __init__(self, allowed: Allowed) -> None:
         self.allowed = allowed
         self.merged: set[For] = set()
 
     def after(self, out: list[Statement], statements: Sequence[Statement]) -> list[Statement]:
-        """`out`, where nothing is left to merge, with `statements` after it, as far as they stay apart."""
+        """`out`, which has been through it, with `statements` after it, as far as they stay apart."""
         for s in statements:
             if is_program(s):
                 s = map_bodies(s, lambda body: self.after([], body))
@@ -87,7 +87,7 @@ class _Fusion:
         return Group((*before, loop, *after), origin=loop.origin) if before or after else loop
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class _Parts:
     """A loop with what declares its variables before it, and what stores them after it."""
 

@@ -22,7 +22,7 @@ class BoxTrees(tree.Tree):
     """A complete binary tree of boxes for each of g geoms. Nodes are numbered by their height, leaves first.
 
     leaf: (nleaf, LEAF) triangles, the same one again where there are fewer
-    children: for each height from 1 on, (n, 2) nodes
+    children: for each height from 1 on, (n, 2) places among the nodes of the height below
     root: (g,) nodes, geom: (g,) theirs
     inside: (nnode,) where a ray goes on that meets a box, past: (nnode,) that misses it; -1 at the end
     """
@@ -87,7 +87,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors, first: int, geoms: list[int])
             surfaces.append(_surface(m, data))
             face, verts = surfaces[-1].face, len(surfaces[-1].grid)
             fields.append(np.full(verts, data))
-            corners.append(_corners(m, data, surfaces[-1]))
+            corners.append(np.column_stack([surfaces[-1].grid, -surfaces[-1].below]))
         faces.append(face + count)
         owners.append(np.full(len(face), place))
         vert_geoms.append(np.full(verts, g))
@@ -106,15 +106,11 @@ def build(mj_model: mujoco.MjModel, make: Tensors, first: int, geoms: list[int])
     )
 
 
-def _corners(m: mujoco.MjModel, field: int, s: Surface) -> np.ndarray:
-    """The vertices (n, 3) of a height field."""
-    x, y, top, bottom = m.hfield_size[field]
-    height = np.append(m.hfield_data, 0.0)[s.height]
-    return np.column_stack([s.grid * (x, y), height * top - s.below * bottom])
-
-
 def _boxes(make: Tensors, geoms: list[int], faces: list[np.ndarray], corner: np.ndarray) -> BoxTrees:
-    """Trees of boxes around the triangles of each geom, sorted so that what lies together is close by."""
+    """Trees of boxes around the triangles of each geom, sorted so that what lies together is close by.
+
+    corner: (v, 3) about where vertices lie; heights, which may change, do not matter
+    """
     leaves, heights, after = [np.zeros((0, LEAF), int)], [], 0
     for face in faces:
         n = len(face)
@@ -134,7 +130,7 @@ def _boxes(make: Tensors, geoms: list[int], faces: list[np.ndarray], corner: np.
         for g, width in enumerate(widths[h]):
             node, pair = start[h, g] + np.arange(width), start[h - 1, g] + np.arange(2 * width).reshape(-1, 2)
             inside[node], past[pair[:, 0]], past[pair[:, 1]] = pair[:, 0], pair[:, 1], past[node]
-            below.append(pair)
+            below.append(pair - start[h - 1, 0])
         children.append(np.concatenate(below))
     nleaf = sum(widths[0])
     inside[:nleaf] = past[:nleaf]
