@@ -16,6 +16,7 @@ from mjtorch.compiler.passes import Pass, run_passes
 from mjtorch.compiler.passes.barriers import insert_barriers
 from mjtorch.compiler.passes.branches import branch_on_choices
 from mjtorch.compiler.passes.coalesce import coalesce_copies
+from mjtorch.compiler.passes.combine import combine_writes
 from mjtorch.compiler.passes.contract import contract_arrays
 from mjtorch.compiler.passes.copies import eliminate_copies
 from mjtorch.compiler.passes.dead_stores import eliminate_dead_stores
@@ -92,6 +93,171 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
         body:
           for i in 0..16:
             out0[i] = in0[i]
+        """,
+    ),
+    "what a loop writes to a result leaves it as one block": (
+        combine_writes,
+        """
+        scratch s0: f64[16]
+        body:
+          for i in 0..4:
+            s0[i] = sin(in0[i])
+            for j in 0..4:
+              out0[4*i+j] = mul(in0[4*i+j], s0[i])
+        """,
+        """
+        scratch s0: f64[16]
+        scratch s1: f64[16]
+        body:
+          for i in 0..4:
+            s0[i] = sin(in0[i])
+            for j in 0..4:
+              s1[4*i+j] = mul(in0[4*i+j], s0[i])
+          for i in 0..16:
+            out0[i] = s1[i]
+        """,
+    ),
+    "what lies in scratch memory, too, is copied from there": (
+        combine_writes,
+        """
+        scratch s0: f64[20]
+        body:
+          for i in 0..8:
+            var v = sin(in0[i])
+            s0[i+3] = v
+            out0[i] = v
+          for j in 0..8:
+            out0[j+8] = mul(s0[j+3], 2.0)
+        """,
+        """
+        scratch s0: f64[20]
+        scratch s1: f64[8]
+        body:
+          for i in 0..8:
+            var v = sin(in0[i])
+            s0[i+3] = v
+          for i in 0..8:
+            out0[i] = s0[i+3]
+          for j in 0..8:
+            s1[j] = mul(s0[j+3], 2.0)
+          for j in 0..8:
+            out0[j+8] = s1[j]
+        """,
+    ),
+    "what lies there only for a while is collected": (
+        combine_writes,
+        """
+        scratch s0: f64[1]
+        body:
+          for i in 0..16:
+            s0[0] = sin(in0[i])
+            out0[i] = s0[0]
+        """,
+        """
+        scratch s0: f64[1]
+        scratch s1: f64[16]
+        body:
+          for i in 0..16:
+            s0[0] = sin(in0[i])
+            s1[i] = s0[0]
+          for i in 0..16:
+            out0[i] = s1[i]
+        """,
+    ),
+    "and what changes after it is written": (
+        combine_writes,
+        """
+        scratch s0: f64[16]
+        scratch s1: f64[16]
+        body:
+          for j in 0..16:
+            s0[j] = in0[j]
+          for i in 0..16:
+            out0[i] = s0[i]
+            s0[i] = mul(s0[i], 2.0)
+        """,
+        """
+        scratch s0: f64[16]
+        scratch s1: f64[16]
+        body:
+          for j in 0..16:
+            s0[j] = in0[j]
+          for i in 0..16:
+            s1[i] = s0[i]
+            s0[i] = mul(s0[i], 2.0)
+          for i in 0..16:
+            out0[i] = s1[i]
+        """,
+    ),
+    "a block leaves out what its loop does, and a number fills the rest": (
+        combine_writes,
+        """
+        scratch s0: i64[1]
+        body:
+          s0[0] = 3
+          for i in 0..8 without s0[0]..8:
+            for j in 0..2:
+              out0[j+2*i] = sin(in0[j+2*i])
+          for k in 0..8 from s0[0]:
+            for l in 0..2:
+              out0[2*k+l] = 1.5
+        """,
+        """
+        scratch s0: i64[1]
+        scratch s1: f64[16]
+        body:
+          s0[0] = 3
+          for i in 0..8 without s0[0]..8:
+            for j in 0..2:
+              s1[j+2*i] = sin(in0[j+2*i])
+          for i in 0..16 without mul(s0[0], 2)..16:
+            out0[i] = s1[i]
+          for k in 0..16 from mul(s0[0], 2):
+            out0[k] = 1.5
+        """,
+    ),
+    "sums that a loop makes meanwhile stay, and so do writes with gaps or in an order of their own": (
+        combine_writes,
+        """
+        body:
+          var sum = 0.0
+          for i in 0..8:
+            sum = add(sum, in0[i])
+            out0[i] = 2.0
+          for j in 0..4:
+            out0[2*j+8] = sum
+          for k in 0..4:
+            out0[2*k+9] = in0[k]
+        """,
+        """
+        body:
+          var sum = 0.0
+          for i in 0..8:
+            sum = add(sum, in0[i])
+          for i in 0..8:
+            out0[i] = 2.0
+          for j in 0..4:
+            out0[2*j+8] = sum
+          for k in 0..4:
+            out0[2*k+9] = in0[k]
+        """,
+    ),
+    "in a loop that is a program each iteration has a block": (
+        combine_writes,
+        """
+        body:
+          for i in 0..2 scope:
+            for j in 0..8:
+              out0[8*i+j] = sin(in0[8*i+j])
+        """,
+        """
+        scratch s0: f64[8]
+        body:
+          for i in 0..2 scope:
+            for j in 0..8:
+              s0[j] = sin(in0[8*i+j])
+            for j in 0..8:
+              out0[8*i+j] = s0[j]
         """,
     ),
     "an array of which each iteration has a part to itself": (

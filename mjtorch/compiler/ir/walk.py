@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from mjtorch.compiler.ir.nodes import (
+    OUTPUT,
+    SCRATCH,
     Assign,
     Atom,
     Body,
@@ -29,6 +31,7 @@ from mjtorch.compiler.ir.nodes import (
     Index,
     Item,
     Load,
+    Number,
     Pack,
     ParallelFor,
     Program,
@@ -37,6 +40,7 @@ from mjtorch.compiler.ir.nodes import (
     Scatter,
     Statement,
     Store,
+    Variable,
     While,
 )
 
@@ -170,6 +174,21 @@ def atoms(i: Index) -> Iterator[Atom]:
 def mentions(i: Index, atom: Atom) -> bool:
     """Whether an atom, such as a loop variable, occurs in an index."""
     return any(a == atom for a in atoms(i))
+
+
+def is_block(s: For) -> bool:
+    """Whether a loop does nothing but copy a row of a scratch array to a result, or fill a row of it with a number."""
+    if s.guard is not None or len(s.body) != 1 or not isinstance(x := s.body[0], Store) or x.buffer.kind != OUTPUT:
+        return False
+    here, v = Variable(s.variable), x.value
+    if isinstance(v, Load) and v.buffer.kind == SCRATCH:
+        return _goes_along(x.index, here) and _goes_along(v.index, here)
+    return isinstance(v, Number) and _goes_along(x.index, here)
+
+
+def _goes_along(i: Index, here: Variable) -> bool:
+    """Whether an index goes up by one where a variable does."""
+    return (here, 1) in i.terms and sum(a == here for a in atoms(i)) == 1
 
 
 def touched(s: Statement) -> dict[Buffer, None]:

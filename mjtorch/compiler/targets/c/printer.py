@@ -114,13 +114,17 @@ class Printer(ABC):
         """What comes before the body of a loop over elements."""
         k, start = s.variable, self.index(s.start)
         stop = self.index(s.stop) if isinstance(s, For) else str(s.size)
-        first = start if isinstance(s, Compact) or s.since is None else f"highest({self.expr(s.since)},{start},{stop})"
-        limits = [f"highest({self.expr(limit)},{start},{end})" for limit, end in s.holes]
+        first = start if isinstance(s, Compact) or s.since is None else self.highest(s, s.since, stop)
+        limits = [self.highest(s, limit, str(end)) for limit, end in s.holes]
         if [str(end) for _, end in s.holes] == [stop]:
             return f"for(int {k}={first},{k}_n={limits[0]};{k}<{k}_n;++{k})"
         declared = "".join(f",{k}_{n}={limit}" for n, limit in enumerate(limits))
         skip = "".join(f"{k}={k}=={k}_{n}?{end}:{k}," for n, (_, end) in enumerate(s.holes))
         return f"for(int {k}={first}{declared};{skip}{k}<{stop};++{k})"
+
+    def highest(self, s: For | Compact, limit: Expr, stop: str) -> str:
+        """The highest of the limits of all worlds side by side, not below the start of a loop nor above `stop`."""
+        return f"highest({self.expr(limit)},{self.index(s.start)},{stop})"
 
     # --- expressions ---
 

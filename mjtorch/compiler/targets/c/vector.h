@@ -207,6 +207,119 @@ INLINE int64_t of(vs x, int l) { return LANE(x, l); }
 INLINE int holds(vb x, int l) { return LANE(x, l) != 0; }
 #endif
 
+#ifndef BLOCKS
+// Tensors: read and write `n` elements that lie beside each other, of every world. If each world has its elements beside
+// each other, squares of them are transposed; the last overlaps the one before.
+#if N > 1 && defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define TRANSPOSES
+#endif
+#endif
+#ifdef TRANSPOSES
+template <int... L>
+struct Numbers {};
+template <int n, int... L>
+struct UpTo : UpTo<n - 1, n - 1, L...> {};
+template <int... L>
+struct UpTo<0, L...> {
+  typedef Numbers<L...> type;
+};
+// Squares of H rows and columns, beside and below each other, change places across the diagonal.
+template <int H, class Row, int... L>
+INLINE void exchange(Row& a, Row& b, Numbers<L...>) {
+  const int n = sizeof...(L);
+  Row upper = __builtin_shufflevector(a, b, (L & H ? n + L - H : L)...);
+  b = __builtin_shufflevector(a, b, (L & H ? n + L : L + H)...);
+  a = upper;
+}
+template <int n, int H>
+struct Transposed {
+  template <class Row>
+  INLINE void rows(Row* x) {
+#pragma GCC unroll 16
+    for (int k = 0; k < n; ++k)
+      if (!(k & H)) exchange<H>(x[k], x[k + H], typename UpTo<n>::type());
+    Transposed<n, H / 2>::rows(x);
+  }
+};
+template <int n>
+struct Transposed<n, 0> {
+  template <class Row>
+  INLINE void rows(Row*) {}
+};
+#define BLOCKS(L, vector, part, scalar)                                                  \
+  BY_LANE void read##L(Array const& a, int64_t n, Worlds const& w, P##L x) {                          \
+    enum { M = sizeof(part) / sizeof(scalar) };                                                       \
+    if (a.element != 1 || n < M) {                                                                    \
+      for (int64_t i = 0; i < n; ++i) x[i] = get##L(a, i, w);                                         \
+      return;                                                                                         \
+    }                                                                                                 \
+    scalar const* p[N];                                                                               \
+    EACH p[l] = (scalar const*)a.data + place(w, l) * a.world;                                        \
+    for (int64_t i = 0; i < n; i += M) {                                                              \
+      if (i + M > n) i = n - M;                                                                       \
+      for (int k = 0; k < N / M; ++k) {                                                               \
+        part t[M];                                                                                    \
+        for (int j = 0; j < M; ++j) memcpy(&t[j], p[k * M + j] + i, sizeof(part));                    \
+        Transposed<M, M / 2>::rows(t);                                                                \
+        for (int j = 0; j < M; ++j) ((part*)(x + i + j))[k] = t[j];                                   \
+      }                                                                                               \
+    }                                                                                                 \
+  }                                                                                                   \
+  BY_LANE void write##L(Array const& a, int64_t i, int64_t n, Worlds const& w, vector const* x) {     \
+    enum { M = sizeof(part) / sizeof(scalar) };                                                       \
+    if (a.element != 1 || n < M) {                                                                    \
+      for (int64_t k = 0; k < n; ++k) put##L(a, i + k, w, x[k]);                                      \
+      return;                                                                                         \
+    }                                                                                                 \
+    scalar* p[N];                                                                                     \
+    EACH p[l] = (scalar*)a.data + place(w, l) * a.world + i;                                          \
+    const int64_t ahead = 2 * M; \
+ for (int64_t e = 0; e < n && e < ahead; e += 64 / sizeof(scalar)) EACH __builtin_prefetch(p[l] + e, 1); \
+    for (int64_t e = 0; e < n; e += M) {                                                              \
+      if (e + M > n) e = n - M;                                                                       \
+      if (e + ahead < n) EACH __builtin_prefetch(p[l] + e + ahead, 1); \
+      for (int k = 0; k * M < w.count; ++k) {                                                         \
+        part t[M];                                                                                    \
+        for (int j = 0; j < M; ++j) t[j] = ((part const*)(x + e + j))[k];                             \
+        Transposed<M, M / 2>::rows(t);                                                                \
+        for (int j = 0; j < M && k * M + j < w.count; ++j) memcpy(p[k * M + j] + e, &t[j], sizeof(part)); \
+      }                                                                                               \
+    }                                                                                                 \
+  }                                                                                                   \
+  FILL(L, scalar)
+#else
+#define BLOCKS(L, vector, part, scalar) ONE_BY_ONE(L, vector, scalar)
+#endif
+#define ONE_BY_ONE(L, vector, scalar)                                                                 \
+  BY_LANE void read##L(Array const& a, int64_t n, Worlds const& w, P##L x) {                          \
+    for (int64_t i = 0; i < n; ++i) x[i] = get##L(a, i, w);                                           \
+  }                                                                                                   \
+  BY_LANE void write##L(Array const& a, int64_t i, int64_t n, Worlds const& w, vector const* x) {     \
+    for (int64_t k = 0; k < n; ++k) put##L(a, i + k, w, x[k]);                                        \
+  }                                                                                                   \
+  FILL(L, scalar)
+#define FILL(L, scalar)                                                                               \
+  BY_LANE void fill##L(Array const& a, int64_t i, int64_t n, Worlds const& w, scalar x) {             \
+    for (int l = 0; l < w.count; ++l) {                                                               \
+      scalar* p = (scalar*)a.data + place(w, l) * a.world + i * a.element;                            \
+      if (a.element == 1)                                                                             \
+        for (int64_t k = 0; k < n; ++k) p[k] = x;                                                     \
+      else                                                                                            \
+        for (int64_t k = 0; k < n; ++k) p[k * a.element] = x;                                         \
+    }                                                                                                 \
+  }
+BLOCKS(F, vf, vf, float)
+#if N == 1 || 8 * N <= REGISTER
+BLOCKS(D, vd, vd, double)
+BLOCKS(I, vi, vi, int64_t)
+#else
+BLOCKS(D, vd, pd, double)
+BLOCKS(I, vi, pi, int64_t)
+#endif
+ONE_BY_ONE(B, vb, uint8_t)
+#endif
+
 // Elements at an offset that each world has for itself.
 #define SCATTER(L, vector, offsets)                                                        \
   BY_LANE void scatter##L(P##L p, int64_t i, offsets o, vector x) {                         \

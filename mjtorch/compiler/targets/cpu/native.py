@@ -9,10 +9,9 @@ import os
 import pathlib
 import threading
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
 from mjtorch.compiler.lowered import Output
 from mjtorch.compiler.ready import Ready, Runnable
@@ -87,13 +86,8 @@ class Native(Runnable):
         code.scratch_bytes.restype = code.common_bytes.restype = ctypes.c_int64
         self.functions = tuple(ctypes.cast(f, ctypes.c_void_p) for f in (code.run_common, code.run_tile))
         self.scratch, self.common = int(code.scratch_bytes()), int(code.common_bytes())
-        # The number of the output that says what worlds take, or -1; and how many elements are read or written of each.
-        self.work, self.elements = int(code.work_output()), int(code.work_elements())
+        self.work = int(code.work_output())  # the number of the output that says what worlds take, or -1
         self.outputs, self.reads, self.lanes = build.outputs, build.reads, build.lanes
-
-    def empty(self, shape: Sequence[int], dtype: torch.dtype, worlds: int) -> Tensor:
-        """Memory for a result, as (worlds, *shape). Worlds are last: so lanes are written, and read again."""
-        return torch.empty((*shape, worlds), dtype=dtype, device="cpu").movedim(-1, 0)
 
     def check_room(self, worlds: int, results: int, threads: int | None) -> None:
         """Refuse, with a MemoryError, what would not fit into memory: results of so many bytes, and scratch memory."""
@@ -115,7 +109,7 @@ class Native(Runnable):
         if self.work < 0:
             return 0
         if ready.order is None:
-            ready.order = Order(ready.count, self.lanes, self.elements)
+            ready.order = Order(ready.count)
             ready.outputs[3 * self.work : 3 * self.work + 3] = array("q", (ready.order.work.ctypes.data, 1, 1))
         return int(ready.order.address) if ready.count > self.lanes else 0
 

@@ -1,15 +1,13 @@
 // Which worlds are computed side by side: those that took about the same in the last call. Where a world stands changes
-// nothing in what it comes to. Before threads.cpp.
+// nothing in what it comes to, and little in how fast it is read and written. Before threads.cpp.
 namespace {
-const int64_t TOGETHER = 512;  // so many worlds at most are put in order together, as order.py says
+const int64_t TOGETHER = 512;  // so many neighbours are put in order together
 const int LEVELS = 256;        // of work that are told apart
 
 // What is kept between calls that look alike.
 struct Order {
   float const* work;  // that each world took
   int64_t* places;    // the worlds in order
-  float apart;        // what it takes more to read and write worlds that do not lie beside each other, of a tile
-  int32_t block;      // so many neighbours are put in order, up to TOGETHER
   int32_t holds;      // whether the next call takes them in this order
 };
 
@@ -48,9 +46,8 @@ void sort(float const* work, int64_t first, int64_t count, int64_t* places) {
 void arrange(Order& o, int64_t worlds, int64_t lanes) {
   const double as_they_are = taken(o.work, worlds, lanes, [](int64_t k) { return k; });
   const double in_order = taken(o.work, worlds, lanes, [&](int64_t k) { return o.places[k]; });
-  const int64_t tiles = (worlds + lanes - 1) / lanes;
-  o.holds = in_order + o.apart * tiles < as_they_are;
-  for (int64_t first = 0; first < worlds; first += o.block)
-    sort(o.work, first, worlds - first < o.block ? worlds - first : o.block, o.places);
+  o.holds = in_order < as_they_are;
+  for (int64_t first = 0; first < worlds; first += TOGETHER)
+    sort(o.work, first, worlds - first < TOGETHER ? worlds - first : TOGETHER, o.places);
 }
 }  // namespace

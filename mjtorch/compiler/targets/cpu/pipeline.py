@@ -3,6 +3,7 @@
 from mjtorch.compiler.passes import Pass
 from mjtorch.compiler.passes.branches import branch_on_choices
 from mjtorch.compiler.passes.coalesce import coalesce_copies
+from mjtorch.compiler.passes.combine import combine_writes
 from mjtorch.compiler.passes.contract import contract_arrays
 from mjtorch.compiler.passes.copies import eliminate_copies
 from mjtorch.compiler.passes.dead_stores import eliminate_dead_stores
@@ -33,4 +34,4 @@ _FIRST = (
 _LAST = (Pass("outline", outline), Pass("plan_memory", plan_memory, required=True))
 CPU = (*_FIRST, *_LAST)
 # For worlds side by side that can be chosen.
-SIDE_BY_SIDE = (*_FIRST, Pass("measure_work", measure_work), *_LAST)
+SIDE_BY_SIDE = (*_FIRST, Pass("combine_writes", combine_writes), Pass("measure_work", measure_work), *_LAST)

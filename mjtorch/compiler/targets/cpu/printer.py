@@ -27,6 +27,7 @@ from mjtorch.compiler.ir.nodes import (
     Gather,
     Index,
     Load,
+    Number,
     Pack,
     Program,
     Scalarized,
@@ -37,7 +38,8 @@ from mjtorch.compiler.ir.nodes import (
     Variable,
     While,
 )
-from mjtorch.compiler.targets.c.printer import LETTER, SCALARS, TYPES, Printer, array, vector_header
+from mjtorch.compiler.ir.walk import is_block
+from mjtorch.compiler.targets.c.printer import LETTER, SCALARS, TYPES, Printer, array, literal, vector_header
 
 # Of what a tile has, and of what all worlds have in common.
 ELEMENTS = {SCRATCH: TYPES, UNIFORM: {**SCALARS, BOOL: "MASK"}}
@@ -153,6 +155,8 @@ class CpuPrinter(Printer):
             if s.buffer in self.own:
                 return f"{self.own[s.buffer]}[{self.index(s.index)}+{self.expr(s.offset)}]={self.expr(s.value)};"
             return f"scatter{LETTER[s.buffer.dtype]}({self.moving(s.buffer, s.index, s.offset)},{self.expr(s.value)});"
+        if isinstance(s, For) and not self.space and is_block(s):
+            return self.block(s)
         if isinstance(s, For):
             test = "" if s.guard is None or self.space == "lane" else f"if(!any({self.expr(s.guard)}))continue;"
             ask = s.scope and self.asks()
@@ -172,6 +176,26 @@ class CpuPrinter(Printer):
         if isinstance(s, Scalarized):
             return self.scalarized(s)
         return self.copies(s.body) if isinstance(s, ScalarizedCopy) else self.plain(s)
+
+    def block(self, s: For) -> str:
+        """C++ for a loop that copies a row to a result, or fills it: piece by piece between what it leaves out."""
+        (x,) = s.body
+        assert isinstance(x, Store)
+        k, letter = s.variable, LETTER[x.buffer.dtype]
+        value = x.value
+        if isinstance(value, Number):
+            name, what = "fill", str(int(value.value)) if value.dtype == BOOL else literal(value)
+        else:
+            assert isinstance(value, Load)
+            name, what = "write", f"&{self.load(value)}"
+        text, start = "", self.index(s.start) if s.since is None else self.highest(s, s.since, self.index(s.stop))
+        last = self.index(s.stop)
+        for limit, stop in (*((self.highest(s, limit, str(stop)), str(stop)) for limit, stop in s.holes), (last, "")):
+            if start != last:
+                place = f"out[{x.buffer.position}],{self.index(x.index)}"
+                text += f"{{const int {k}={start};{name}{letter}({place},{limit}-{k},w,{what});}}"
+            start = stop
+        return text + "\n"
 
     def loop(self, s: While) -> str:
         """C++ for a loop."""
@@ -286,8 +310,7 @@ def print_program(program: Program, parts: int = 1) -> Source:
     """C++ source of `program` in about equal `parts` at most, to be compiled together with `runtime.h`."""
     p = CpuPrinter(program)
     loads = "".join(
-        f"for(int i=0;i<{b.size};++i)"
-        f"{LETTER[b.dtype]}[{p.layout.offsets[b]}+i]=get{LETTER[b.dtype]}(in[{b.position}],i,w);\n"
+        f"read{LETTER[b.dtype]}(in[{b.position}],{b.size},w,{LETTER[b.dtype]}+{p.layout.offsets[b]});\n"
         for b in program.inputs
         if b.kind == INPUT
     )
@@ -296,7 +319,6 @@ def print_program(program: Program, parts: int = 1) -> Source:
     first = f"Array const*out=nullptr;{_carve(p, UNIFORM)}uniform::{name}(PASS_UNIFORM);" if program.uniform else ""
     p.space = ""
     main, work = p.body(program.body), program.work
-    elements = sum(b.size for b in (*program.inputs, *program.outputs) if b.kind in (INPUT, OUTPUT))
     constants, data = _tables(p)
     declarations = "".join(_within(space, f"{head};\n") for head, _, space in p.functions)
     text = vector_header()
@@ -308,7 +330,6 @@ def print_program(program: Program, parts: int = 1) -> Source:
         f'extern "C" int64_t common_bytes(){{return {_scratch_bytes(p, UNIFORM)};}}\n'
         'extern "C" int lanes(){return N;}\n'
         f'extern "C" int work_output(){{return {-1 if work is None else work.position};}}\n'
-        f'extern "C" int work_elements(){{return {elements};}}\n'
         f'extern "C" void run_common(Array const*in,char*common,Watch*watch){{{first}}}\n'
         'extern "C" void run_tile(Array const*in,Array const*out,int64_t first,int64_t count,int64_t const*places,'
         f"char*scratch,char const*common,Watch*watch){{{_carve(p, UNIFORM)}{_carve(p, SCRATCH)}"
