@@ -78,7 +78,7 @@ def test_joined_as_dense(
     And in the coordinates where M is the identity; there, too, M is what is left where nothing has a factor.
     """
     monkeypatch.setattr("mjtorch.constraint.solver.trees.most_contacts", lambda *_: most)
-    monkeypatch.setattr("mjtorch.constraint.solver.trees.MOST_SHARED", of_a_tree)
+    monkeypatch.setattr("mjtorch.constraint.solver.trees.most_shared", lambda *_: of_a_tree)
     few = most == of_a_tree
     mj_model = scene(JOINED)
     m = mjtorch.put_model(mj_model, dtype=dtype)

@@ -37,9 +37,10 @@ from mjtorch.model.plan.kinematics import TreesPlan
 # there are more trees more rows join them, and up to four times as many are; where there are many, none: in a pile of
 # 200 things conjugate gradients took a sixth of the time.
 MOST = 32
-# Contacts of a tree with itself that its block has the rows of, and contacts of a tree with others.
+# Contacts of a tree with itself that its block has the rows of, and contacts of a tree with others: at least so many.
+# Eight trees with room for eight each took 1.2 times as long.
 MOST_OWN = 8
-MOST_SHARED = 8
+LEAST_SHARED = 4
 
 
 @tree.dataclass(kw_only=True)
@@ -223,18 +224,24 @@ def most_contacts(ntree: int, c: Contacts) -> int:
     return rows // c.row.shape[1] if rows <= 4 * MOST else 0
 
 
+def most_shared(plan: ForestPlan, c: Contacts) -> int:
+    """How many of these may be a tree's: as many as each has if all have as many."""
+    ntree = sum(len(g.number) for g in plan.groups)
+    return max(LEAST_SHARED, 2 * most_contacts(ntree, c) // ntree)
+
+
 def touches(g: GroupPlan, tree: Tensor) -> Tensor:
     """Whether (ntree, k) trees are one of the two `tree` (2, k)."""
     return (tree == g.number[:, None, None]).any(1)
 
 
 def fitting(plan: ForestPlan, c: Contacts, joins: Tensor) -> Tensor:
-    """Which of the contacts that join trees (ncon,) are among the first `MOST_SHARED` of both."""
-    fits = joins
-    if most_contacts(sum(len(g.number) for g in plan.groups), c) > MOST_SHARED:
+    """Which of the contacts that join trees (ncon,) are among the first `most_shared` of both."""
+    fits, most = joins, most_shared(plan, c)
+    if most_contacts(sum(len(g.number) for g in plan.groups), c) > most:
         for g in plan.groups:
             mine = joins & touches(g, c.tree)
-            fits = fits & ~(mine & (mine.cumsum(-1) > MOST_SHARED)).any(0)
+            fits = fits & ~(mine & (mine.cumsum(-1) > most)).any(0)
     return fits
 
 
@@ -265,7 +272,7 @@ def shared_rows(
     numbers = [torch.arange(len(fixed), device=fixed.device).expand(len(t.dof), -1)]
     there_are = [torch.ones_like(numbers[0], dtype=torch.bool)]
     for c in rows.contacts if len(slot) else ():
-        joint, met, _ = compacted(there & touches(g, c.tree[:, slot]), min(MOST_SHARED, len(slot)))
+        joint, met, _ = compacted(there & touches(g, c.tree[:, slot]), min(most_shared(plan, c), len(slot)))
         width = c.row.shape[1]
         numbers.append((len(fixed) + width * joint[..., None] + torch.arange(width, device=slot.device)).flatten(1))
         there_are.append(met[..., None].expand(-1, -1, width).flatten(1))
@@ -312,7 +319,7 @@ def factored(f: Forest, weight: Tensor, found: Sequence[Terms]) -> Blocks:
     """The factors of the sums of all terms; weight: (k,) of all rows that join trees."""
 
     def one(_: Tensor, x: Terms) -> tuple[Tensor, tuple[Tensor, ...]]:
-        factor, weak, lost = linalg.checked_cholesky(x.added + x.J.mT @ (x.weight[:, None] * x.J))
+        factor, weak, lost = linalg.checked_cholesky(torch.addmm(x.added, x.J.mT, x.weight[:, None] * x.J))
         return _, (factor, weak, lost, linalg.triangular_solve(factor, (x.joins.sqrt()[:, None] * x.U).mT))
 
     parts = [scan(one, torch.zeros_like(x.added[0, 0, 0]), x, unroll=False)[1] for x in found]
