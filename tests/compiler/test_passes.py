@@ -242,6 +242,38 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
             out0[2*k+9] = in0[k]
         """,
     ),
+    "of two branches both write what one does, or nothing is collected": (
+        combine_writes,
+        """
+        body:
+          for i in 0..8:
+            if lt(in0[i], 0.0):
+              out0[i] = sin(in0[i])
+            else:
+              out0[i] = in0[i]
+          for j in 0..8:
+            if lt(in0[j], 0.0):
+              out0[j+8] = in0[j]
+            else:
+              out0[-1*j+15] = in0[j]
+        """,
+        """
+        scratch s0: f64[8]
+        body:
+          for i in 0..8:
+            if lt(in0[i], 0.0):
+              s0[i] = sin(in0[i])
+            else:
+              s0[i] = in0[i]
+          for i in 0..8:
+            out0[i] = s0[i]
+          for j in 0..8:
+            if lt(in0[j], 0.0):
+              out0[j+8] = in0[j]
+            else:
+              out0[-1*j+15] = in0[j]
+        """,
+    ),
     "in a loop that is a program each iteration has a block": (
         combine_writes,
         """
