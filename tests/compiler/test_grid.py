@@ -151,7 +151,7 @@ static void* call(void*) {
   int64_t places[MANY];
   for (int k = 0; k < MANY; ++k) in[k] = places[k] = k;
   Array a{in, 1, 1}, b[]{{out, 1, 1}, {took, 1, 1}};
-  Order order{took, places, 0, 512, 0};
+  Order order{took, places, 0};
   for (int r = 0; r < 200; ++r) {
     run_batch(&python, r % 2, common, tile, &a, b, r % 3 ? &order : nullptr, MANY, 8, 64, 64, 3);
     for (int k = 0; k < MANY; ++k)

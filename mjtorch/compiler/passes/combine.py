@@ -74,13 +74,24 @@ def _is_nest(s: Statement) -> bool:
     if not isinstance(s, For) or s.guard is not None or not s.has_fixed_ends or is_program(s):
         return False
     inner = [x for x in walk(s.body) if bodies(x)]
-    return all(isinstance(x, (Group, If)) or (isinstance(x, For) and x.is_counted and not is_program(x)) for x in inner)
+    return all(
+        isinstance(x, Group)
+        or (isinstance(x, For) and x.is_counted and not is_program(x))
+        or (isinstance(x, If) and _written(x.body) == _written(x.otherwise))
+        for x in inner
+    )
+
+
+def _written(statements: Body) -> set[tuple[Buffer, Index]]:
+    """The elements of results that are stored."""
+    return {(x.buffer, x.index) for x in walk(statements) if isinstance(x, Store) and x.buffer.kind == OUTPUT}
 
 
 def _of_nest(nest: Statement) -> list[Statement]:
     """The nest, and the copies that it leaves to blocks."""
     assert isinstance(nest, For)
-    stores = _stores((nest,), Axes())
+    stores: dict[Buffer, Uses] = {}
+    _collect((nest,), Axes(), stores)
     moved: dict[Store, Store | None] = {}
     copies: list[Statement] = []
     for b, uses in stores.items():
@@ -105,29 +116,17 @@ def _of_nest(nest: Statement) -> list[Statement]:
     return [*rest, *copies]
 
 
-def _stores(statements: Sequence[Statement], axes: Axes) -> dict[Buffer, Uses]:
-    """The stores to results, by result, with the loops around them; none if there are some that may not be made."""
-    found: dict[Buffer, Uses] = {}
+def _collect(statements: Sequence[Statement], axes: Axes, found: dict[Buffer, Uses]) -> None:
+    """The stores to results, by result, with the loops around them."""
     for s in statements:
         if isinstance(s, Store) and s.buffer.kind == OUTPUT:
             found.setdefault(s.buffer, []).append((s, axes))
-        within = [_stores(body, axes.inside(s)) for body in bodies(s)]
-        if isinstance(s, If) and len({frozenset((x.buffer, x.index) for x, _ in _all(uses)) for uses in within}) > 1:
-            within = [{b: [] for uses in within for b in uses}]
-        for uses in within:
-            for b, more in uses.items():
-                found[b] = [*found.get(b, []), *more] if more and found.get(b) != [] else []
-    return found
-
-
-def _all(uses: dict[Buffer, Uses]) -> Uses:
-    return [use for more in uses.values() for use in more]
+        for body in bodies(s):
+            _collect(body, axes.inside(s), found)
 
 
 def _piece(nest: For, uses: Uses) -> Piece | None:
     """What the stores write, if that is all elements of a piece, as many in each iteration of the outermost loop."""
-    if not uses:
-        return None
     outer: Index | None = None
     parts: list[np.ndarray] = []
     for s, axes in uses:
