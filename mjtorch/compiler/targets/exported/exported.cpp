@@ -29,7 +29,6 @@
 #define common_bytes NAME_common_bytes
 #define lanes NAME_program_lanes
 #define work_output NAME_program_work_output
-#define work_elements NAME_program_work_elements
 namespace NAME_program __attribute__((visibility("hidden"))) {
 /*PROGRAM*/
 }  // namespace NAME_program
