@@ -54,17 +54,19 @@ PREFIX = {"neg": "-", "not": "~"}
 # What divides integers, for powers of two.
 SHIFTS = {"idiv_floor": "({0}>>{1})", "remainder": "({0}&{2})"}
 VECTOR = pathlib.Path(__file__).with_name("vector.h")
-FUNCTIONS = VECTOR.with_name("functions.h")
+INCLUDED = ("blocks.h", "functions.h")
 
 
 def vector_header() -> str:
-    """What printed programs compute with: `vector.h`, `functions.h`, and what the table of ops calls of C."""
+    """What printed programs compute with: `vector.h`, what it includes, and what the table of ops calls of C."""
     macros = {1: "BOTH", 2: "BOTH2"}
     called: dict[bool, list[str]] = {False: [], True: []}
     for name, op in OPS.items():
         if op.c is not None:
             called[op.vector].append(f"{macros[op.arity]}({name}, {op.c[0]}, {op.c[1]})")
-    text = VECTOR.read_text().replace('#include "functions.h"', FUNCTIONS.read_text())
+    text = VECTOR.read_text()
+    for name in INCLUDED:
+        text = text.replace(f'#include "{name}"', VECTOR.with_name(name).read_text())
     return text.replace("/*FUNCTIONS*/", "\n".join(called[False])).replace("/*ONE BY ONE*/", "\n".join(called[True]))
 
 
