@@ -5,7 +5,7 @@ import pytest
 import torch
 from constraint.test_bodies import tied
 from constraint.test_trees import JOINED, scene, state
-from reference import assert_fields_close, converged, load
+from reference import assert_fields_close, converged, load, slow_but
 
 import mjtorch
 from mjtorch import tree
@@ -133,7 +133,7 @@ def test_worlds_and_derivatives() -> None:
         torch.testing.assert_close(mine, other, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("rigid", [False, True])
+@pytest.mark.parametrize("rigid", slow_but([False, True], True))
 def test_single_precision(rigid: bool) -> None:
     """As in double precision, side by side; also where a contact is rigid to C, as the arm turns about its middle."""
     mj_model, found = table(4), []
