@@ -103,6 +103,18 @@ def _inner_statements(s: Statement) -> list[Statement]:
     return [x for body in bodies(s) for x in _with_inner_statements(body)]
 
 
+def before(statements: Sequence[Statement], wanted: Statement) -> Sequence[Statement]:
+    """What is before a statement among those that it is one of, within `statements`."""
+    for k, s in enumerate(statements):
+        if s is wanted:
+            return statements[:k]
+        for body in bodies(s):
+            found = before(body, wanted)
+            if found or any(x is wanted for x in body):
+                return found
+    return ()
+
+
 def own_expressions(s: Statement) -> tuple[Expr, ...]:
     """The expressions that `s` itself holds, whole, not those of its body."""
     if isinstance(s, Scatter):

@@ -21,7 +21,7 @@ from mjtorch.compiler.ir.nodes import (
     Statement,
     Store,
 )
-from mjtorch.compiler.ir.walk import ReplaceBuffers, bodies, is_program, loads, walk, with_body
+from mjtorch.compiler.ir.walk import ReplaceBuffers, before, bodies, is_program, loads, walk, with_body
 from mjtorch.compiler.passes.dead_stores import without
 
 
@@ -91,17 +91,5 @@ def _alone(statements: Sequence[Statement], copy: Statement) -> bool:
     stores = [s for s in writes if s.buffer == source]
     if stores and any(e.buffer == into for s in walk(statements) for e in loads(s)):
         return False
-    before = _before(statements, copy)
-    return all(isinstance(s, Store) and s.index == copy.index and any(s is x for x in before) for s in stores)
-
-
-def _before(statements: Sequence[Statement], copy: Statement) -> Sequence[Statement]:
-    """What is before `copy` among the statements that it is one of."""
-    for k, s in enumerate(statements):
-        if s is copy:
-            return statements[:k]
-        for body in bodies(s):
-            found = _before(body, copy)
-            if found or any(x is copy for x in body):
-                return found
-    return ()
+    earlier = before(statements, copy)
+    return all(isinstance(s, Store) and s.index == copy.index and any(s is x for x in earlier) for s in stores)

@@ -38,7 +38,7 @@ from mjtorch.compiler.ir.nodes import (
     Store,
     Variable,
 )
-from mjtorch.compiler.ir.walk import atoms, bodies, is_block, is_program, map_bodies, walk, with_body
+from mjtorch.compiler.ir.walk import atoms, before, bodies, is_block, is_program, map_bodies, walk, with_body
 
 # Fewer elements are stored as they come.
 LEAST = 4
@@ -60,7 +60,7 @@ def combine_writes(p: Program) -> Program:
 def _combined(statements: Body) -> Body:
     found: list[Statement] = []
     for s in statements:
-        if _is_nest(s):
+        if isinstance(s, For) and _is_nest(s) and not is_block(s):
             found += _of_nest(s)
         elif isinstance(s, (Pack, Scalarized, ScalarizedCopy)):  # of other worlds, or of one
             found.append(s)
@@ -69,9 +69,9 @@ def _combined(statements: Body) -> Body:
     return tuple(found)
 
 
-def _is_nest(s: Statement) -> bool:
+def _is_nest(s: For) -> bool:
     """Whether `s` is loops that run in all worlds alike, but for what the outermost leaves out."""
-    if not isinstance(s, For) or s.guard is not None or not s.has_fixed_ends or is_program(s):
+    if s.guard is not None or not s.has_fixed_ends or is_program(s):
         return False
     inner = [x for x in walk(s.body) if bodies(x)]
     return all(
@@ -87,16 +87,15 @@ def _written(statements: Body) -> set[tuple[Buffer, Index]]:
     return {(x.buffer, x.index) for x in walk(statements) if isinstance(x, Store) and x.buffer.kind == OUTPUT}
 
 
-def _of_nest(nest: Statement) -> list[Statement]:
+def _of_nest(nest: For) -> list[Statement]:
     """The nest, and the copies that it leaves to blocks."""
-    assert isinstance(nest, For)
     stores: dict[Buffer, Uses] = {}
     _collect((nest,), Axes(), stores)
     moved: dict[Store, Store | None] = {}
     copies: list[Statement] = []
     for b, uses in stores.items():
         piece = _piece(nest, uses)
-        if piece is None or is_block(nest):
+        if piece is None:
             continue
         if (number := _number(uses)) is not None:
             moved |= {s: None for s, _ in uses}
@@ -105,15 +104,12 @@ def _of_nest(nest: Statement) -> list[Statement]:
         source, shift = _copied(nest, uses)
         if source is None:
             size = piece.width * (nest.stop.base - nest.start.base)
-            source, shift = Buffer(size, b.dtype), _negative(piece.first)
+            source, shift = Buffer(size, b.dtype), piece.first * -1
             moved |= {s: dataclasses.replace(s, buffer=source, index=s.index + shift) for s, _ in uses}
         else:
             moved |= {s: None for s, _ in uses}
         copies.append(_block(nest, piece, b, (source, piece.first + shift)))
-    if not copies:
-        return [nest]
-    rest = _moved((nest,), moved)
-    return [*rest, *copies]
+    return [*_moved((nest,), moved), *copies] if copies else [nest]
 
 
 def _collect(statements: Sequence[Statement], axes: Axes, found: dict[Buffer, Uses]) -> None:
@@ -162,7 +158,7 @@ def _copied(nest: For, uses: Uses) -> tuple[Buffer | None, Index]:
     found: tuple[Buffer | None, Index] = None, Index()
     for s, axes in uses:
         twin = _twin(nest, s)
-        shift = Index() if twin is None else twin.index + _negative(s.index)
+        shift = Index() if twin is None else twin.index + s.index * -1
         if twin is None or _depends(shift, axes) or (found[0] is not None and found != (twin.buffer, shift)):
             return None, Index()
         found = twin.buffer, shift
@@ -176,24 +172,16 @@ def _depends(i: Index, axes: Axes) -> bool:
 
 def _twin(nest: For, s: Store) -> Load | None:
     """The element of a scratch array that has what `s` stores, once the nest is done."""
-    around, v = _around((nest,), s), s.value
-    before = around[: next(k for k, x in enumerate(around) if x is s)]
+    earlier, v = before((nest,), s), s.value
     found = v if isinstance(v, Load) and v.buffer.kind == SCRATCH else None
     if isinstance(v, Local) and not any(isinstance(x, Assign) and x.local == v for x in walk((nest,))):
-        same = [x for x in before if isinstance(x, Store) and x.buffer.kind == SCRATCH and x.value == v]
+        same = [x for x in earlier if isinstance(x, Store) and x.buffer.kind == SCRATCH and x.value == v]
         found = Load(same[-1].buffer, same[-1].index) if same else None
     if found is None:
         return None
     writes = [x for x in walk((nest,)) if isinstance(x, (Store, Scatter)) and x.buffer is found.buffer]
-    first = all(isinstance(x, Store) and x.index == found.index and any(x is y for y in before) for x in writes)
+    first = all(isinstance(x, Store) and x.index == found.index and any(x is y for y in earlier) for x in writes)
     return found if first else None
-
-
-def _around(statements: Sequence[Statement], s: Statement) -> Sequence[Statement]:
-    """The statements that `s` is one of."""
-    if any(x is s for x in statements):
-        return statements
-    return next((found for x in statements for body in bodies(x) if (found := _around(body, s))), ())
 
 
 def _block(nest: For, piece: Piece, b: Buffer, what: Number | tuple[Buffer, Index]) -> For:
@@ -229,7 +217,3 @@ def _moved(statements: Body, moved: dict[Store, Store | None]) -> Body:
         if not within or any(not isinstance(x, Declare) for body in bodies(s) for x in body):
             found.append(s)
     return tuple(found)
-
-
-def _negative(i: Index) -> Index:
-    return Index(-i.base, tuple((a, -k) for a, k in i.terms))

@@ -38,7 +38,7 @@ from mjtorch.model.plan.kinematics import TreesPlan
 # 200 things conjugate gradients took a sixth of the time.
 MOST = 32
 # Contacts of a tree with itself that its block has the rows of, and contacts of a tree with others: at least so many.
-# Eight trees with room for eight each took 1.2 times as long.
+# Eight humanoids with room for eight each took 1.17 times as long.
 MOST_OWN = 8
 LEAST_SHARED = 4
 

@@ -188,14 +188,19 @@ class CpuPrinter(Printer):
         else:
             assert isinstance(value, Load)
             name, what = "write", f"&{self.load(value)}"
-        text, start = "", self.index(s.start) if s.since is None else self.highest(s, s.since, self.index(s.stop))
         last = self.index(s.stop)
-        for limit, stop in (*((self.highest(s, limit, str(stop)), str(stop)) for limit, stop in s.holes), (last, "")):
-            if start != last:
-                place = f"out[{x.buffer.position}],{self.index(x.index)}"
-                text += f"{{const int {k}={start};{name}{letter}({place},{limit}-{k},w,{what});}}"
-            start = stop
-        return text + "\n"
+        starts = [self.index(s.start) if s.since is None else self.highest(s, s.since, last)]
+        starts += [str(stop) for _, stop in s.holes]
+        ends = [*(self.highest(s, limit, str(stop)) for limit, stop in s.holes), last]
+        place = f"out[{x.buffer.position}],{self.index(x.index)}"
+        return (
+            "".join(
+                f"{{const int {k}={start};{name}{letter}({place},{end}-{k},w,{what});}}"
+                for start, end in zip(starts, ends, strict=True)
+                if start != last
+            )
+            + "\n"
+        )
 
     def loop(self, s: While) -> str:
         """C++ for a loop."""
