@@ -148,7 +148,7 @@ TABLE: dict[str, Row | str] = {
     f"{MEASURE}_resident:?.read_text": Row(do.diagnose),
     f"{MEASURE}peak:?.write_text": Row(do.diagnose),
     f"{MEASURE}peak:ctypes.CDLL": Row(do.diagnose),
-    "compiler/targets/c/printer.py:vector_header:FUNCTIONS.read_text": own(do.compile_function),
+    "compiler/targets/c/printer.py:vector_header:?.read_text": own(do.compile_function),
     "compiler/targets/c/printer.py:vector_header:VECTOR.read_text": own(do.compile_function),
     f"{CPU}build.py:_end:os.killpg": "compiler/test_interrupts.py::test_a_compile_can_be_interrupted",
     f"{CPU}build.py:_end:process.kill": "compiler/test_interrupts.py::test_a_compiler_where_there_are_no_groups",
