@@ -133,9 +133,14 @@ def test_worlds_and_derivatives() -> None:
         torch.testing.assert_close(mine, other, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("rigid", slow_but([False, True], True))
-def test_single_precision(rigid: bool) -> None:
-    """As in double precision, side by side; also where a contact is rigid to C, as the arm turns about its middle."""
+@pytest.mark.parametrize("rigid, most", slow_but([(False, 250), (True, 250), (True, 0)], (True, 250)))
+def test_single_precision(rigid: bool, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in double precision, side by side; also where a contact is rigid to C, as the arm turns about its middle.
+
+    With more dofs than `most` trees are solved one by one, and rows of contacts are asked only how stiff they are.
+    """
+    monkeypatch.setattr("mjtorch.model.plan.parts.MOST_DOFS", most)
+    monkeypatch.setattr("mjtorch.model.plan.forest.LEAST_DOFS", 0)
     mj_model, found = table(4), []
     if rigid:
         body = mj_model.geom_bodyid[-1]
@@ -144,6 +149,7 @@ def test_single_precision(rigid: bool) -> None:
     data = state(mj_model)
     for dtype in (torch.float32, torch.float64):
         m = mjtorch.put_model(mj_model, dtype=dtype)
+        assert m.plan.solver.parts and (not m.plan.solver.forest) == bool(most)
         d = mjtorch.batch(mjtorch.put_data(mj_model, data, model=m), 3)
         found.append(mjtorch.jit(mjtorch.step, in_dims=(None, 0))(m, d).qvel.double())
     assert (found[0] - found[1]).abs().max() < 1e-2 * found[1].abs().max()
@@ -154,6 +160,7 @@ def test_which_have_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     solver = mjtorch.put_model(table(12)).plan.solver
     assert solver.parts and solver.bodies and not solver.forest
+    assert mjtorch.put_model(table(42)).plan.solver.forest
     assert not mjtorch.put_model(table(3)).plan.solver.parts
     for option in ('solver="PGS"', 'noslip_iterations="3"', 'cone="elliptic"'):
         assert not mjtorch.put_model(table(12, option)).plan.solver.parts

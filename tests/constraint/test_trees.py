@@ -163,11 +163,15 @@ def test_one_tree_is_dense() -> None:
 
 
 def test_small_is_dense(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finding out which rows join which trees would cost more than it saves."""
+    """Finding out which rows join which trees would cost more than it saves; the less, the smaller the trees are."""
     monkeypatch.undo()
     m = mjtorch.put_model(scene(JOINED))
     assert m.plan.kinematics.trees and not m.plan.solver.forest
-    assert mjtorch.put_model(scene(JOINED, robots=16)).plan.solver.forest
+    assert not mjtorch.put_model(scene(JOINED, robots=16)).plan.solver.forest
+    assert mjtorch.put_model(scene(JOINED, robots=18)).plan.solver.forest
+    # Were robots of more than two parts.
+    monkeypatch.setattr("mjtorch.model.plan.parts.MOST_PARTS", 1)
+    assert mjtorch.put_model(scene(JOINED, robots=8)).plan.solver.forest
 
 
 @pytest.mark.slow

@@ -68,7 +68,7 @@ class SolverPlan(tree.Tree):
     bodies: how contacts touch bodies, if their rows are not stored; else none
     articulated: the dofs along the kinematic trees, where chains are long; else none
     forest: how they touch kinematic trees, if these are solved one by one; else none
-    parts: of trees, if rows of contacts are stored as what they say of these; else none
+    parts: of trees, if rows of contacts are what they say of these; else none. With a forest, to see how stiff rows are
     """
 
     low: Tensor
@@ -127,16 +127,17 @@ def build(
         plan = bodies.build(
             mj_model, make, constraint.equality.edge.cpu().numpy(), np.flatnonzero(~held[: constraint.ne])
         )
-        if plan.leaves or not discrete:
+        geoms = not (plan.elements or plan.edges)
+        if not (needs_rows or long) and plan.joins and plan.turning and geoms:
+            by_part = parts.build(mj_model, make)
+        few = bool(by_part) and mj_model.nv <= parts.MOST_DOFS
+        if (plan.leaves or not discrete) and not few:
             by_tree = forest.build(mj_model, make, constraint, trees, single | held, plan)
-        if by_tree:
-            by_body = (plan,)
-        elif long and not (plan.elements or plan.edges):
+        if long and geoms and not by_tree:
             by_body = (plan.replace(hops=articulated.hops(mj_model, make)),)
             chains = (articulated.build(mj_model, make),)
-        elif not needs_rows and plan.joins and plan.turning and not (plan.elements or plan.edges):
-            by_part = parts.build(mj_model, make)
-            by_body = (plan,) if by_part else ()
+        elif by_tree or by_part:
+            by_body = (plan,)
     return from_rows(
         constraint.efc_type,
         constraint.efc_id,
