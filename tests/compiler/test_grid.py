@@ -169,10 +169,18 @@ int main() {
 """
 
 
+@pytest.mark.parametrize("restless", [False, True])
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
-def test_threads(sanitizer: str, tmp_path: Path) -> None:
-    """Several callers, several threads each: no race, and all is computed, in whatever order."""
-    source = "".join((THREADS / name).read_text() for name in ("tile.h", "order.cpp", "threads.cpp")) + CALLERS
+def test_threads(sanitizer: str, restless: bool, tmp_path: Path) -> None:
+    """Several callers, several threads each: no race, and all is computed, in whatever order.
+
+    restless: threads sleep as soon as they wait, and end soon after
+    """
+    names = ("tile.h", "order.cpp", "workers.cpp", "threads.cpp")
+    source = "".join((THREADS / name).read_text() for name in names) + CALLERS
+    for limit, none in (("AWAKE = 200000;", "AWAKE = 0;"), ("later(PATIENCE * 1000000000)", "later(1000)")):
+        assert source.count(limit) == 1
+        source = source.replace(limit, none) if restless else source
     (tmp_path / "threads.cpp").write_text(source)
     build = [*gcc(), f"-fsanitize={sanitizer}", "-g", "-O1", "-std=c++17", "-o", str(tmp_path / "threads")]
     done = subprocess.run([*build, str(tmp_path / "threads.cpp"), "-lpthread"], capture_output=True, text=True)

@@ -1,5 +1,6 @@
 """Threads and memory: as many as are wanted, no more than there are, and an error where a crash would be."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -117,6 +118,28 @@ def test_with_few_threads_and_little_memory() -> None:
     interrupted, right, computed, refused = done.stdout.splitlines()
     assert (interrupted, right, computed) == ("interrupted", "True", "True")
     assert refused.startswith("256,000,") and "1 threads needs for 1 worlds side by side, were refused" in refused
+
+
+COPIED = """
+import os
+import torch
+from mjtorch import jit
+
+x = torch.rand(300, 4)
+f = jit(torch.neg, strict=True, threads=3)
+f(x)
+child = os.fork()
+right = all(torch.equal(f(x), -x) for _ in range(100))
+if not child:
+    os._exit(right)
+print(right, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no system on which processes are copied")
+def test_copies_of_a_process_have_threads_of_their_own() -> None:
+    done = subprocess.run([sys.executable, "-c", COPIED], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "True True\n"), done.stderr
 
 
 def test_what_does_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

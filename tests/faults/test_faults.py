@@ -167,8 +167,8 @@ TABLE: dict[str, Row | str] = {
     f"{CPU}room.py:_of_machine:?.read_text": Row(do.memory),
     f"{CPU}target.py:runtime:?.read_text": own(do.compile_function),
     f"{CPU}threads.cpp::aligned_alloc": "faults/test_faults.py::test_a_thread_without_memory",
-    f"{CPU}threads.cpp::malloc": "faults/test_faults.py::test_threads_that_cannot_start",
-    f"{CPU}threads.cpp::pthread_create": "faults/test_faults.py::test_threads_that_cannot_start",
+    f"{CPU}workers.cpp::malloc": "faults/test_faults.py::test_threads_that_cannot_start",
+    f"{CPU}workers.cpp::pthread_create": "faults/test_faults.py::test_threads_that_cannot_start",
     "compiler/targets/emulated/emulator.h::malloc": "faults/test_faults.py::test_an_emulated_warp_without_memory",
     "compiler/targets/emulated/target.py:EmulatedWarp.build:EMULATOR.read_text": own(do.emulate),
     f"{EXPORTED}exported.cpp::aligned_alloc": "faults/test_faults.py::test_an_exported_program_without_memory",
@@ -304,9 +304,9 @@ def broken(folder: Path, source: Path, call: str, result: str) -> Path:
     return copy
 
 
-def driver_with(call: str, result: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def driver_with(file: str, call: str, result: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads by a driver in which a call has another result."""
-    copy = broken(folder, PACKAGE / f"{CPU}threads.cpp", call, result)
+    copy = broken(folder, PACKAGE / CPU / file, call, result)
     monkeypatch.setattr(native, "__file__", str(copy))
     driver = native._driver.__wrapped__()
     monkeypatch.setattr(native, "_driver", lambda: driver)
@@ -315,19 +315,19 @@ def driver_with(call: str, result: str, folder: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     "call, result",
     [
-        ("pthread_create(&others[started], &roomy, help, &job)", "11"),
-        ("(pthread_t*)malloc(wanted * sizeof(pthread_t))", "nullptr"),
+        ("pthread_create(&thread, &roomy, serve, w)", "11"),
+        ("(Worker*)malloc(sizeof(Worker))", "nullptr"),
     ],
 )
 def test_threads_that_cannot_start(call: str, result: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever called computes all."""
-    driver_with(call, result, tmp_path, monkeypatch)
+    driver_with("workers.cpp", call, result, tmp_path, monkeypatch)
     x = torch.rand(200, 3)
     assert torch.equal(jit(do.twice, strict=True, threads=3)(x), 2 * x)
 
 
 def test_a_thread_without_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    driver_with("(char*)aligned_alloc(64, bytes)", "nullptr", tmp_path, monkeypatch)
+    driver_with("threads.cpp", "(char*)aligned_alloc(64, bytes)", "nullptr", tmp_path, monkeypatch)
     with pytest.raises(MemoryError, match="bytes of scratch memory, which each of 1 threads needs"):
         jit(do.twice, strict=True, threads=1)(do.X)
 

@@ -33,7 +33,7 @@ INTERPRETER = ("PyEval_SaveThread", "PyEval_RestoreThread", "PyErr_CheckSignals"
 def _driver() -> Callable[..., int]:
     """The library that spreads tiles over threads."""
     folder = pathlib.Path(__file__).parent
-    text = "".join((folder / name).read_text() for name in ("order.cpp", "threads.cpp"))
+    text = "".join((folder / name).read_text() for name in ("order.cpp", "workers.cpp", "threads.cpp"))
     code = library([text], (folder / "tile.h").read_text(), ("-O2",))[1]
     pointers = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 5
     kind = ctypes.PYFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, *pointers)

@@ -1,22 +1,8 @@
-// Spread the tiles of a batch over threads. Which thread computes a tile changes nothing in it. After tile.h and order.cpp.
-// No library of C++ is needed: not every compiler comes with one that is built.
-#include <pthread.h>
-#include <stdlib.h>
-#include <time.h>
-
-#include <atomic>
-
+// Spread the tiles of a batch over threads. Which thread computes a tile changes nothing in it. After tile.h, order.cpp and
+// workers.cpp.
 namespace {
-// Bytes of the stack of a thread: what worlds hold that run one by one lies there, up to 400 KB of it. Some systems give
-// threads that are started 512 KB in all, or less.
-const size_t STACK = 8 << 20;
-
 // Scratch memory is kept between calls: fresh pages cost more than a small batch.
 pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-struct Lock {
-  Lock() { pthread_mutex_lock(&mutex); }
-  ~Lock() { pthread_mutex_unlock(&mutex); }
-};
 struct Block {
   char* data;
   int64_t size;
@@ -27,7 +13,7 @@ int spares = 0;
 
 Block borrow(int64_t size) {
   {
-    Lock lock;
+    Lock lock(mutex);
     for (int i = 0; i < spares; ++i)
       if (spare[i].size >= size) {
         Block b = spare[i];
@@ -39,7 +25,7 @@ Block borrow(int64_t size) {
   char* data = (char*)aligned_alloc(64, bytes);
   if (!data) {
     {
-      Lock lock;
+      Lock lock(mutex);
       while (spares) free(spare[--spares].data);
     }
     data = (char*)aligned_alloc(64, bytes);
@@ -48,7 +34,7 @@ Block borrow(int64_t size) {
 }
 
 void give_back(Block b) {
-  Lock lock;
+  Lock lock(mutex);
   if (spares < MOST)
     spare[spares++] = b;
   else
@@ -84,7 +70,7 @@ struct Job {
   char const* known;  // what all worlds have in common
   std::atomic<int64_t> next;
   std::atomic<bool> stop;
-  int64_t helpers;  // that are at work
+  std::atomic<int64_t> helpers;  // that are at work
   pthread_mutex_t door;
   pthread_cond_t done;
 };
@@ -155,14 +141,7 @@ void work(Job& job, Block b, Watch* watch) {
   set_mode(before);
 }
 
-void count(Job& job, int64_t more) {
-  pthread_mutex_lock(&job.door);
-  job.helpers += more;
-  pthread_cond_signal(&job.done);
-  pthread_mutex_unlock(&job.door);
-}
-
-void* help(void* given) {
+void help(void* given) {
   Job& job = *(Job*)given;
   Block b = borrow(job.scratch);
   Helper helper(job);
@@ -170,20 +149,21 @@ void* help(void* given) {
     work(job, b, &helper);
     give_back(b);
   }
-  count(job, -1);
-  return nullptr;
+}
+
+void count(void* given) {
+  Job& job = *(Job*)given;
+  Lock lock(job.door);
+  if (!--job.helpers) pthread_cond_signal(&job.done);
 }
 
 // Wait for those that help, and look at signals meanwhile.
 void wait(Job& job, Caller& caller) {
+  awaited([&] { return !job.helpers; });
   pthread_mutex_lock(&job.door);
-  while (job.helpers && !job.stop) {
-    timespec end;
-    clock_gettime(CLOCK_REALTIME, &end);
-    int64_t t = end.tv_nsec + PAUSE;
-    end.tv_sec += t / 1000000000;
-    end.tv_nsec = t % 1000000000;
-    if (!pthread_cond_timedwait(&job.done, &job.door, &end)) continue;
+  while (job.helpers) {
+    const timespec end = later(PAUSE);
+    if (!pthread_cond_timedwait(&job.done, &job.door, &end) || !caller.listens || job.stop) continue;
     pthread_mutex_unlock(&job.door);
     caller.look();
     pthread_mutex_lock(&job.door);
@@ -196,22 +176,16 @@ bool compute(Job& job, Caller& caller, int64_t threads) {
   Block own = borrow(job.scratch + job.common_bytes);
   if (!own.data) return false;
   prepare(job, own, &caller);
-  int64_t wanted = (threads < job.tiles ? threads : job.tiles) - 1, started = 0;
-  pthread_t* others = wanted > 0 ? (pthread_t*)malloc(wanted * sizeof(pthread_t)) : nullptr;
-  pthread_attr_t roomy;
-  pthread_attr_init(&roomy);
-  pthread_attr_setstacksize(&roomy, STACK);
-  for (; others && started < wanted; ++started) {
-    count(job, 1);
-    if (!pthread_create(&others[started], &roomy, help, &job)) continue;
-    count(job, -1);
-    break;
+  const int64_t wanted = (threads < job.tiles ? threads : job.tiles) - 1;
+  job.helpers = wanted > 0 ? wanted : 0;
+  int64_t hired = 0;
+  while (hired < wanted && hire({help, count, &job})) ++hired;
+  if (hired < wanted) {
+    Lock lock(job.door);
+    job.helpers -= wanted - hired;
   }
-  pthread_attr_destroy(&roomy);
   work(job, own, &caller);
-  if (started && caller.listens) wait(job, caller);
-  for (int64_t t = 0; t < started; ++t) pthread_join(others[t], nullptr);
-  free(others);
+  if (hired) wait(job, caller);
   give_back(own);
   return true;
 }
@@ -222,9 +196,13 @@ bool compute(Job& job, Caller& caller, int64_t threads) {
 extern "C" int32_t run_batch(Python const* python, int32_t listens, Common common, Tile tile, Array const* in,
                              Array const* out, Order* order, int64_t worlds, int64_t lanes, int64_t scratch,
                              int64_t common_bytes, int64_t threads) {
+  if (is_copied()) {
+    pthread_mutex_init(&mutex, nullptr);
+    spares = 0;  // a thread that is not here may have been changing them
+  }
   int64_t tiles = (worlds + lanes - 1) / lanes;
   int64_t const* places = order && order->holds ? order->places : nullptr;
-  Job job{common, tile, in, out, places, worlds, lanes, scratch, common_bytes, tiles, nullptr, {0}, {false}, 0};
+  Job job{common, tile, in, out, places, worlds, lanes, scratch, common_bytes, tiles, nullptr, {0}, {false}, {0}};
   pthread_mutex_init(&job.door, nullptr);
   pthread_cond_init(&job.done, nullptr);
   Caller caller(job, python, listens);
