@@ -73,7 +73,7 @@ def add_servos(spec: MjSpec) -> None:
 
 
 def clutter(spec: MjSpec, things: int) -> None:
-    """Put a table before an arm, on which boxes and cylinders stand in stacks of four that lean on one another."""
+    """Put a table before a robot, on which boxes and cylinders stand in stacks of four that lean on one another."""
     rng = np.random.default_rng(0)
     spec.worldbody.add_geom(type=mjtGeom.mjGEOM_BOX, pos=[0.55, 0, 0.1], size=[0.25, 0.4, 0.1])
     for k in range(things):
@@ -122,6 +122,9 @@ ROBOTS: dict[str, Robot] = {
     "mjx/humanoid": Robot("mujoco-mjx", f"{MJX}/humanoid/humanoid.xml"),
     "mjx/barkour": Robot("mujoco-mjx", f"{MJX}/barkour_v0/assets/barkour_v0_mjx.xml", walker),
     "mjx/shadow_hand": Robot("mujoco-mjx", f"{MJX}/shadow_hand/scene_right.xml"),
+    "mjx/shadow_hand_table_20": Robot(
+        "mujoco-mjx", f"{MJX}/shadow_hand/scene_right.xml", functools.partial(clutter, things=20)
+    ),
     "dm/humanoid": Robot("dm_control", f"{SUITE}/humanoid.xml"),
     "dm/humanoid_CMU": Robot("dm_control", f"{SUITE}/humanoid_CMU.xml"),
     "dm/quadruped": Robot("dm_control", f"{SUITE}/quadruped.xml"),
@@ -139,6 +142,9 @@ ROBOTS: dict[str, Robot] = {
     "menagerie/g1_hands": Robot(ENVPOOL, f"{MENAGERIE}/unitree_g1/scene_with_hands.xml"),
     "menagerie/g1_mjx": Robot(ENVPOOL, f"{MENAGERIE}/unitree_g1/scene_mjx.xml"),
     "menagerie/h1": Robot(ENVPOOL, f"{MENAGERIE}/unitree_h1/scene.xml"),
+    "menagerie/h1_table_20": Robot(
+        ENVPOOL, f"{MENAGERIE}/unitree_h1/scene.xml", functools.partial(clutter, things=20)
+    ),
     "menagerie/op3": Robot(ENVPOOL, f"{MENAGERIE}/robotis_op3/scene.xml"),
     "menagerie/t1": Robot(ENVPOOL, f"{MENAGERIE}/booster_t1/scene.xml"),
     "feet/apollo": Robot(ENVPOOL, f"{PLAYGROUND}/apollo/xmls/scene_mjx_feetonly_flat_terrain.xml"),
@@ -151,7 +157,7 @@ ROBOTS: dict[str, Robot] = {
     "genesis/panda": Robot("genesis-world", PANDA),
     **{
         f"genesis/panda_table_{n}": Robot("genesis-world", PANDA, functools.partial(clutter, things=n))
-        for n in (10, 20)
+        for n in (10, 20, 40)
     },
     "genesis/ur5e": Robot("genesis-world", "genesis/assets/xml/universal_robots_ur5e/scene.xml"),
     "genesis/anymal_c": Robot("genesis-world", "genesis/assets/urdf/anymal_c/urdf/anymal_c.urdf", walker),
