@@ -294,9 +294,10 @@ def test_captured_by_an_attribute_only() -> None:
         assert_same(CONTEXTS[context](turned)(x, w), want)
 
 
-def test_constants_from_outside() -> None:
+@pytest.mark.parametrize("backend", slow_but(["aot_eager", "inductor"], "aot_eager"))
+def test_constants_from_outside(backend: str) -> None:
     constant, x = torch.tensor([2.0, 3.0]), torch.tensor([[1.0, 2.0], [3.0, 4.0]])
-    fn = compiled(torch.vmap(nonstrict(lambda x: cf.fori_loop(0, 10, lambda i, y: y * constant, x))), "inductor")
+    fn = compiled(torch.vmap(nonstrict(lambda x: cf.fori_loop(0, 10, lambda i, y: y * constant, x))), backend)
     assert_same(fn(x), x * constant**10)
 
 
