@@ -24,6 +24,7 @@ ROBOT = (
     + "</body>"
 )
 BOX = """<body pos="{x} 1 .1"><freejoint/><geom type="box" size=".1 .1 .1"/></body>"""
+KEY = """<body pos=".3 {y} .1"><joint axis="0 1 0" stiffness="1"/><geom type="box" size=".08 .01 .01"/></body>"""
 WORLD = """<mujoco><option integrator="{integrator}" cone="{cone}"/><worldbody><geom type="plane" size="5 5 .1"/>
 {bodies}</worldbody></mujoco>"""
 FIELDS = ("qLD", "qacc_smooth", "qacc", "qfrc_constraint", "efc_force")
@@ -172,6 +173,10 @@ def test_small_is_dense(monkeypatch: pytest.MonkeyPatch) -> None:
     # Were robots of more than two parts.
     monkeypatch.setattr("mjtorch.model.plan.parts.MOST_PARTS", 1)
     assert mjtorch.put_model(scene(JOINED, robots=8)).plan.solver.forest
+    # A robot at the keys of a piano.
+    keys = "".join(KEY.format(y=0.03 * k) for k in range(100))
+    piano = load(WORLD.format(bodies=ROBOT.format(x=0) + keys, integrator="Euler", cone="pyramidal"))
+    assert piano.nv == 108 and not mjtorch.put_model(piano).plan.solver.forest
 
 
 @pytest.mark.slow

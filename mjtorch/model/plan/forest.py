@@ -12,8 +12,10 @@ from mjtorch.model.plan.kinematics import TreesPlan
 from mjtorch.model.plan.tensors import Tensors
 
 # With fewer dofs the second derivative is factored whole: to find out which contacts join which trees costs more. Two
-# humanoids, of 54, would take 1.4 times as long, three, of 81, 1.1, and four, of 108, take 0.8.
+# humanoids, of 54, would take 1.4 times as long, three, of 81, 1.1, and four, of 108, take 0.8. Where trees have few dofs
+# each it costs more yet, and twice as many dofs are asked for: a hand before the keys of a piano, 118 dofs, would take 1.6.
 LEAST_DOFS = 100
+FEW_DOFS = 6
 # Of flexes where nothing turns: rows of contacts and edges couple their vertices alone.
 LEAST_DOFS_OF_FLEXES = 60
 
@@ -65,7 +67,9 @@ def build(
     apart: (nefc,) bool, the rows of one dof, and of edges of flexes
     """
     joined = bodies.joins or bodies.own
-    least = LEAST_DOFS if bodies.turning or (joined and not bodies.elements) else LEAST_DOFS_OF_FLEXES
+    least = LEAST_DOFS if m.nv >= FEW_DOFS * m.ntree else 2 * LEAST_DOFS
+    if not (bodies.turning or (joined and not bodies.elements)):
+        least = LEAST_DOFS_OF_FLEXES
     if not trees or (m.nv < least and (joined or bodies.elements or bodies.edges)):
         return ()
     row, col = dof_pairs(m)
