@@ -12,8 +12,8 @@ from mjtorch.model.plan.kinematics import TreesPlan
 from mjtorch.model.plan.tensors import Tensors
 
 # With fewer dofs the second derivative is factored whole: to find out which contacts join which trees costs more. Two
-# humanoids, of 54, would take 1.4 times as long, three, of 81, 1.1, and four, of 108, take 0.8. Where trees have few dofs
-# each it costs more yet, and twice as many dofs are asked for: a hand before the keys of a piano, 118 dofs, would take 1.6.
+# humanoids, of 54, would take 1.4 times as long, three, of 81, 1.1, and four, of 108, take 0.8. Where trees have few
+# dofs each it costs more yet, and twice as many are asked for: a hand at the keys of a piano, of 118, would take 1.6.
 LEAST_DOFS = 100
 FEW_DOFS = 6
 # Of flexes where nothing turns: rows of contacts and edges couple their vertices alone.
