@@ -85,6 +85,16 @@ def clutter(spec: MjSpec, things: int) -> None:
         body.add_geom(type=shape, size=[0.03, 0.03, 0.03], density=500)
 
 
+def piano(spec: MjSpec) -> None:
+    """Put the 88 keys of a piano before a hand, each a box on a hinge, held up by a spring."""
+    for k in range(88):
+        key = spec.worldbody.add_body(pos=[0.35, 0.0235 * k - 0.61, 0])
+        joint = key.add_joint(axis=[0, 1, 0], pos=[0.075, 0, 0], armature=1e-3)
+        joint.range, joint.limited = (-3, 3), True
+        joint.stiffness, joint.damping = [2, 0, 0], [0.05, 0, 0]
+        key.add_geom(type=mjtGeom.mjGEOM_BOX, size=[0.075, 0.011, 0.01], density=500)
+
+
 def lowest(mj_model: mujoco.MjModel) -> float:
     """The height of the lowest point of a geom that collides, by boxes around geoms, in the reference pose."""
     data = mujoco.MjData(mj_model)
@@ -122,6 +132,7 @@ ROBOTS: dict[str, Robot] = {
     "mjx/humanoid": Robot("mujoco-mjx", f"{MJX}/humanoid/humanoid.xml"),
     "mjx/barkour": Robot("mujoco-mjx", f"{MJX}/barkour_v0/assets/barkour_v0_mjx.xml", walker),
     "mjx/shadow_hand": Robot("mujoco-mjx", f"{MJX}/shadow_hand/scene_right.xml"),
+    "mjx/shadow_hand_piano": Robot("mujoco-mjx", f"{MJX}/shadow_hand/scene_right.xml", piano),
     "mjx/shadow_hand_table_20": Robot(
         "mujoco-mjx", f"{MJX}/shadow_hand/scene_right.xml", functools.partial(clutter, things=20)
     ),
