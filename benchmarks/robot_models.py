@@ -121,6 +121,8 @@ ROBOTICS = "gymnasium_robotics/envs/assets"
 SUITE = "dm_control/suite"
 DM_WALKERS = "dm_control/locomotion/walkers/assets"
 MJX = "mujoco/mjx/test_data"
+HAND = f"{MJX}/shadow_hand/scene_right.xml"
+H1 = f"{MENAGERIE}/unitree_h1/scene.xml"
 PANDA = "genesis/assets/xml/franka_emika_panda/scene.xml"
 
 ROBOTS: dict[str, Robot] = {
@@ -131,11 +133,9 @@ ROBOTS: dict[str, Robot] = {
     "gym/walker2d": Robot("gymnasium", f"{GYM}/walker2d_v5.xml"),
     "mjx/humanoid": Robot("mujoco-mjx", f"{MJX}/humanoid/humanoid.xml"),
     "mjx/barkour": Robot("mujoco-mjx", f"{MJX}/barkour_v0/assets/barkour_v0_mjx.xml", walker),
-    "mjx/shadow_hand": Robot("mujoco-mjx", f"{MJX}/shadow_hand/scene_right.xml"),
-    "mjx/shadow_hand_piano": Robot("mujoco-mjx", f"{MJX}/shadow_hand/scene_right.xml", piano),
-    "mjx/shadow_hand_table_20": Robot(
-        "mujoco-mjx", f"{MJX}/shadow_hand/scene_right.xml", functools.partial(clutter, things=20)
-    ),
+    "mjx/shadow_hand": Robot("mujoco-mjx", HAND),
+    "mjx/shadow_hand_piano": Robot("mujoco-mjx", HAND, piano),
+    "mjx/shadow_hand_table_20": Robot("mujoco-mjx", HAND, functools.partial(clutter, things=20)),
     "dm/humanoid": Robot("dm_control", f"{SUITE}/humanoid.xml"),
     "dm/humanoid_CMU": Robot("dm_control", f"{SUITE}/humanoid_CMU.xml"),
     "dm/quadruped": Robot("dm_control", f"{SUITE}/quadruped.xml"),
@@ -152,10 +152,8 @@ ROBOTS: dict[str, Robot] = {
     "menagerie/g1": Robot(ENVPOOL, f"{MENAGERIE}/unitree_g1/scene.xml"),
     "menagerie/g1_hands": Robot(ENVPOOL, f"{MENAGERIE}/unitree_g1/scene_with_hands.xml"),
     "menagerie/g1_mjx": Robot(ENVPOOL, f"{MENAGERIE}/unitree_g1/scene_mjx.xml"),
-    "menagerie/h1": Robot(ENVPOOL, f"{MENAGERIE}/unitree_h1/scene.xml"),
-    "menagerie/h1_table_20": Robot(
-        ENVPOOL, f"{MENAGERIE}/unitree_h1/scene.xml", functools.partial(clutter, things=20)
-    ),
+    "menagerie/h1": Robot(ENVPOOL, H1),
+    "menagerie/h1_table_20": Robot(ENVPOOL, H1, functools.partial(clutter, things=20)),
     "menagerie/op3": Robot(ENVPOOL, f"{MENAGERIE}/robotis_op3/scene.xml"),
     "menagerie/t1": Robot(ENVPOOL, f"{MENAGERIE}/booster_t1/scene.xml"),
     "feet/apollo": Robot(ENVPOOL, f"{PLAYGROUND}/apollo/xmls/scene_mjx_feetonly_flat_terrain.xml"),

@@ -133,7 +133,7 @@ def test_worlds_and_derivatives() -> None:
         torch.testing.assert_close(mine, other, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("rigid, most", slow_but([(False, 250), (True, 250), (True, 0)], (True, 250)))
+@pytest.mark.parametrize("rigid, most", slow_but([(False, 250), (True, 250), (True, 0)], (True, 250), (True, 0)))
 def test_single_precision(rigid: bool, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in double precision, side by side; also where a contact is rigid to C, as the arm turns about its middle.
 

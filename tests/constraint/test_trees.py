@@ -164,7 +164,7 @@ def test_one_tree_is_dense() -> None:
 
 
 def test_small_is_dense(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finding out which rows join which trees would cost more than it saves; the less, the smaller the trees are."""
+    """Finding out which rows join which trees would cost more than it saves; of small trees for more dofs."""
     monkeypatch.undo()
     m = mjtorch.put_model(scene(JOINED))
     assert m.plan.kinematics.trees and not m.plan.solver.forest
