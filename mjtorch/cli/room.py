@@ -2,13 +2,12 @@
 
 import mjtorch
 from mjtorch.cli.errors import UsageError
-from mjtorch.compiler.targets.cpu.room import available
+from mjtorch.memory import available
 
 
 def check_room(m: mjtorch.Model, worlds: int, steps: int) -> None:
     """Raise `UsageError` if the data of `worlds`, or the states of that many `steps`, cannot be had at a time."""
-    leaves = mjtorch.tree.leaves(mjtorch.make_data(m))
-    one = sum(x.numel() * x.element_size() for x in leaves)
+    one = mjtorch.tree.nbytes(mjtorch.make_data(m))
     row = (1 + m.nq + m.nv + m.nu + m.nsensordata) * m.qpos0.element_size()
     need, free = worlds * (one + steps * row), available()
     if m.qpos0.device.type == "cpu" and free is not None and need > free:

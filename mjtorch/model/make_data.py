@@ -7,6 +7,7 @@ import mujoco
 import torch
 from torch import Tensor
 
+from mjtorch import tree
 from mjtorch.model.contact import Contact
 from mjtorch.model.data import Data
 from mjtorch.model.model import Model
@@ -21,6 +22,9 @@ def make_data(m: Model | mujoco.MjModel) -> Data:
     """One world at `qpos0`, at rest, with `eq_active` as the model says; controls and everything computed are zero.
     Trees sleep that have the policy `init`, and sensors on these read what they measure there.
 
+    Large fields of zeros (the Jacobian of a hundred robots) take no memory until a step fills them, nor do their copies
+    of `batch`; they are not to be written to.
+
     Call `forward` to fill what follows from the state; `step` needs no such call. Of an `MjModel`, what fits the model
     that `put_model` makes of it with its defaults.
     """
@@ -28,7 +32,7 @@ def make_data(m: Model | mujoco.MjModel) -> Data:
         m = put_model(m)
     if not isinstance(m, Model):
         raise TypeError(f"make_data: m must be a mjtorch Model or a mujoco.MjModel, got {type(m).__name__}")
-    zeros = {name: m.qpos0.new_zeros(shape) for name, shape in shapes(m).items()}
+    zeros = {name: tree.zeros(m.qpos0, shape) for name, shape in shapes(m).items()}
     integers = {
         name: torch.zeros(shape, dtype=torch.int64, device=m.qpos0.device) for name, shape in integer_shapes(m).items()
     }

@@ -8,10 +8,12 @@ from mjtorch.tree.ops import (
     leaves_with_path,
     load_state_dict,
     map,
+    nbytes,
     stack,
     state_dict,
     unstack,
     where,
+    zeros,
 )
 from mjtorch.tree.show import summary
 from mjtorch.tree.structure import Structure
@@ -28,6 +30,7 @@ __all__ = [
     "leaves_with_path",
     "load_state_dict",
     "map",
+    "nbytes",
     "replace",
     "stack",
     "state_dict",
@@ -36,4 +39,5 @@ __all__ = [
     "tensor_fields",
     "unstack",
     "where",
+    "zeros",
 ]

@@ -1,6 +1,7 @@
 """Operations on whole trees: map, where, stack, batch."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -8,9 +9,12 @@ import optree
 import torch
 from torch import Tensor
 
+from mjtorch.memory import SMALL, available
 from mjtorch.tree.dataclass import NAMESPACE
 
 T = TypeVar("T")
+# Elements from which on an array that is one number all over is not written out: the Jacobian of ten thousand rows.
+LARGE = 2**18
 
 
 def map(fn: Callable[..., Any], tree: T, *rest: Any) -> T:
@@ -121,6 +125,11 @@ def unstack(tree: T) -> list[T]:
 def batch(tree: T, size: int) -> T:
     """`size` copies of every leaf along a new leading axis, each with memory of its own.
 
+    Copies of what is `LARGE` and one number in memory (`x.expand(...)`: fields of zeros, see `zeros`) share it, too.
+
+    Raises:
+        MemoryError: there is not enough for them.
+
     >>> batch({"q": torch.arange(2)}, 3)["q"]
     tensor([[0, 1],
             [0, 1],
@@ -132,9 +141,37 @@ def batch(tree: T, size: int) -> T:
     def repeat(path: Any, x: Tensor) -> Tensor:
         if not isinstance(x, Tensor):
             raise TypeError(f"batch: leaf {_show(path)} is a {type(x).__name__}, not a tensor")
-        return x.unsqueeze(0).repeat(size, *(1,) * x.dim())
+        return x.expand(size, *x.shape) if _is_one_number(x) else x.unsqueeze(0).repeat(size, *(1,) * x.dim())
 
+    _check_room(tree, size)
     return optree.tree_map_with_path(repeat, tree, namespace=NAMESPACE)  # type: ignore[arg-type, return-value]
+
+
+def zeros(like: Tensor, shape: Sequence[int]) -> Tensor:
+    """`like.new_zeros(shape)`; a `LARGE` one takes the memory of one number, and so is not to be written to."""
+    return like.new_zeros(()).expand(*shape) if math.prod(shape) > LARGE else like.new_zeros(shape)
+
+
+def nbytes(tree: Any) -> int:
+    """Bytes of all leaves together; of those that are `LARGE` and one number, of that number."""
+    return sum(x.element_size() * (1 if _is_one_number(x) else x.numel()) for x in leaves(tree))
+
+
+def _is_one_number(x: Tensor) -> bool:
+    return x.numel() > LARGE and not any(x.stride())
+
+
+def _check_room(tree: Any, size: int) -> None:
+    """Refuse `size` copies for which the processor has not the memory."""
+    named = {path: nbytes(x) for path, x in leaves_with_path(tree) if isinstance(x, Tensor) and x.is_cpu}
+    need = size * sum(named.values())
+    free = available() if need > SMALL else None
+    if free is not None and need > free:
+        largest = max(named, key=named.__getitem__)
+        raise MemoryError(
+            f"batch: {size} copies need {need:,} bytes, {size * named[largest]:,} of them for {largest}, but {free:,} "
+            "are available; take fewer"
+        )
 
 
 def _check_tensor(name: str, x: Any) -> None:

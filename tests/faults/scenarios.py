@@ -20,11 +20,12 @@ import mjtorch
 from mjtorch import jit, models
 from mjtorch.cli import main
 from mjtorch.compiler.cache import store
-from mjtorch.compiler.targets.cpu import build, native, room
+from mjtorch.compiler.targets.cpu import build, native
 from mjtorch.compiler.targets.cuda import build as cuda_build, driver
 from mjtorch.envs.velocity import equip
 from mjtorch.envs.velocity.robots import Motor, Robot
 from mjtorch.export import export_step
+from mjtorch.memory import available
 from mjtorch.render import picture
 
 ADD = 'extern "C" int add(int a, int b) { return a + b; }'
@@ -199,7 +200,7 @@ def explain(folder: Path, begin: Fault) -> None:
 
 def memory(folder: Path, begin: Fault) -> None:
     begin()
-    free = room.available()
+    free = available()
     assert free is None or free > 2**20
 
 

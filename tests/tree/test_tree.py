@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mjtorch import tree
+from mjtorch.tree import ops
 
 
 @tree.dataclass
@@ -192,6 +193,27 @@ def test_batch_has_memory_of_its_own() -> None:
     many.x[0] += 1
     assert many.x.tolist() == [[2.0, 2.0], [1.0, 1.0], [1.0, 1.0]]
     assert one.x.tolist() == [1.0, 1.0]
+
+
+def test_large_zeros_take_no_memory() -> None:
+    large, small = tree.zeros(torch.ones(1), (2**10, 2**10)), tree.zeros(torch.ones(1), (3, 4))
+    assert (large.shape, large.dtype, large.sum()) == ((2**10, 2**10), torch.float32, 0)
+    assert small.is_contiguous()
+    many = tree.batch({"large": large, "small": small}, 2**10)
+    assert many["large"].shape == (2**10, 2**10, 2**10)
+    assert many["large"].untyped_storage().nbytes() == 4
+    assert tree.nbytes(many) == 4 + 2**10 * 48
+    assert torch.equal(many["large"][7], torch.zeros(2**10, 2**10))
+
+
+def test_copies_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops, "SMALL", 0)
+    monkeypatch.setattr(ops, "available", lambda: 100)
+    tree.batch({"a": torch.zeros(2), "b": torch.zeros(3)}, 5)
+    with pytest.raises(MemoryError, match=r"batch: 6 copies need 120 bytes, 72 of them for b, but 100 are available"):
+        tree.batch({"a": torch.zeros(2), "b": torch.zeros(3)}, 6)
+    monkeypatch.setattr(ops, "available", lambda: None)
+    assert tree.batch(torch.zeros(2), 100).shape == (100, 2)
 
 
 def test_constant_leaves() -> None:
