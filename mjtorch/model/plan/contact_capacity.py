@@ -45,6 +45,7 @@ MARGIN, PLACED = 2.2, 1.25  # slots for each contact that is seen in motion, and
 SPARE = 1.5  # places of pairs that are quickly collided, for each that others would get
 MOST = 0.6  # of all that may be: then there is room for all
 TO_FALL = 300  # steps: in fewer, heaps do not come to rest
+UNSETTLED = 2.0  # places for each that others would get, where they do not
 SETTLE = 0.1  # [s] after which a start in any position is forgotten
 POSES = 50  # random ones that are looked at, fewer of large models
 SHARE = 0.9  # of these, whose contacts have slots
@@ -134,7 +135,8 @@ def choose(
             about twice as many as they show and four more, and of a model too large for them as many as there are
             geoms; all where that would be most of them. Never more than `candidates`, all of them if they are few. So
             it is with places, for the pairs that were seen near each other, half as many again where these are
-            quickly collided, but at least `capacity`, and the square root of the number of pairs.
+            quickly collided, twice as many of a model too large, but at least `capacity`, and the square root of the
+            number of pairs.
     """
     total = sum(candidates.values())
     many = {kind: those for kind, those in pairs.items() if len(those.geom) > max(FEW_PAIRS, capacity or 0)}
@@ -148,16 +150,18 @@ def choose(
     most |= {kind: np.inf for those in crowds for kind in those.keys}
     seen = remembered(mj_model, most, many, crowds, fields)
     # What moves comes into states in which pairs are near each other that short rollouts never saw so.
-    spare = {k: SPARE if k[0] in LIGHT else 1.0 for k in many}
+    settles = _steps(mj_model, WORK) >= TO_FALL
+    more = 1.0 if settles else UNSETTLED
+    spare = {k: more * (SPARE if k[0] in LIGHT else 1.0) for k in many}
     places = {
         k: max(int(spare[k] * seen.wanted(k)), capacity or 0, math.isqrt(len(those.geom))) for k, those in many.items()
     }
     places = {kind: count for kind, count in places.items() if count <= MOST * len(many[kind].geom)}
-    places |= {kind: max(seen.wanted(kind), capacity or 0) for those in crowds for kind in those.keys}
+    places |= {kind: max(int(more * seen.wanted(kind)), capacity or 0) for those in crowds for kind in those.keys}
     if enough:
         return Capacity(dict(candidates), places, seen.fields)
     if capacity is None:
-        least = mj_model.ngeom if _steps(mj_model, WORK) < TO_FALL else 0
+        least = 0 if settles else mj_model.ngeom
         wanted = {dim: max(seen.wanted(dim), least) for dim in candidates}
         slots = {dim: n if wanted[dim] > MOST * n else wanted[dim] for dim, n in candidates.items()}
     else:
