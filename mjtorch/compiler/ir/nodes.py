@@ -86,6 +86,8 @@ Atom = Variable | Entry | Item | Length
 
 def lookup(table: Sequence[int], index: Index) -> Index:
     """`table[index]`, as arithmetic where the table is an arithmetic sequence."""
+    if not index.terms:
+        return Index(int(table[index.base]))
     entries = tuple(map(int, table))
     return picked(entries, step_of(entries), index)
 
