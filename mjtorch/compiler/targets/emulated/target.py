@@ -65,7 +65,7 @@ class EmulatedWarp(Target):
         emulator = EMULATOR.read_text()
         if self.races:
             emulator, rest = f"#define WATCHED\n{emulator}", MARK.sub(r"\2operation=\1;\n", rest)
-        text = f"{head}{emulator}#ifndef HOST{rest}"
+        text = f'{head}{emulator}#ifndef HOST{rest}\nextern "C" int barriers;\nint barriers = __COUNTER__;\n'
         return source, library([text], options=("-Og", "-std=c++17", "-w"))[1]
 
     def load(self, built: tuple[Source, ctypes.CDLL], lowered: Lowered) -> Emulated:
@@ -117,11 +117,16 @@ class Race(ctypes.Structure):
 
 
 class Watched(Emulated):
-    """One whose accesses are watched."""
+    """One whose accesses are watched. `barriers`: how many its text has."""
 
     def __init__(self, lowered: Lowered, source: Source, code: ctypes.CDLL, seed: int) -> None:
         super().__init__(lowered, source, code, seed)
         self.origins = source.origins
+        self.barriers = ctypes.c_int.in_dll(code, "barriers").value
+
+    def take_away(self, barrier: int | None) -> None:
+        """From here on lanes do not wait at this one of `barriers`, in the order of the text; at all of them again."""
+        ctypes.c_int.in_dll(self.code, "taken_away").value = -1 if barrier is None else barrier
 
     def run(self, ready: Ready) -> None:
         """Compute from and to what stands in the tables.
