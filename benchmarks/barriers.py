@@ -28,7 +28,7 @@ def checked(name: str, assets: Path | None, tried: int | None) -> dict[str, obje
     """A row of what is printed."""
     mj_model = load(name, assets)
     starts = make_starts(mj_model, 1, 0.3, rollouts=2, settle=settle(mj_model))
-    m = mjtorch.put_model(mj_model)
+    m = mjtorch.put_model(mj_model, dtype=torch.float64)
     state = {x: torch.tensor(getattr(starts.batch(WORLDS), x)) for x in ("qpos", "qvel", "act")}
     ctrl = torch.tensor(random_controls(mj_model, WORLDS, 1, 0.3, seed=0)[:, 0]).double()
     arguments = m, mjtorch.batch(mjtorch.make_data(m), WORLDS).replace(**state, ctrl=ctrl)
