@@ -14,6 +14,7 @@ from mjtorch.collision.parameters import margins, parameters
 from mjtorch.collision.patches import nearby, places
 from mjtorch.collision.round import round_contacts
 from mjtorch.collision.speculative import foreseen
+from mjtorch.collision.support import where_rows
 from mjtorch.collision.thinning import thinned
 from mjtorch.control_flow import if_any
 from mjtorch.math.shape import Boxes
@@ -42,13 +43,17 @@ def collision(m: Model, d: Data) -> Data:
     bound = bounds(m, d) if any(family.bounded for family in p.families) else None
     crowds = in_crowds(m, d, bound)
     may_be = candidates(m, d, crowds)
-    includemargin, threshold = may_be.includemargin, may_be.threshold
-    found = looked_at(m, d, axis, threshold, bound, crowds)
+    found = looked_at(m, d, axis, may_be, bound, crowds)
     dist, normal, pos, row = found.dist, found.normal, found.pos, found.candidate
-    geom, source, aligned = may_be.geom, may_be.source, may_be.aligned
+    geom, source, aligned = may_be.listed.geom, may_be.listed.source, may_be.listed.aligned
+    includemargin, threshold = may_be.listed.includemargin, may_be.listed.threshold
+    number = None
     if row is not None:
         # Of what does not exist nothing need be looked up.
-        includemargin, threshold = (torch.where(found.exists, x[row], 0.0) for x in (includemargin, threshold))
+        includemargin, threshold = (
+            torch.where(found.exists, may_be.at(row, x), 0.0) for x in ("includemargin", "threshold")
+        )
+        number = row if may_be.listed.number is None else may_be.at(row, "number")
     detected, coming = found.exists & (dist <= threshold), None
     if p.speculative:
         touches = found.exists & (dist < includemargin)
@@ -59,24 +64,25 @@ def collision(m: Model, d: Data) -> Data:
         aligned = aligned & ~taken
         coming = ahead.exists
     for sleep in m.plan.sleep:
-        pair = geom if row is None else geom[row]
+        pair = geom if row is None else may_be.at(row, "geom")
         detected = detected & awake(m, d, sleep.geom[pair]).any(-1)
     lost = found.lost
     for plan in p.thinning:
-        pair, number = (geom, torch.arange(len(dist), device=geom.device)) if row is None else (geom[row], row)
-        number = number if may_be.number is None else may_be.number[number]
-        detected = thinned(plan, pair, number, dist.detach(), pos.detach(), detected)
+        pair = geom if row is None else may_be.at(row, "geom")
+        order = torch.arange(len(dist), device=geom.device) if number is None else number
+        detected = thinned(plan, pair, order, dist.detach(), pos.detach(), detected)
 
     if row is not None or p.ncon < p.ncandidate:
         key = (dist - includemargin).detach()
         key = (key if coming is None else key.masked_fill(coming, NEVER)).masked_fill(~detected, torch.inf)
-        keep, detected, more = closest(m, key, row if may_be.number is None else may_be.number[row])
+        keep, detected, more = closest(m, key, number)
         # What is looked up for empty slots is left out.
         slot = torch.where(detected, keep if row is None else row[keep], 0)
         lost = more if lost is None else lost + more
         there = detected[:, None]
-        geom, aligned = torch.where(there, geom[slot], 0), torch.where(there, aligned[slot], False)
-        source = source[slot]
+        geom = torch.where(there, may_be.at(slot, "geom"), 0)
+        aligned = torch.where(there, aligned[slot] if row is None else may_be.at(slot, "aligned"), False)
+        source = may_be.at(slot, "source")
         # Zero in empty slots, which lets a compiler leave them out.
         dist, includemargin = (torch.where(detected, x[keep], 0.0) for x in (dist, includemargin))
         normal, pos = (torch.where(there, x[keep], 0.0) for x in (normal, pos))
@@ -125,8 +131,8 @@ def touching_objects(m: Model, collider: Tensor) -> dict[str, Tensor]:
     }
 
 
-class Candidates(NamedTuple):
-    """What may be contacts, n of them: those that are listed, then those of other pairs that have places.
+class Listing(NamedTuple):
+    """Contacts that may arise, n of them.
 
     geom: (n, 2) numbers of colliders; source: (n, 2) and aligned: (n, 1) as in `CollisionPlan`
     number: (n,) in the order in which C lists them; None: as they come
@@ -141,31 +147,57 @@ class Candidates(NamedTuple):
     threshold: Tensor
 
 
+class Candidates(NamedTuple):
+    """What may be contacts: `listed` ones, the same at any time, then `added` ones, of other pairs that have places.
+
+    They are not put together: what is listed is the same in all worlds, and looked up where it is.
+    """
+
+    listed: Listing
+    added: Listing | None
+
+    def at(self, row: Tensor, name: str) -> Tensor:
+        """A field of those with the numbers `row (k,)`."""
+        listed = getattr(self.listed, name)
+        if self.added is None:
+            return listed[row]
+        added, n = getattr(self.added, name), len(listed)
+        if not n:
+            return added[row]
+        return where_rows(row < n, listed[row.clamp(max=n - 1)], added[(row - n).clamp(min=0)])
+
+
 def candidates(m: Model, d: Data, crowds: list[Chosen]) -> Candidates:
     """All that may be contacts; crowds: the pairs of each family that is not listed."""
     p = m.plan.collision
-    geom, source, margin_source, aligned, number = p.geom, p.source, p.margin_source, p.aligned, None
-    if crowds:
-        blocks = [family.blocks[0] for family in p.families[-len(crowds) :]]
-        pairs = torch.cat(
-            [x.geom.mT[:, None].expand(-1, b.contacts, 2).flatten(0, 1) for x, b in zip(crowds, blocks, strict=True)]
-        )
-        for crowd in p.crowd:
-            first, second = crowd.priority[pairs].split(1, dim=-1)
-            winner = torch.where(first > second, pairs[:, :1], torch.where(second > first, pairs[:, 1:], pairs))
-            number = torch.cat([crowd.number, numbered(pairs, crowd.block, crowd.swapped)])
-            added = pairs
-        for patches in p.patches:
-            one, two = p.collider_flex[pairs].unbind(-1)
-            winner, added = patches.source[one, two], patches.margin_source[one, two]
-            number = torch.cat([patches.listed, patches.number[one, two] + places(m, pairs)])
-        geom, source = torch.cat([geom, pairs]), torch.cat([source, winner])
-        margin_source = torch.cat([margin_source, added])
-        aligned = torch.cat([aligned, torch.zeros_like(winner[:, :1], dtype=torch.bool)])
+    number = [x.number for x in p.crowd] + [x.listed for x in p.patches]
+    listed = listing(m, d, p.geom, p.source, p.margin_source, p.aligned, number[0] if number else None)
+    if not crowds:
+        return Candidates(listed, None)
+    blocks = [family.blocks[0] for family in p.families[-len(crowds) :]]
+    pairs = torch.cat(
+        [x.geom.mT[:, None].expand(-1, b.contacts, 2).flatten(0, 1) for x, b in zip(crowds, blocks, strict=True)]
+    )
+    for crowd in p.crowd:
+        first, second = crowd.priority[pairs].split(1, dim=-1)
+        winner = torch.where(first > second, pairs[:, :1], torch.where(second > first, pairs[:, 1:], pairs))
+        margin_source, place = pairs, numbered(pairs, crowd.block, crowd.swapped)
+    for patches in p.patches:
+        one, two = p.collider_flex[pairs].unbind(-1)
+        winner, margin_source = patches.source[one, two], patches.margin_source[one, two]
+        place = patches.number[one, two] + places(m, pairs)
+    aligned = torch.zeros_like(pairs[:, :1], dtype=torch.bool)
+    return Candidates(listed, listing(m, d, pairs, winner, margin_source, aligned, place))
+
+
+def listing(
+    m: Model, d: Data, geom: Tensor, source: Tensor, margin_source: Tensor, aligned: Tensor, number: Tensor | None
+) -> Listing:
+    """Candidates with these fields; margin_source: as in `CollisionPlan`."""
     includemargin, threshold = margins(m, margin_source)
     if m.callbacks.has("contact_filter"):
         threshold = torch.where(discarded(m, d, geom, source), NEVER, threshold)
-    return Candidates(geom, source, aligned, number, includemargin, threshold)
+    return Listing(geom, source, aligned, number, includemargin, threshold)
 
 
 def discarded(m: Model, d: Data, geom: Tensor, source: Tensor) -> Tensor:
@@ -208,23 +240,24 @@ class Found(NamedTuple):
     lost: Tensor | None
 
 
-def looked_at(m: Model, d: Data, axis: Tensor, threshold: Tensor, bound: Boxes | None, crowds: list[Chosen]) -> Found:
+def looked_at(m: Model, d: Data, axis: Tensor, may_be: Candidates, bound: Boxes | None, crowds: list[Chosen]) -> Found:
     """The candidates of all pairs, or those of the closest pairs of families that have many.
 
-    axis: (ngeom, 3) the z axes of the geoms; threshold: (n,) [m] the distances at which contacts are detected;
-    crowds: the pairs of each family of a crowd
+    axis: (ngeom, 3) the z axes of the geoms; crowds: the pairs of each family of a crowd
     """
-    p = m.plan.collision
+    p, threshold = m.plan.collision, may_be.listed.threshold
     rows = [round_contacts(m, d, axis)] if p.core_geom.shape[0] else []
     which, lost = [p.round_candidate] if rows else [], []
     stirs, waiting = stirring(m, d), iter(crowds)
     for family in p.families:
         if family.of_crowd:
             pairs = next(waiting)
+            reach = may_be.at(pairs.candidate, "threshold")
         else:
             pairs = everything(family) if bound is None else chosen(family, bound, threshold, stirs)
+            reach = threshold[pairs.candidate]
         start = 0
-        for block, points in zip(family.blocks, family_contacts(m, d, family, pairs, threshold), strict=True):
+        for block, points in zip(family.blocks, family_contacts(m, d, family, pairs, reach), strict=True):
             normal, pos = points.normal.flatten(0, 1), points.pos.flatten(0, 1)
             rows.append((points.dist.flatten(), normal, pos, points.exists.flatten()))
             if points.candidate is not None:

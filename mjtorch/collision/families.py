@@ -62,16 +62,12 @@ COLLIDERS: dict[str, Collider] = {
 }
 
 
-def family_contacts(m: Model, d: Data, family: Family, chosen: Chosen, threshold: Tensor) -> list[ContactPoints]:
-    """The contacts of the chosen pairs of a family, block by block.
-
-    threshold: (ncandidate,) [m] the distances at which they are detected
-    """
+def family_contacts(m: Model, d: Data, family: Family, chosen: Chosen, reach: Tensor) -> list[ContactPoints]:
+    """The contacts of the chosen pairs of a family, block by block; reach: (n,) [m] at which distances they matter."""
     if family.name == "plane-vertex":
         return [plane_vertex(m, d, family)]
     if family.name == "plane-corners":
         return [plane_corners(m, d, family)]
-    reach = threshold[chosen.candidate]
     if family.name in ELEMENTS or family.name in RIBBONS:
         return [element_contacts(m, d, family, chosen, reach)]
     if family.name in (CONVEX_ELEMENT, CONVEX_ELEMENTS):
