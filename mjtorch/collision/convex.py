@@ -21,6 +21,7 @@ from mjtorch.collision.multicontact import (
     polygons,
     with_room,
 )
+from mjtorch.collision.side_by_side import may_touch_along_lines, side_by_side
 from mjtorch.collision.support import (
     CURVED,
     MESH,
@@ -229,6 +230,8 @@ def nearest(
     found: Closest = each(deepen, (one, two, near, limit), where=near.doubtful, otherwise=lambda x: x[2].found)
     met = shape1, shape2, found.nearest, found.corner1, found.corner2
     cores: Nearest = each(lambda x: witness(*x), met, where=found.within, otherwise=lambda x: x[2])
+    if may_touch_along_lines(shape1, shape2):
+        cores = side_by_side(shape1, shape2, cores)
     surfaces = Nearest(
         cores.normal,
         cores.dist - shape1.radius - shape2.radius,
@@ -359,12 +362,14 @@ def tested(
     smaller shape and what is opposite to it do. weight: (n, 3) of the corners; touch, curved: (n,) bool
     """
     far1, far2 = furthest(-normal)
-    corner1, vertex1 = spanned(found.corner1, found.vertex1, found.nearest.point1, far1, normal, curved)
-    corner2, vertex2 = spanned(found.corner2, found.vertex2, found.nearest.point2, far2, -normal, curved)
+    small, sizes = torch.minimum(shape1.extent, shape2.extent), shape1.extent + shape2.extent
+    rounding = 64 * torch.finfo(small.dtype).eps * sizes
+    slack = TOUCH * small + rounding
+    corner1, vertex1 = spanned(found.corner1, found.vertex1, found.nearest.point1, far1, normal, curved, slack)
+    corner2, vertex2 = spanned(found.corner2, found.vertex2, found.nearest.point2, far2, -normal, curved, slack)
     point1, point2 = (weight[..., None] * corner1).sum(1), (weight[..., None] * corner2).sum(1)
     gap = dot(normal, difference(far1, far2), keepdim=True)
-    small, sizes = torch.minimum(shape1.extent, shape2.extent), shape1.extent + shape2.extent
-    limit = torch.where(curved, LAG * small, TOUCH * small) + 64 * torch.finfo(small.dtype).eps * sizes
+    limit = torch.where(curved, LAG * small, TOUCH * small) + rounding
     off = (touch & ~(norm(point2 - point1 - gap * normal) <= limit))[:, None]
     first = (shape1.extent < shape2.extent)[:, None]
     anchor1 = torch.where(first, far1[:, :3], far2[:, :3] - gap * normal)
@@ -418,14 +423,14 @@ def roughness(shape1: Core, shape2: Core) -> float | Tensor:
 
 
 def spanned(
-    corner: Tensor, vertex: Tensor, point: Tensor, furthest: Tensor, normal: Tensor, curved: Tensor
+    corner: Tensor, vertex: Tensor, point: Tensor, furthest: Tensor, normal: Tensor, curved: Tensor, slack: Tensor
 ) -> tuple[Tensor, Tensor]:
     """`corner (n, 3, 3)` [m], or `furthest` thrice where that is much further along the normal than `point (n, 3)`.
 
     vertex: (n, 3) numbers of the corners, which are returned as well; furthest: (n, c) as in `Support`
-    curved: (n,) bool, pairs for which that is done
+    curved: (n,) bool, pairs for which that is done; slack: (n,) [m] how much is not much
     """
     size = norm(corner[:, 1:] - corner[:, :1]).amax(-1)
-    off = (curved & (dot(normal, furthest[:, :3] - point) > LAG * size))[:, None]
+    off = (curved & (dot(normal, furthest[:, :3] - point) > LAG * size + slack))[:, None]
     number = vertices(furthest[:, None])
     return torch.where(off[..., None], furthest[:, None, :3], corner), torch.where(off, number, vertex)

@@ -164,12 +164,14 @@ def _filled(f: Features, faces: int, edges: int) -> Features:
 def _round(shape: Core, normal: Tensor, corner: Tensor) -> Features:
     """A capsule or cylinder: the line along its side that is furthest out, and the end that is.
 
-    Of a cylinder the nearest point lies on that line if corners are at both of its ends, else it is one of these.
+    Of a cylinder the nearest point lies on that line if corners are at both of its ends, or if it is level, whatever
+    corners are then left of a search; else it is one of the ends.
     """
     local = to_local(shape, normal.detach())
     is_cylinder = shape.among((Shape.CYLINDER,))[:, None]
     along = _in_frame(shape, corner)[..., 2]
-    on_line = ~is_cylinder[:, 0] | ((along > 0).any(1) & (along < 0).any(1))
+    level = local[:, 2].abs() <= blur(local.dtype)
+    on_line = ~is_cylinder[:, 0] | level | ((along > 0).any(1) & (along < 0).any(1))
     length = shape.half[:, 2:]
     radius = torch.where(is_cylinder, shape.round[:, :1], shape.radius[:, None])
     out = norm(local[:, :2], keepdim=True).clamp(min=1e-12)

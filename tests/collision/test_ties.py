@@ -51,6 +51,13 @@ CASES = {
     "cube on its edge": ("cube", "cube", (0, 0, 0.24), X, np.pi / 4),
     "cube turned on a cube": ("cube", "cube", (0, 0, 0.199), Z, np.pi / 4),
     "cylinder on a box": ("cylinder", "box", (0, 0, 0.269), X, 0.0),
+    "cylinders side by side": ("cylinder", "cylinder", (0.1, 0.149, 0.05), X, 0.0),
+    "cylinders side by side, deep": ("cylinder", "cylinder", (0.1, 0.02, 0.05), X, np.pi),
+    "capsule along a cylinder": ("capsule", "cylinder", (0.149, 0, 0.1), X, 0.0),
+    "capsule askew on a cylinder": ("capsule", "cylinder", (0.149, -0.07, 0.03), X, np.pi / 4),
+    "cylinder across the end of another": ("cylinder", "cylinder", (0.01, 0, 0.2), Y, np.pi / 2),
+    "cylinder along an edge": ("cylinder", "box", (0.13, 0.16, 0.04), X, 0.0),
+    "cylinder across an edge": ("box", "cylinder", (0.14, 0.03, 0.19), X, np.pi / 2),
     "prism on a box": ("box", "mesh", (0, 0, 0.239), X, 0.0),
     "prisms on each other": ("mesh", "mesh", (0, 0, 0.199), X, 0.0),
 }
@@ -102,6 +109,29 @@ def test_same_choice_everywhere(case, dtype):
     for x in (found.dist, point, normal):
         there = x[found.detected].unflatten(0, (WORLDS, -1))
         torch.testing.assert_close(there, there[:1].expand_as(there), rtol=0, atol=TOLERANCE[dtype])
+
+
+# Of two parallel shapes along z that touch in a line, how far apart, and where it begins and ends.
+LINES = {
+    "cylinders side by side": (0.1**2 + 0.149**2, 0.09 + 0.09, -0.08, 0.13),
+    "cylinders side by side, deep": (0.1**2 + 0.02**2, 0.09 + 0.09, -0.08, 0.13),
+    "capsule along a cylinder": (0.149**2, 0.06 + 0.09, -0.03, 0.14),
+    "cylinder along an edge": ((0.13 - 0.08) ** 2 + (0.16 - 0.11) ** 2, 0.09, -0.1, 0.13),
+}
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=["single", "double"])
+@pytest.mark.parametrize("case", LINES)
+def test_one_contact_in_the_middle_of_a_line(case, dtype):
+    m, d = two_geoms(*CASES[case][:2], dtype)
+    pos, mat = everywhere(case, dtype)
+    found = torch.vmap(contacts, in_dims=(None, None, 0, 0))(m, d, pos, mat)
+    square, radii, low, high = LINES[case]
+    assert (found.detected.sum(1) == 1).all()
+    there = found.pos.new_tensor(square**0.5 - radii), found.pos.new_tensor((low + high) / 2)
+    height = ((found.pos - pos[:, :1]) @ mat[:, 0])[found.detected][:, 2]
+    for x, wanted in zip((found.dist[found.detected], height), there, strict=True):
+        torch.testing.assert_close(x, wanted.expand_as(x), rtol=0, atol=TOLERANCE[dtype] / 10)
 
 
 def assert_same(one: Contact, other: Contact, atol: float) -> None:
