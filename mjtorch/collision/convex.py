@@ -228,10 +228,14 @@ def nearest(
     pairs = one, two, active, apart, limit
     near: Approach = each(search, pairs, where=active, otherwise=lambda x: unknown(x[0], x[1], hulls))
     found: Closest = each(deepen, (one, two, near, limit), where=near.doubtful, otherwise=lambda x: x[2].found)
+    along_lines = may_touch_along_lines(shape1, shape2)
+
+    def exact(pairs: tuple[Core, Core, Nearest, Tensor, Tensor]) -> Nearest:
+        met = witness(*pairs)
+        return side_by_side(*pairs[:2], met) if along_lines else met
+
     met = shape1, shape2, found.nearest, found.corner1, found.corner2
-    cores: Nearest = each(lambda x: witness(*x), met, where=found.within, otherwise=lambda x: x[2])
-    if may_touch_along_lines(shape1, shape2):
-        cores = side_by_side(shape1, shape2, cores)
+    cores: Nearest = each(exact, met, where=found.within, otherwise=lambda x: x[2])
     surfaces = Nearest(
         cores.normal,
         cores.dist - shape1.radius - shape2.radius,
