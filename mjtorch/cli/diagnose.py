@@ -46,6 +46,22 @@ img {max-width: 100%}
 # Of C, before a world is taken for what happens on a GPU.
 STEPS, WORLDS = 200, 4
 BAR, OTHER = "#4878a8", "#c8743c"
+LENGTH = 10  # steps of a rollout
+
+
+def rollout(m: mjtorch.Model, d: mjtorch.Data) -> Any:
+    """`LENGTH` steps under the controls that `d` has."""
+    return mjtorch.rollout(m, d, LENGTH)
+
+
+def gradient(m: mjtorch.Model, d: mjtorch.Data) -> mjtorch.Data:
+    """That of half the squares of the speeds after a step."""
+
+    def loss(state: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        qpos, qvel, ctrl = state
+        return 0.5 * mjtorch.step(m, d.replace(qpos=qpos, qvel=qvel, ctrl=ctrl)).qvel.square().sum()
+
+    return torch.func.grad(loss)((d.qpos, d.qvel, d.ctrl))
 
 
 def add_parser(
@@ -68,6 +84,19 @@ def add_parser(
         help="number of worlds; with several, the report is of the first, and a table compares all",
     )
     parser.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="precision")
+    parser.add_argument(
+        "--of",
+        choices=("step", "rollout", "gradient"),
+        default="step",
+        help=f"a step, a rollout of {LENGTH} steps, or the gradient of half the squared speeds after a step, by qpos, "
+        "qvel and ctrl",
+    )
+    parser.add_argument(
+        "--batched",
+        default="",
+        metavar="FIELD,...",
+        help="fields of the model that worlds do not share, as opt.gravity",
+    )
     parser.add_argument(
         "--outputs", default="", metavar="NAME,...", help="what the step updates, as for mjtorch.step; all if empty"
     )
@@ -94,16 +123,23 @@ def run(args: argparse.Namespace) -> int:
     for what, path in (("page", args.html), ("numbers", args.json)):
         if path is not None and not path.parent.is_dir():
             raise UsageError(f"cannot write the {what}: there is no folder {path.parent}")
+    if args.of != "step" and (args.outputs or args.ablate or args.apart):
+        raise UsageError(f"--outputs, --ablate and --apart are of a step; leave them out, or --of {args.of}")
+    if args.batched and (len(args.batch) > 1 or args.ablate or args.apart):
+        raise UsageError("--batched is for one --batch, without --ablate and --apart")
     if args.threads:
         torch.set_num_threads(args.threads)
     with usage_errors(NotImplementedError, ValueError, prefix=f"{args.model}: "):
         m = mjtorch.put_model(mj_model, dtype=getattr(torch, args.dtype))
         check_room(m, max(args.batch), 0)
         d = mjtorch.batch(mjtorch.make_data(m), args.batch[0])
-        step = mjtorch.jit(mjtorch.step, in_dims=(None, 0), threads=args.threads)
+        names = args.batched.split(",") if args.batched else []
+        axes = mjtorch.model_axes(m, *names) if names else None
+        subject = {"step": mjtorch.step, "rollout": rollout, "gradient": gradient}[args.of]
+        step = mjtorch.jit(subject, in_dims=(axes, 0), threads=args.threads)
         chosen = {"outputs": tuple(args.outputs.split(","))} if args.outputs else {}
         with usage_errors(BuildError, MemoryError, OSError):
-            found: dict[str, Any] = {"step": step.explain(m, d, **chosen)}
+            found: dict[str, Any] = {"step": step.explain(varied(m, names, args.batch[0]), d, **chosen)}
             if len(args.batch) > 1:
                 found["batches"] = step.batches(args.batch, (m, d), chosen)
             if args.apart:
@@ -113,10 +149,10 @@ def run(args: argparse.Namespace) -> int:
                 changes = {"outputs": "state" if args.outputs != "state" else None}
                 found["ablation"] = step.ablate((m, d), chosen, {other: changes})
             if args.stock:
-                found["stock"] = stock(step.mapped, (m, d), chosen)
+                found["stock"] = stock(step.mapped, (varied(m, names, args.batch[0]), d), chosen)
             if args.cuda:
                 busy = in_motion(mj_model, m)
-                found["cuda"] = report(step.mapped, args.cuda.split(","), m, busy, **chosen)
+                found["cuda"] = report(step.mapped, args.cuda.split(","), varied(m, names, len(busy)), busy, **chosen)
     title = f"{Path(args.model).stem}, {args.dtype}"
     text = "\n\n".join([f"{title}\n{found['step']}", *(str(x) for k, x in found.items() if k != "step")])
     print(text)
@@ -158,6 +194,13 @@ def stages(m: mjtorch.Model) -> tuple[Callable[..., mjtorch.Data], ...]:
 def numbers(found: Mapping[str, Any]) -> dict[str, Any]:
     """What was found, for programs; what is only text, as text."""
     return {k: dataclasses.asdict(x) if dataclasses.is_dataclass(x) else str(x) for k, x in found.items()}  # type: ignore[arg-type]
+
+
+def varied(m: mjtorch.Model, names: Sequence[str], worlds: int) -> mjtorch.Model:
+    """`m`, of which each world has these fields for itself."""
+    state = mjtorch.tree.state_dict(m)
+    mine = [k for k in state if any(k == name or k.startswith(f"{name}.") for name in names)]
+    return mjtorch.tree.load_state_dict(m, state | {k: mjtorch.batch(state[k], worlds) for k in mine})
 
 
 def in_motion(mj_model: mujoco.MjModel, m: mjtorch.Model) -> mjtorch.Data:

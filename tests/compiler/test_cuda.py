@@ -312,6 +312,7 @@ def test_report() -> None:
     found = report(jit(f, strict=True).mapped, ARCHITECTURES, numbers(*shape))
     assert isinstance(found, Report)
     text = str(found)
+    assert "launches a call: 1\n" in text and not found.source.uniform
     assert all(a in text for a in ARCHITECTURES) and f"{found.source.shared:,} shared" in text
     assert all(t.worlds >= 1 for t in found.targets)
     with pytest.raises(ValueError, match=r"sm_1.; known are sm_80"):
@@ -356,6 +357,7 @@ def test_what_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
         product, given, total, constant = native([unused, a, b], [0, 0, None], WORLDS)
     assert constant.tolist() == [[2.0, 2.0]] * WORLDS
     assert given is a and product.shape == (WORLDS, 40) and product.is_contiguous() and total.shape == (WORLDS,)
+    assert native.source.launches == len(launched) == 2
     (uniform, *_), (run, blocks, threads, (table, count, _far, _common)) = launched
     assert (uniform, run, blocks, count.value) == (
         "uniform",

@@ -251,6 +251,30 @@ def test_diagnose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert not re.search(r"(src|href)=\"http", page), "the page needs no other file"
 
 
+@pytest.mark.parametrize(
+    "arguments, name",
+    [
+        (["--of", "gradient"], "gradient"),
+        pytest.param(["--of", "rollout"], "rollout", marks=pytest.mark.slow),
+        pytest.param([], "step", marks=pytest.mark.slow),
+    ],
+)
+def test_diagnose_others_than_a_step(
+    arguments: list[str],
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """And models of which each world has a field for itself."""
+    monkeypatch.chdir(tmp_path)
+    Path("slider.xml").write_text(SLIDER)
+    command = ["diagnose", "slider.xml", "--batch", "3", "--dtype", "float64", "--batched", "body_mass,opt.gravity"]
+    assert main([*command, *arguments, "--json", "numbers.json"]) == 0
+    assert name in capsys.readouterr().out
+    assert json.loads(Path("numbers.json").read_text())["step"]["worlds"] == 3
+
+
 @static_arguments("outputs")
 def soon_compiled(m: mjtorch.Model, d: mjtorch.Data, *, outputs: str | None = None) -> mjtorch.Data:
     return mjtorch.kinematics(m, d)
@@ -298,6 +322,9 @@ def test_stages_are_a_step(integrator: str, flag: str) -> None:
         (["--html", "missing/page.html"], "cannot write the page"),
         (["--json", "missing/numbers.json"], "cannot write the numbers"),
         (["--outputs", "qpoz"], "did you mean 'qpos'"),
+        (["--of", "gradient", "--apart"], "leave them out, or --of gradient"),
+        (["--batched", "body_masses"], "body_masses"),
+        (["--batched", "body_mass", "--ablate"], "--batched is for one --batch"),
     ],
 )
 def test_diagnose_says_what_is_wrong(

@@ -105,6 +105,23 @@ def test_a_chain_of_dependent_instructions() -> None:
     assert (one.now - other.now) >> BITS == waits[0]
 
 
+def test_functions_that_return_something_are_called_by_their_names() -> None:
+    """As `pow` in double precision is."""
+    twice = """.func  (.param .b32 func_retval0) twice(
+	.param .b32 twice_param_0
+)
+{
+	.reg .f32 	%f<9>;
+	ld.param.f32 	%f1, [twice_param_0];
+	add.f32 	%f2, %f1, %f1;
+	st.param.f32 	[func_retval0+0], %f2;
+	ret;
+}
+"""
+    assert list(parse_ptx(twice).functions) == ["twice"]
+    assert list(parse_ptx(twice).functions["twice"].parameters) == ["twice_param_0"]
+
+
 def test_a_barrier_ends_a_chain() -> None:
     half = "".join(f"\n\tadd.f32 \t%f{k + 1}, %f{k}, %f{k};" for k in range(1, 6))
     warp, _ = run(half + "\n\tbar.warp.sync \t-1;" + half)

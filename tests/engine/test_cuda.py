@@ -10,6 +10,7 @@ from reference import MODELS, TRAINED, case, slow_but
 
 import mjtorch
 from mjtorch import tree
+from mjtorch.cli.diagnose import gradient
 from mjtorch.compiler.jit import Jitted
 from mjtorch.compiler.passes.warp_memory import RESERVED, WARP_SIZE
 from mjtorch.compiler.targets.cuda.build import resources
@@ -62,6 +63,34 @@ def test_lanes_roll_out_as_the_cpu_does() -> None:
     ctrl = torch.linspace(-0.1, 0.1, WORLDS * 6 * this.m.nu, dtype=torch.float64).reshape(WORLDS, 6, this.m.nu)
     rollout = mjtorch.jit(mjtorch.rollout, in_dims=(None, 0, 0), strict=True)
     assert_lanes_agree(rollout, (1, 16, 32), rollout(this.m, d, 6, ctrl=ctrl), this.m, d, 6, ctrl=ctrl)
+
+
+@pytest.mark.parametrize(
+    "model", slow_but(("collection/cartpole", "gym/hopper", "feature/landing"), "collection/cartpole")
+)
+def test_lanes_differentiate_as_the_cpu_does(model: str) -> None:
+    """A gradient is a program like others."""
+    this = case(model)
+    d = tree.stack(list(this.datas[:WORLDS]))
+    derivative = mjtorch.jit(gradient, in_dims=(None, 0), strict=True)
+    wanted = derivative(this.m, d)
+    assert all(x.abs().max() > 0 for x in wanted if x.numel())
+    assert_lanes_agree(derivative, (1, 32), wanted, this.m, d)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["collection/cartpole", "gym/hopper"])
+def test_lanes_step_with_models_that_differ(model: str) -> None:
+    """Each world reads its own masses and gravity, in the launch that computes it."""
+    this = case(model)
+    d, names = tree.stack(list(this.datas[:WORLDS])), ("body_mass", "opt.gravity")
+    scale = torch.tensor([0.9, 1.2], dtype=torch.float64)[:, None]
+    m = this.m.replace(body_mass=this.m.body_mass * scale, opt=this.m.opt.replace(gravity=this.m.opt.gravity * scale))
+    step = mjtorch.jit(mjtorch.step, in_dims=(mjtorch.model_axes(this.m, *names), 0), strict=True)
+    wanted = step(m, d)
+    same = mjtorch.jit(mjtorch.step, in_dims=(None, 0), strict=True)(this.m, d)
+    assert not torch.equal(wanted.qacc, same.qacc)
+    assert_lanes_agree(step, (1, 32), wanted, m, d)
 
 
 @pytest.mark.slow

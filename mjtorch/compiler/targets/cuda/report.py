@@ -55,6 +55,7 @@ class Report:
             f"{self.name} on a GPU: {s.lanes} lanes a world, {s.barriers} barriers in the text, about "
             f"{s.operations:,.0f} operations of each lane a world",
             f"  bytes a world: {s.shared:,} shared, {s.far:,} global; {s.uniform:,} for all worlds",
+            f"  launches a call: {s.launches}" + (", the first for what all worlds share" if s.uniform else ""),
             "",
             f"  {'':8}{'registers':>11}{'spilled bytes':>15}{'code bytes':>12}{'worlds/SM':>11}{'seconds':>9}",
         ]

@@ -34,6 +34,11 @@ class Source:
     operations: float
     origins: tuple[Origin, ...]
 
+    @property
+    def launches(self) -> int:
+        """Kernels of a call: one for what all worlds share, if there is that, and one for the worlds."""
+        return 1 + (self.uniform > 0)
+
 
 def constant(b: Buffer, name: str) -> str:
     """A constant array. Infinities and NaN, which have no literals there, make it one of bits."""

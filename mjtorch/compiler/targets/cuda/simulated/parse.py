@@ -98,7 +98,8 @@ def _statements(text: str) -> Iterator[str]:
 
 
 def _head(statement: str) -> Function:
-    name, _, rest = statement.partition("(")
+    # What it returns comes before its name.
+    name, _, rest = re.sub(r"\.func \([^)]*\)", ".func", statement).partition("(")
     parameters = re.findall(r"\.param (?:\.align \d+ )?\.([a-z]\d+) (?:\.ptr \.align \d+ )?(\w+)(?:\[(\d+)\])?", rest)
     sizes = {p: int(count) if count else int(kind[1:]) // 8 for kind, p, count in parameters}
     return Function(name.split()[-1], sizes)

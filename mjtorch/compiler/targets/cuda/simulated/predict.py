@@ -72,7 +72,7 @@ class Prediction:
 
     @property
     def steps(self) -> float:
-        """World-steps a second on the whole GPU."""
+        """Worlds whose call ends in a second, on the whole GPU: steps, if it is one."""
         return self.machine.processors * self.machine.clock / self.cycles
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ class Prediction:
         longest, sum_of_chains = self.chains
         lines = [
             f"  on {self.machine.name}, {self.warps} warps a multiprocessor, {self.worlds} worlds each:",
-            f"  {self.cycles:,.0f} cycles of a multiprocessor a world and step: {self.steps:,.0f} steps/s",
+            f"  {self.cycles:,.0f} cycles of a multiprocessor a world and call: {self.steps:,.0f} worlds/s",
             f"  {self.bound}",
             f"  {total:,.0f} instructions of the warp a world, {self.lanes:.1f} lanes active; {self.alone:,.0f} cycles "
             "alone",
