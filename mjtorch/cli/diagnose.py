@@ -54,8 +54,8 @@ def rollout(m: mjtorch.Model, d: mjtorch.Data) -> Any:
     return mjtorch.rollout(m, d, LENGTH)
 
 
-def gradient(m: mjtorch.Model, d: mjtorch.Data) -> mjtorch.Data:
-    """That of half the squares of the speeds after a step."""
+def gradient(m: mjtorch.Model, d: mjtorch.Data) -> tuple[torch.Tensor, ...]:
+    """That of half the squares of the speeds after a step, by qpos, qvel and ctrl."""
 
     def loss(state: tuple[torch.Tensor, ...]) -> torch.Tensor:
         qpos, qvel, ctrl = state

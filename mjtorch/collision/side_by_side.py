@@ -15,8 +15,8 @@ from mjtorch.math.shape import Shape
 from mjtorch.math.vector import basis, cross, dot, norm, normalize
 
 CYLINDER, LONG = (Shape.CYLINDER,), (Shape.CYLINDER, Shape.CAPSULE, Shape.BOX)
-# Cosine, with the line, under which a normal is of sides.
-SIDEWAYS = 0.5
+# Cosine of the angle, to what the search has found, above which a normal across the lines is the same but for rounding.
+SAME = 0.98
 
 
 class Line(NamedTuple):
@@ -57,7 +57,7 @@ def side_by_side(one: Core, two: Core, found: Nearest) -> Nearest:
     )
     is_line = of1.there & of2.there & (high > low)[:, 0] & (distance.abs() > AT_END * one.extent[:, None])[:, 0]
     is_line = is_line & (norm(cross(of1.axis, of2.axis)) <= blur(along.dtype))
-    is_line = is_line & (dot(found.normal, of1.axis).abs() < SIDEWAYS)
+    is_line = is_line & (dot(normal, found.normal) > SAME)
     return where_rows(is_line & (one.among(CYLINDER) | two.among(CYLINDER)), touching, found)
 
 
