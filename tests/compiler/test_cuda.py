@@ -58,6 +58,7 @@ def spd(a: Tensor) -> Tensor:
 
 
 # One for each way in which the lanes can work together.
+PLACES = torch.tensor([2, 0, 3, 2, 2, 0])
 FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "elements": (lambda a: (a.sin() + a.mT, a.outer(a) if a.dim() == 1 else a * a), (9, 9)),
     "sums": (lambda a: (a.sum(), a.sum(0), a.max(), a.min(), (a > 0).any(), (a > 9).all(), a.prod(1)), (5, 40)),
@@ -90,6 +91,14 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "sums of some": (
         lambda a: torch.zeros_like(a).scatter_add(0, a.argsort() // 2, torch.where(a > 0, a, 0.0)),
         (33,),
+    ),
+    "sums at known places": (
+        lambda a: (
+            a.new_ones(4, 5).index_put((PLACES, PLACES[:, None] % 3), a[:6], accumulate=True),
+            a.index_add(0, PLACES, a[:6].cos()),
+            torch.zeros_like(a).index_put((PLACES,), torch.where(a[:6] > 0, a[:6], 0.0), accumulate=True),
+        ),
+        (7, 6),
     ),
     "not finite": (lambda a: a + torch.tensor([1.0, torch.inf, -torch.inf, torch.nan], dtype=a.dtype), (9, 4)),
     "scan": (lambda a: scan(lambda c, x: (c + x.sin(), c.cumsum(0)), a[0], a), (5, 33)),

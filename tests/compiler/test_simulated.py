@@ -258,6 +258,14 @@ def test_steps_take_no_more_cycles_than_were_asked(model: str, cycles: int) -> N
     assert target.resources.spills == 0
 
 
+def test_lanes_share_out_what_is_added_at_places_that_are_known() -> None:
+    """The derivative of a lookup: two numbers are added at most places, which no lane has to wait for."""
+    place = torch.arange(64).repeat(3)[:160]
+    f = jit(lambda a: torch.zeros(64).index_put((place,), a.sin(), accumulate=True), strict=True)
+    (target,) = report(f.mapped, ["sm_90"], numbers(160)).targets
+    assert target.predicted.lanes > 24
+
+
 def test_operations_of_two_graphs_are_told_apart() -> None:
     """The body of a loop is a graph of its own, whose nodes have the names of those around it."""
 

@@ -14,6 +14,7 @@ from mjtorch.compiler.lower.elementwise import as_dtype, choose, op_name, result
 from mjtorch.compiler.lower.lowering import MAX_INLINE, Lowering, call, rule
 from mjtorch.compiler.lower.reduce import least
 from mjtorch.compiler.lower.shape import take_axes, whole
+from mjtorch.compiler.lower.sums import accumulate
 from mjtorch.compiler.lower.values import Array, Lazy, NoRule, Value, View, broadcast, flat, load, number, numel, store
 
 # Elements of a row from which on it is computed where it is added, if it is.
@@ -278,6 +279,9 @@ def _write_table(
     low: Lowering, out: View, table: np.ndarray, source: Array, op: str | None, adds: View | None = None
 ) -> None:
     entries = table.reshape(-1)
+    if low.elements and op == "add" and len(np.unique(entries)) < len(entries):
+        _add_up(low, out, entries, lambda k: broadcast(source, table.shape, k), table.shape)
+        return
 
     def write(index: list[Index]) -> None:
         address = out.base + lookup(entries, flat(table.shape, index))
@@ -285,6 +289,34 @@ def _write_table(
 
     if table.size:
         _put_all(low, table.shape, write, adds)
+
+
+def _add_up(
+    low: Lowering, out: View, entries: np.ndarray, source: Callable[[list[Index]], Expr], shape: tuple[int, ...]
+) -> None:
+    """What `_write_table` adds, address by address: so lanes that share out the addresses do not wait for each other.
+
+    In the same order at each address.
+    """
+    address, place = np.unique(entries, return_inverse=True)
+    order = np.argsort(place, kind="stable")
+    end = np.cumsum(np.bincount(place))
+    where = np.unravel_index(order, shape)
+
+    def add(index: list[Index]) -> None:
+        to = out.base + lookup(address.tolist(), index[0])
+        first, last = (lookup(x.tolist(), index[0]) for x in (end - np.bincount(place), end))
+        total = accumulate(
+            low,
+            out.dtype,
+            last,
+            lambda p: source([lookup(axis.tolist(), p) for axis in where]),
+            start=first,
+            first=load(out.buffer, to, None),
+        )
+        low.emit(store(out.buffer, to, total, None))
+
+    low.nest((len(address),), add)
 
 
 @rule("index_add")
