@@ -134,6 +134,20 @@ def test_one_contact_in_the_middle_of_a_line(case, dtype):
         torch.testing.assert_close(x, wanted.expand_as(x), rtol=0, atol=TOLERANCE[dtype] / 10)
 
 
+@pytest.mark.parametrize("case", LINES)
+def test_how_the_distance_of_a_line_changes(case):
+    """By the normal, if either geom moves; nothing is jumpy or infinite there."""
+    m, d = two_geoms(*CASES[case][:2], torch.float64)
+    pos, mat = (x[0] for x in everywhere(case, torch.float64))
+
+    def dist(pos: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        found = contacts(m, d, pos, mat)
+        return found.dist[0], found.frame[0, 0]
+
+    slope, normal = torch.func.jacrev(dist, has_aux=True)(pos)
+    torch.testing.assert_close(slope, torch.stack([-normal, normal]), rtol=0, atol=1e-8)
+
+
 def assert_same(one: Contact, other: Contact, atol: float) -> None:
     assert torch.equal(one.detected, other.detected)
     for name in ("dist", "pos", "frame"):

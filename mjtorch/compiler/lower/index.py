@@ -300,12 +300,13 @@ def _add_up(
     """
     address, place = np.unique(entries, return_inverse=True)
     order = np.argsort(place, kind="stable")
-    end = np.cumsum(np.bincount(place))
+    count = np.bincount(place)
+    end = np.cumsum(count)
     where = np.unravel_index(order, shape)
 
     def add(index: list[Index]) -> None:
         to = out.base + lookup(address.tolist(), index[0])
-        first, last = (lookup(x.tolist(), index[0]) for x in (end - np.bincount(place), end))
+        first, last = (lookup(x.tolist(), index[0]) for x in (end - count, end))
         total = accumulate(
             low,
             out.dtype,

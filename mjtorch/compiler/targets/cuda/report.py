@@ -32,7 +32,7 @@ class Target:
 
     worlds: that a multiprocessor holds at a time, by shared memory and registers
     seconds: to compile
-    predicted: what a step takes there
+    predicted: what a call takes there
     """
 
     resources: Resources

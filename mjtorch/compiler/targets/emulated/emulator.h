@@ -51,6 +51,10 @@ static bool alike(bool f) {
   return f;
 }
 
+// Which of the barriers, in the order of the text, is as if it were not there.
+extern "C" int taken_away;
+int taken_away = -1;
+
 #define LANE_ID lane_now
 #define SHARED(w) shared_memory
 #define COUNT(m) __builtin_popcount(m)
@@ -60,9 +64,6 @@ static bool alike(bool f) {
 #define BROADCAST(x, lane) (x)
 #define BALLOT(f) (unsigned)(f)
 #else
-// Which of the barriers, in the order of the text, is as if it were not there.
-extern "C" int taken_away;
-int taken_away = -1;
 static void wait_at(int place) {
   if (place == taken_away && place >= 0) return;
   place_of[lane_now] = place;
