@@ -40,8 +40,10 @@ def without_each(
     missed: list[int] = []
     try:
         for k in random.Random(0).sample(range(warp.barriers), min(warp.barriers, tried or warp.barriers)):
-            warp.take_away(k)
             try:
+                warp.take_away(k, waits=True)
+                warp(args, dims, worlds)
+                warp.take_away(k)
                 found = warp(args, dims, worlds)
             except (RaceError, DivergedError) as e:
                 told[k] = str(e)

@@ -51,9 +51,9 @@ static bool alike(bool f) {
   return f;
 }
 
-// Which of the barriers, in the order of the text, is as if it were not there.
-extern "C" int taken_away;
-int taken_away = -1;
+// Which of the barriers, in the order of the text, orders no accesses, and at which lanes do not wait.
+extern "C" int taken_away, skipped;
+int taken_away = -1, skipped = -1;
 
 #define LANE_ID lane_now
 #define SHARED(w) shared_memory
@@ -65,7 +65,7 @@ int taken_away = -1;
 #define BALLOT(f) (unsigned)(f)
 #else
 static void wait_at(int place) {
-  if (place == taken_away && place >= 0) return;
+  if (place == skipped && place >= 0) return;
   place_of[lane_now] = place;
   swapcontext(&lanes[lane_now], &scheduler);
 }
@@ -134,7 +134,7 @@ static void forget() {
 }
 #define WATCH(memory, bytes) watch(memory, bytes)
 #define FORGET forget()
-#define PASSED(place) stretch_of_time += (place) >= 0 || (place) == -5
+#define PASSED(place) stretch_of_time += ((place) >= 0 && (place) != taken_away) || (place) == -5
 
 static Access* access_of(void const* p) {
   for (int k = 0; k < count_of_stretches; ++k) {

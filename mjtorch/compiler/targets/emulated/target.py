@@ -124,9 +124,13 @@ class Watched(Emulated):
         self.origins = source.origins
         self.barriers = ctypes.c_int.in_dll(code, "barriers").value
 
-    def take_away(self, barrier: int | None) -> None:
-        """From here on lanes do not wait at this one of `barriers`, in the order of the text; at all of them again."""
-        ctypes.c_int.in_dll(self.code, "taken_away").value = -1 if barrier is None else barrier
+    def take_away(self, barrier: int | None, *, waits: bool = False) -> None:
+        """From here on this one of `barriers`, in the order of the text, is as if it were not there; None: all are.
+
+        waits: lanes do wait there, so that what is told of is not read too early: it may be where to read.
+        """
+        for name, is_so in (("taken_away", True), ("skipped", not waits)):
+            ctypes.c_int.in_dll(self.code, name).value = barrier if barrier is not None and is_so else -1
 
     def run(self, ready: Ready) -> None:
         """Compute from and to what stands in the tables.
