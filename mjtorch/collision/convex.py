@@ -343,7 +343,7 @@ def settled(
 
     one, two = tree.map(twice, shape1), tree.map(twice, shape2)
     furthest, normal = opposite(one, two, hulls), torch.cat([found.nearest.normal, bound])
-    met, gap = tested(furthest, one, two, tree.map(twice, found), normal, *map(twice, (weight, touch, curved)))
+    met, gap = tested(furthest, one, two, tree.map(twice, found), normal, *map(twice, (weight, touch, curved)), hulls)
     by_face, by_bound = gap.chunk(2)
     better = by_bound > by_face + enough
     first, second = (tree.map(lambda x, k=k: x.chunk(2)[k], met) for k in (0, 1))
@@ -359,6 +359,7 @@ def tested(
     weight: Tensor,
     touch: Tensor,
     curved: Tensor,
+    hulls: Hulls | None,
 ) -> tuple[Closest, Tensor]:
     """What was found with some `normal (n, 3)`, met more closely where shapes are `curved`, and the gap (n,) [m].
 
@@ -386,7 +387,11 @@ def tested(
     dist = torch.where(off[:, 0], gap[:, 0], dot(normal, point2 - point1))
     near = Nearest(normal, dist, point1, point2)
     if shape1.has(CURVED) or shape2.has(CURVED):
-        near = where_rows(curved, closer(furthest, shape1, shape2, near, corner1, corner2), near)
+
+        def met(pairs: tuple[Core, Core, Nearest, Tensor, Tensor]) -> Nearest:
+            return closer(opposite(*pairs[:2], hulls), *pairs)
+
+        near = each(met, (shape1, shape2, near, corner1, corner2), where=curved, otherwise=lambda x: x[2])
     measured = torch.where(curved, near.dist, gap[:, 0])
     return Closest(near, corner1, corner2, vertex1, vertex2, found.within), measured
 
