@@ -19,7 +19,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mjtorch.collision.frame import make_frame
 from mjtorch.collision.rounding import larger, wrapped
+from mjtorch.collision.support import where_rows
 from mjtorch.control_flow.collect import collect
 from mjtorch.control_flow.fori_loop import fori_loop
 from mjtorch.control_flow.if_any import if_any
@@ -88,7 +90,8 @@ def over(ground: Outline, up: Tensor, subject: Outline, normal: Tensor, margin: 
     """
     lines = inward(ground, up)
     fixed1, fixed2 = (Outline(x.corner.detach(), x.number) for x in (ground, subject))
-    on, by, exists, fixed = listed(fixed1, fixed2, up.detach(), lines.detach(), margin.detach())
+    constants = up.detach(), lines.detach(), normal.detach(), margin.detach()
+    on, by, exists, fixed = listed(fixed1, fixed2, *constants)
     return positions(ground, up, lines, subject, normal, on, by, fixed), exists
 
 
@@ -105,18 +108,19 @@ def following(rows: Tensor, count: Tensor) -> Tensor:
 
 
 def listed(
-    ground: Outline, subject: Outline, up: Tensor, lines: Tensor, margin: Tensor
+    ground: Outline, subject: Outline, up: Tensor, lines: Tensor, normal: Tensor, margin: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """What corners of `over` came from, two numbers as in `Cut`, which there are, (n, 4) each, and where, (n, 4, 3)."""
-    cut = clipped(ground, lines, subject)
+    cut = clipped(ground, up, lines, subject, normal)
     size = cut.corner.shape[1]
     height = dot(cut.corner[..., :3] - ground.corner[:, :1], up[:, None])
-    there = torch.arange(size, device=up.device) < cut.number[:, None]
-    low = first(there & (height <= margin[:, None]), size)
-    corner = cut.corner.gather(1, low.element[..., None].expand(-1, -1, 6))
-    number = low.exists.sum(-1)
-
-    point = torch.where(low.exists[..., None], corner[..., :3], corner[:, :1, :3])
+    there = counted(cut.number, size)
+    low = there & (height <= margin[:, None])
+    high, number, row = (there & ~low).any(-1), low.sum(-1), torch.arange(size, device=up.device).expand_as(low)
+    kept = if_any(high, lambda: first(low, size).element, row.contiguous())
+    all_there = cut.corner[..., :3].contiguous()
+    point = if_any(high, lambda: all_there.gather(1, kept[..., None].expand(-1, -1, 3)), all_there)
+    point = torch.where(counted(number, size)[..., None], point, point[:, :1])
     place = torch.arange(CONTACTS, device=up.device)
     is_edge = (subject.number == 2)[:, None]
     # Of an edge its two ends, whichever was found twice.
@@ -125,79 +129,212 @@ def listed(
     index = torch.where(is_edge & (place == 1), far, place)
     many = ~is_edge[:, 0] & (number > CONTACTS)
     whole = (number == subject.number) | (number == ground.number)
-    index = if_any(many, lambda: torch.where(many[:, None], largest(point, number, many, whole), index), index)
+    index = if_any(many, lambda: torch.where(many[:, None], largest(up, point, number, many, whole), index), index)
     exists = place < torch.minimum(number[:, None], torch.where(is_edge, 2, CONTACTS))
-    found = corner.gather(1, index[..., None].expand(-1, -1, 6))
+    found = cut.corner.gather(1, kept.gather(1, index)[..., None].expand(-1, -1, 6))
     on, by = found[..., 4:].long().unbind(-1)
     return on, by, exists, found[..., :3]
 
 
-def clipped(ground: Outline, lines: Tensor, subject: Outline) -> Cut:
-    """The subject, cut by each line of the ground; lines: (n, k, 3) the directions in which the ground is."""
+def counted(number: Tensor, size: int) -> Tensor:
+    """Which of `size` elements there are of so many `number (n,)`, (n, size) bool."""
+    return torch.arange(size, device=number.device) < number[:, None]
+
+
+def clipped(ground: Outline, up: Tensor, lines: Tensor, subject: Outline, normal: Tensor) -> Cut:
+    """The subject, cut by each line of the ground; lines: (n, k, 3) the directions in which the ground is.
+
+    Most often no line cuts anything off, or all do because the ground lies within the subject, and is what is left.
+    """
+    k = subject.corner.shape[1]
+    depth = depths(ground, lines, subject)
+    cuts = (depth < 0).any(-1)
+    all_cut = (cuts | ~counted(ground.number, k)).all(-1) & (depth != 0).flatten(1).all(-1)
+    all_cut = all_cut & (subject.number > 2) & (ground.number > 2)
+
+    def surrounded() -> Tensor:
+        return all_cut & (depths(subject, inward(subject, -up), ground) > 0).flatten(1).all(-1)
+
+    within = if_any(all_cut, surrounded, all_cut)
+    partly = cuts.any(-1) & ~within
+    one = whole(ground, up, subject, normal, depth, within)
+
+    def some() -> Cut:
+        return where_rows(partly, cut_off(ground, lines, subject, cuts & partly[:, None]), one)
+
+    return if_any(partly, some, one)
+
+
+def depths(ground: Outline, lines: Tensor, subject: Outline) -> Tensor:
+    """How far [m] within each line of the ground each corner of the subject is, (n, k, k), infinite where none is."""
+    k = subject.corner.shape[1]
+    origin = ground.corner[:, :1]
+    depth = lines @ (subject.corner - origin).mT - dot(ground.corner - origin, lines, keepdim=True)
+    there = counted(ground.number, k)[:, :, None] & counted(subject.number, k)[:, None]
+    return torch.where(there, snapped(depth), torch.inf)
+
+
+def snapped(depth: Tensor) -> Tensor:
+    """The same, zero on the line."""
+    return torch.where(depth.abs() <= (DOUBLE if depth.dtype is torch.float64 else SINGLE), 0.0, depth)
+
+
+def cut_off(ground: Outline, lines: Tensor, subject: Outline, cuts: Tensor) -> Cut:
+    """The subject, cut by those lines (n, k) of the ground, one after the other; the others only turn the list.
+
+    Each line lists what it leaves from the second corner on.
+    """
     n, k = subject.corner.shape[:2]
     number = torch.arange(k, device=lines.device).to(lines.dtype).expand(n, k)
     start = torch.cat([subject.corner, torch.stack([number, number, torch.full_like(number, -1)], dim=-1)], dim=-1)
     # Each line reads one half and writes the other; the last row takes what is not kept.
     corner = torch.nn.functional.pad(start, (0, 0, 0, 3 * k + 1))
+    chosen = first(cuts, k).element
+    count = cuts.sum(-1)
 
-    def body(line: Tensor, now: Cut) -> Cut:
-        here, there = 2 * k * (line % 2), 2 * k * ((line + 1) % 2)
-        origin, direction = (x.index_select(1, line[None]) for x in (ground.corner, lines))
-        active = line < ground.number
-        cut = Line(origin, direction, line, k)
+    def body(trip: Tensor, now: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        rows, size, seen = now
+        here, there = 2 * k * (trip % 2), 2 * k * ((trip + 1) % 2)
+        which = chosen.index_select(1, trip[None])
+        origin, direction = (x.gather(1, which[..., None].expand(-1, -1, 3)) for x in (ground.corner, lines))
+        active = trip < count
+        cut = Line(origin, direction, which, k, turn=turned(which[:, 0] - seen, size))
         corner, number = collect(
-            lambda rows, i: halved(rows, i, here, now.number, cut),
-            torch.where(active, now.number, 0),
+            lambda rows, i: halved(rows, i, here, size, cut),
+            torch.where(active, size, 0),
             2 * k,
-            now.corner,
+            rows,
             there.expand(n),
             2 * k,
         )
-        return Cut(corner, torch.where(active, number, now.number))
+        return corner, torch.where(active, number, size), torch.where(active, which[:, 0] + 1, seen)
 
-    last = fori_loop(0, ground.number.amax(), body, Cut(corner, subject.number))
-    place = 2 * k * (ground.number % 2)[:, None] + torch.arange(2 * k, device=lines.device)
-    return last._replace(corner=last.corner.gather(1, place[..., None].expand(n, 2 * k, 6)))
+    nothing = torch.zeros_like(count)
+    corner, size, seen = fori_loop(0, count.amax(), body, (corner, subject.number, nothing))
+    turn = turned(ground.number - seen, size)
+    place = torch.arange(2 * k, device=lines.device) + turn[:, None]
+    place = torch.where(place < size[:, None], place, place - size[:, None]).clamp(0, 2 * k - 1)
+    place = place + 2 * k * (count % 2)[:, None]
+    return Cut(corner.gather(1, place[..., None].expand(n, 2 * k, 6)), size)
+
+
+def turned(times: Tensor, number: Tensor) -> Tensor:
+    """Which of so many corners `number (n,)` comes first after so many lines, `times (n,)`, that cut nothing off."""
+    return times.clamp(min=0) % number.clamp(min=1)
+
+
+def whole(ground: Outline, up: Tensor, subject: Outline, normal: Tensor, depth: Tensor, within: Tensor) -> Cut:
+    """The subject or, where that is `within (n,)` it, the ground, in the order in which lines list it one by one.
+
+    depth: as of `depths`
+    """
+    n, k = subject.corner.shape[:2]
+    place = torch.arange(k, device=up.device)
+    start = turned(ground.number, subject.number)
+    start = if_any(within, lambda: torch.where(within, beginning(depth, ground.number, subject.number), start), start)
+    number = torch.where(within, ground.number, subject.number)
+    count, within = number[:, None], within[:, None]
+    place = start[:, None] + torch.where(within, -place, place)
+    place = torch.where(place < 0, place + count, torch.where(place < count, place, place - count)).clamp(0, k - 1)
+    base = torch.where(within[..., None], lifted(ground.corner, up, subject, normal), subject.corner)
+    corner = base.gather(1, place[..., None].expand(n, k, 3))
+    # But for the first one, a corner of the ground is where a line cuts what lies along the line before.
+    is_first = place == 0
+    along = torch.where(is_first, count, place) - 1
+    on, by = k + torch.where(is_first, 0, along), torch.where(is_first, count - 1, place)
+    of_ground = torch.stack([k + along, on, by], dim=-1)
+    of_subject = torch.stack([place, place, torch.full_like(place, -1)], dim=-1)
+    source = torch.where(within[..., None], of_ground, of_subject).to(corner.dtype)
+    return Cut(torch.nn.functional.pad(torch.cat([corner, source], dim=-1), (0, 0, 0, k)), number)
+
+
+def beginning(depth: Tensor, lines: Tensor, corners: Tensor) -> Tensor:
+    """The corner of the ground (n,) that a list of what is left of a subject around it begins with.
+
+    Each line lists what it leaves from what follows what the list began with. Before all have cut, that is what of the
+    subject is left: from where the first line crosses it, its *entry*, its corners, and where the last one does, its
+    *exit*; and corners of the ground but the first, backwards, between the last line and the first.
+
+    depth: (n, k, k) as of `depths`, lines, corners: (n,) how many there are
+    """
+    k = depth.shape[-1]
+    entry, exit, chain = k, k + 1, k + 2
+    of_first = depth[:, 0]
+    before = torch.where(torch.arange(k, device=depth.device) == 0, corners[:, None] - 1, torch.arange(-1, k - 1, device=depth.device))
+    enters = (of_first > 0) & (of_first.gather(1, before.clamp(min=0)) < 0)
+    after_entry = enters.long().argmax(-1, keepdim=True)
+    from_entry = before.gather(1, after_entry).clamp(min=0)
+
+    def of(rows: Tensor, corner: Tensor) -> Tensor:
+        return rows.gather(-1, corner)[:, 0]
+
+    outer, inner = of(of_first, from_entry), of(of_first, after_entry)
+    share = outer / torch.where(outer < inner, outer - inner, -1.0)
+    pick = torch.cat([from_entry, after_entry], dim=-1)
+
+    def step(line: Tensor, now: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        at, least, of_entry = now
+        here = depth.index_select(1, line[None])[:, 0]
+        one, two = here.gather(1, pick).unbind(-1)
+        least = torch.minimum(least, here)
+        of_entry = torch.where(line == 0, of_entry, torch.minimum(of_entry, one + share * (two - one)))
+        corner = at.clamp(max=k - 1)
+        ahead = torch.where(corner + 1 < corners, corner + 1, 0)
+        is_corner = at < k
+        follower = torch.where(is_corner, ahead, after_entry[:, 0])
+        stays = torch.where(is_corner, of(least, corner[:, None]), of_entry) > 0
+        onwards = torch.where(of(least, follower[:, None]) > 0, follower, exit)
+        cut = torch.where(line == 0, entry, chain + line)
+        on_subject = torch.where((at != exit) & stays, onwards, cut)
+        on_ground = torch.where(at > chain + 1, at - 1, torch.where(of_entry > 0, entry, exit))
+        then = torch.where(at >= chain, on_ground, on_subject)
+        then = torch.where((then == exit) & (line == lines - 1), chain, then)
+        return torch.where(line < lines, then, at), least, of_entry
+
+    none = torch.full_like(share, torch.inf)
+    start = torch.zeros_like(lines), torch.full_like(of_first, torch.inf), none
+    return (fori_loop(0, lines.amax(), step, start)[0] - chain).clamp(min=0)
 
 
 class Line(NamedTuple):
     """A line of n grounds.
 
-    origin: (n, 1, 3) [m] a point of it, inward: (n, 1, 3) the direction in which the ground is; number: () which it is
-    lines: static, how many the subjects may have
+    origin: (n, 1, 3) [m] a point of it, inward: (n, 1, 3) the direction in which the ground is
+    number: (n, 1) which it is; lines: static, how many the subjects may have
+    turn: (n,) which corner of the subjects comes first
     """
 
     origin: Tensor
     inward: Tensor
     number: Tensor
     lines: int
+    turn: Tensor
 
 
 def halved(rows: Tensor, side: Tensor, here: Tensor, number: Tensor, line: Line) -> tuple[Tensor, Tensor]:
     """What a line leaves of sides of polygons: a new corner where it cuts them, and the one that they end in.
 
-    rows: (n, m, 6) corners as in `Cut`, of the `number (n,)` that there are the first one is row `here`
-    side: (k,) which sides; returns rows (n, k, 2, 6), and which of them there are
+    rows: (n, m, 6) corners as in `Cut`, of the `number (n,)` that there are, from row `here` on
+    side: (k,) which sides, from that on that comes first; returns rows (n, k, 2, 6), and which of them there are
     """
     cutting = (line.lines + line.number).to(rows.dtype)
 
     def at(i: Tensor) -> tuple[Tensor, Tensor]:
         corner = rows.gather(1, (here + i)[..., None].expand(-1, -1, 6))
-        depth = dot(corner[..., :3] - line.origin, line.inward)
-        is_on = depth.abs() <= (DOUBLE if depth.dtype is torch.float64 else SINGLE)
-        return corner, torch.where(is_on, 0.0, depth)
+        return corner, snapped(dot(corner[..., :3] - line.origin, line.inward))
 
     def ahead(i: Tensor) -> Tensor:
         return torch.where(i + 1 < number[:, None], i + 1, 0)
 
-    first = side.expand(len(number), -1)
+    first = side + line.turn[:, None]
+    first = torch.where(first < number[:, None], first, first - number[:, None]).clamp(min=0)
     second = ahead(first)
     (a, depth), (b, depth1), (_, depth2) = at(first), at(second), at(ahead(second))
     crosses, stays = depth * depth1 < 0, depth1 >= 0
     share = depth / torch.where(crosses, depth - depth1, 1.0)
     point = a[..., :3] + share[..., None] * (b[..., :3] - a[..., :3])
-    on = torch.where(depth > 0, cutting, a[..., 3])[..., None]
-    new = torch.cat([point, on, a[..., 3:4], (cutting - line.lines).expand_as(on)], dim=-1)
+    on = torch.where(depth > 0, cutting, a[..., 3])
+    new = torch.cat([point, torch.stack([on, a[..., 3], (cutting - line.lines).expand_as(on)], dim=-1)], dim=-1)
     # A corner on the line needs no other in its place; the side that it begins is on the line if the next is outside.
     on = torch.where((depth1 == 0) & (depth2 < 0), cutting, b[..., 3])[..., None]
     end = torch.cat([b[..., :3], on, b[..., 4:]], dim=-1)
@@ -226,11 +363,15 @@ def positions(
     # Two lines of the ground meet at its corner, over which the subject is.
     before = on - k
     corner = pick(ground.corner, torch.where(by == before + 1, line, before.clamp(min=0)))
+    return torch.where((on < k)[..., None], crossing, value_of(fixed, lifted(corner, up, subject, normal)))
+
+
+def lifted(corner: Tensor, up: Tensor, subject: Outline, normal: Tensor) -> Tensor:
+    """Points (n, c, 3) [m] of the ground moved along `up (n, 3)` into the plane of the subject; normal: (n, 3) its."""
     slope = dot(up, normal)[:, None]
     slope = torch.where(slope.abs() < 0.1, 1.0, slope)
     rise = dot(subject.corner[:, :1] - corner, normal[:, None]) / slope
-    lifted = corner + rise[..., None] * up[:, None]
-    return torch.where((on < k)[..., None], crossing, value_of(fixed, lifted))
+    return corner + rise[..., None] * up[:, None]
 
 
 class Turning(NamedTuple):
@@ -247,7 +388,7 @@ class Turning(NamedTuple):
     moves: Tensor
 
 
-def largest(point: Tensor, count: Tensor, many: Tensor, whole: Tensor) -> Tensor:
+def largest(up: Tensor, point: Tensor, count: Tensor, many: Tensor, whole: Tensor) -> Tensor:
     """Four of the corners of convex polygons (n, v, 3) [m] that span much, if not always most, area, (n, 4).
 
     count: (n,) the corners that there are; many: (n,) bool, which polygons are asked about
@@ -256,6 +397,7 @@ def largest(point: Tensor, count: Tensor, many: Tensor, whole: Tensor) -> Tensor
     """
     (n, room), count = point.shape[:2], count.clamp(min=1)
     place = torch.arange(CONTACTS, device=count.device).expand(n, CONTACTS).contiguous()
+    flat = ((point - point[:, :1]) @ make_frame(up)[:, 1:].mT).contiguous()
     # How far behind each other corners are that are pushed on.
     touching = torch.tensor([0, 1, 1], device=count.device)
 
@@ -263,10 +405,11 @@ def largest(point: Tensor, count: Tensor, many: Tensor, whole: Tensor) -> Tensor
         return wrapped(corner, count[:, None]).clamp(max=room - 1)
 
     def spanned(corner: Tensor) -> Tensor:
-        index = on_polygon(corner)[..., None].expand(n, CONTACTS, 3)
-        a, b, c, d = point.gather(1, index).unbind(1)
-        twice = cross(c - a, d - b)
-        return dot(twice, twice)
+        index = on_polygon(corner)[..., None].expand(n, CONTACTS, 2)
+        a, b, c, d = flat.gather(1, index).unbind(1)
+        (x1, y1), (x2, y2) = (c - a).unbind(-1), (d - b).unbind(-1)
+        twice = x1 * y2 - y1 * x2
+        return twice * twice
 
     def is_open(now: Turning) -> Tensor:
         return many & (now.corner[:, 0] < count)
