@@ -19,7 +19,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mjtorch.collision.frame import make_frame
 from mjtorch.collision.rounding import larger, wrapped
 from mjtorch.collision.support import where_rows
 from mjtorch.control_flow.collect import collect
@@ -33,6 +32,8 @@ from mjtorch.math.vector import cross, dot, norm
 CONTACTS = 4
 # A corner that is so near to a line [m] is on it, by precision.
 SINGLE, DOUBLE = 1e-6, 1e-12
+# How far from its plane, relative to its size, corners of a face that is flat may be.
+UNEVEN = 1e-6
 
 
 class Outline(NamedTuple):
@@ -116,8 +117,8 @@ def listed(
     height = dot(cut.corner[..., :3] - ground.corner[:, :1], up[:, None])
     there = counted(cut.number, size)
     low = there & (height <= margin[:, None])
-    high, number, row = (there & ~low).any(-1), low.sum(-1), torch.arange(size, device=up.device).expand_as(low)
-    kept = if_any(high, lambda: first(low, size).element, row.contiguous())
+    high, number, all_rows = (there & ~low).any(-1), low.sum(-1), torch.arange(size, device=up.device).expand_as(low)
+    kept = if_any(high, lambda: first(low, size).element, all_rows.contiguous())
     all_there = cut.corner[..., :3].contiguous()
     point = if_any(high, lambda: all_there.gather(1, kept[..., None].expand(-1, -1, 3)), all_there)
     point = torch.where(counted(number, size)[..., None], point, point[:, :1])
@@ -129,9 +130,10 @@ def listed(
     index = torch.where(is_edge & (place == 1), far, place)
     many = ~is_edge[:, 0] & (number > CONTACTS)
     whole = (number == subject.number) | (number == ground.number)
-    index = if_any(many, lambda: torch.where(many[:, None], largest(up, point, number, many, whole), index), index)
+    index = if_any(many, lambda: torch.where(many[:, None], largest(point, number, many, whole), index), index)
     exists = place < torch.minimum(number[:, None], torch.where(is_edge, 2, CONTACTS))
-    found = cut.corner.gather(1, kept.gather(1, index)[..., None].expand(-1, -1, 6))
+    row = kept.gather(1, torch.where(exists, index, 0))
+    found = cut.corner.gather(1, row[..., None].expand(-1, -1, 6))
     on, by = found[..., 4:].long().unbind(-1)
     return on, by, exists, found[..., :3]
 
@@ -153,7 +155,10 @@ def clipped(ground: Outline, up: Tensor, lines: Tensor, subject: Outline, normal
     all_cut = all_cut & (subject.number > 2) & (ground.number > 2)
 
     def surrounded() -> Tensor:
-        return all_cut & (depths(subject, inward(subject, -up), ground) > 0).flatten(1).all(-1)
+        # What is not quite flat is where its sides are.
+        to = torch.where(counted(subject.number, k)[..., None], subject.corner - subject.corner[:, :1], 0.0)
+        flat = dot(to, normal[:, None]).abs().amax(-1) <= UNEVEN * norm(to).amax(-1)
+        return all_cut & flat & (depths(subject, inward(subject, -up), ground) > 0).flatten(1).all(-1)
 
     within = if_any(all_cut, surrounded, all_cut)
     partly = cuts.any(-1) & ~within
@@ -258,9 +263,10 @@ def beginning(depth: Tensor, lines: Tensor, corners: Tensor) -> Tensor:
     depth: (n, k, k) as of `depths`, lines, corners: (n,) how many there are
     """
     k = depth.shape[-1]
-    entry, exit, chain = k, k + 1, k + 2
+    entry, leave, chain = k, k + 1, k + 2
     of_first = depth[:, 0]
-    before = torch.where(torch.arange(k, device=depth.device) == 0, corners[:, None] - 1, torch.arange(-1, k - 1, device=depth.device))
+    place = torch.arange(k, device=depth.device)
+    before = torch.where(place == 0, corners[:, None], place) - 1
     enters = (of_first > 0) & (of_first.gather(1, before.clamp(min=0)) < 0)
     after_entry = enters.long().argmax(-1, keepdim=True)
     from_entry = before.gather(1, after_entry).clamp(min=0)
@@ -283,12 +289,12 @@ def beginning(depth: Tensor, lines: Tensor, corners: Tensor) -> Tensor:
         is_corner = at < k
         follower = torch.where(is_corner, ahead, after_entry[:, 0])
         stays = torch.where(is_corner, of(least, corner[:, None]), of_entry) > 0
-        onwards = torch.where(of(least, follower[:, None]) > 0, follower, exit)
+        onwards = torch.where(of(least, follower[:, None]) > 0, follower, leave)
         cut = torch.where(line == 0, entry, chain + line)
-        on_subject = torch.where((at != exit) & stays, onwards, cut)
-        on_ground = torch.where(at > chain + 1, at - 1, torch.where(of_entry > 0, entry, exit))
+        on_subject = torch.where((at != leave) & stays, onwards, cut)
+        on_ground = torch.where(at > chain + 1, at - 1, torch.where(of_entry > 0, entry, leave))
         then = torch.where(at >= chain, on_ground, on_subject)
-        then = torch.where((then == exit) & (line == lines - 1), chain, then)
+        then = torch.where((then == leave) & (line == lines - 1), chain, then)
         return torch.where(line < lines, then, at), least, of_entry
 
     none = torch.full_like(share, torch.inf)
@@ -388,7 +394,7 @@ class Turning(NamedTuple):
     moves: Tensor
 
 
-def largest(up: Tensor, point: Tensor, count: Tensor, many: Tensor, whole: Tensor) -> Tensor:
+def largest(point: Tensor, count: Tensor, many: Tensor, whole: Tensor) -> Tensor:
     """Four of the corners of convex polygons (n, v, 3) [m] that span much, if not always most, area, (n, 4).
 
     count: (n,) the corners that there are; many: (n,) bool, which polygons are asked about
@@ -397,7 +403,6 @@ def largest(up: Tensor, point: Tensor, count: Tensor, many: Tensor, whole: Tenso
     """
     (n, room), count = point.shape[:2], count.clamp(min=1)
     place = torch.arange(CONTACTS, device=count.device).expand(n, CONTACTS).contiguous()
-    flat = ((point - point[:, :1]) @ make_frame(up)[:, 1:].mT).contiguous()
     # How far behind each other corners are that are pushed on.
     touching = torch.tensor([0, 1, 1], device=count.device)
 
@@ -405,11 +410,10 @@ def largest(up: Tensor, point: Tensor, count: Tensor, many: Tensor, whole: Tenso
         return wrapped(corner, count[:, None]).clamp(max=room - 1)
 
     def spanned(corner: Tensor) -> Tensor:
-        index = on_polygon(corner)[..., None].expand(n, CONTACTS, 2)
-        a, b, c, d = flat.gather(1, index).unbind(1)
-        (x1, y1), (x2, y2) = (c - a).unbind(-1), (d - b).unbind(-1)
-        twice = x1 * y2 - y1 * x2
-        return twice * twice
+        index = on_polygon(corner)[..., None].expand(n, CONTACTS, 3)
+        a, b, c, d = point.gather(1, index).unbind(1)
+        twice = cross(c - a, d - b)
+        return dot(twice, twice)
 
     def is_open(now: Turning) -> Tensor:
         return many & (now.corner[:, 0] < count)

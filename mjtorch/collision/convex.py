@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.collision.across_face import across_face, faced
 from mjtorch.collision.epa import epa, no_depth
 from mjtorch.collision.gjk import Support, difference, gjk
 from mjtorch.collision.multicontact import (
@@ -224,9 +225,16 @@ def nearest(
     def deepen(pairs: tuple[Core, Core, Approach, Tensor]) -> Closest:
         return deepened(*pairs, iterations, hulls)
 
+    def simply(pairs: tuple[Core, Core, Approach]) -> tuple[Closest, Tensor]:
+        return by_face(*pairs, hulls)
+
     # Few of the pairs that are searched touch, and what these cost is another matter: they are listed anew.
     pairs = one, two, active, apart, limit
     near: Approach = each(search, pairs, where=active, otherwise=lambda x: unknown(x[0], x[1], hulls))
+    if (shape1.has(faced(hulls)) or shape2.has(faced(hulls))) and not shape1.has((PRISM,)):
+        rest = near.doubtful
+        met, doubtful = each(simply, (one, two, near), where=rest, otherwise=lambda x: (x[2].found, x[2].doubtful))
+        near = near._replace(found=met, doubtful=doubtful)
     found: Closest = each(deepen, (one, two, near, limit), where=near.doubtful, otherwise=lambda x: x[2].found)
     along_lines = may_touch_along_lines(shape1, shape2)
 
@@ -287,6 +295,30 @@ def approached(
     return Approach(found, weight, torch.cat([apart.point1, apart.point2], dim=-1), apart.reach, touch, doubtful)
 
 
+def by_face(shape1: Core, shape2: Core, near: Approach, hulls: Hulls | None) -> tuple[Closest, Tensor]:
+    """What is known of `doubtful` pairs that meet across a face, without more ado, and which (n,) still are."""
+    found, hulls = near.found, None if no_hulls(shape1, shape2, hulls) else hulls
+    towards = torch.where(near.touch[:, None], -near.reach[:, :3], found.nearest.normal)
+    corner1, corner2 = near.simplex.chunk(2, dim=-1)
+    across = across_face(shape1, shape2, corner1, corner2, towards, hulls)
+    second = across.of_second[:, None]
+    # Points are on the face, and on the other shape.
+    point = across.point[:, :3]
+    off = across.normal * across.dist[:, None]
+    on_face = torch.where(second, point + off, point - off)
+    point1, point2 = torch.where(second, point, on_face), torch.where(second, on_face, point)
+    corner, vertex = across.point[:, None].expand(-1, 3, -1), vertices(across.point[:, None]).expand(-1, 3)
+    met = Closest(
+        Nearest(across.normal, across.dist, point1, point2),
+        torch.where(second[..., None], corner[..., :3], across.corner),
+        torch.where(second[..., None], across.corner, corner[..., :3]),
+        torch.where(second, vertex, across.vertex),
+        torch.where(second, across.vertex, vertex),
+        found.within,
+    )
+    return where_rows(across.found, met, found), near.doubtful & ~across.found
+
+
 def weighted(normal: Tensor, weight: Tensor, corner1: Tensor, corner2: Tensor, within: Tensor) -> Closest:
     """The points with a weight (n, 3) each of corners (n, 3, c), as in `Support`."""
     point1, point2 = (weight[..., None] * corner1[..., :3]).sum(1), (weight[..., None] * corner2[..., :3]).sum(1)
@@ -343,7 +375,8 @@ def settled(
 
     one, two = tree.map(twice, shape1), tree.map(twice, shape2)
     furthest, normal = opposite(one, two, hulls), torch.cat([found.nearest.normal, bound])
-    met, gap = tested(furthest, one, two, tree.map(twice, found), normal, *map(twice, (weight, touch, curved)), hulls)
+    known = tree.map(twice, (found, weight, touch, curved))
+    met, gap = tested(furthest, one, two, known[0], normal, *known[1:], hulls)
     by_face, by_bound = gap.chunk(2)
     better = by_bound > by_face + enough
     first, second = (tree.map(lambda x, k=k: x.chunk(2)[k], met) for k in (0, 1))

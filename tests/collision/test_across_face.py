@@ -1,0 +1,92 @@
+"""Shapes that meet across a face: what is said without a search is the least depth, and said of what rests."""
+
+import numpy as np
+import pytest
+import torch
+from collision.convex_pairs import TURNS, Poses, aligned_poses, grazing, posed, random_poses, two_geoms
+
+from mjtorch import tree
+from mjtorch.collision.across_face import Across, across_face
+from mjtorch.collision.support import Core, core, from_first, numbered_support
+
+PAIRS = [
+    ("sphere", "box"),
+    ("capsule", "box"),
+    ("ellipsoid", "cylinder"),
+    ("ellipsoid", "wedge"),
+    ("cylinder", "cylinder"),
+    ("cylinder", "box"),
+    ("box", "brick"),
+    ("brick", "wedge"),
+    ("wedge", "stone"),
+]
+
+
+def cores(poses: Poses) -> tuple[Core, Core]:
+    shape1, shape2 = (tree.map(lambda x: x[:, 0], shape) for shape in (poses.shape1, poses.shape2))
+    one, two, _ = from_first(core(shape1), core(shape2))
+    return one, two
+
+
+def looked_at(poses: Poses, towards: torch.Tensor) -> Across:
+    one, two = cores(poses)
+    hulls = poses.hulls if one.has((7,)) or two.has((7,)) else None
+    corner1, corner2 = (
+        numbered_support(*of, hulls)[:, None].expand(-1, 4, -1) for of in ((one, towards), (two, -towards))
+    )
+    return across_face(one, two, corner1, corner2, towards, hulls)
+
+
+def reach(poses: Poses, direction: torch.Tensor) -> torch.Tensor:
+    """How far (n,) [m] the second core has to go along a direction (n, 3) until it is clear of the first."""
+    one, two = cores(poses)
+    hulls = poses.hulls if one.has((7,)) or two.has((7,)) else None
+    points = numbered_support(one, direction, hulls)[:, :3] - numbered_support(two, -direction, hulls)[:, :3]
+    return (points * direction).sum(-1)
+
+
+def directions(normal: torch.Tensor, count: int) -> torch.Tensor:
+    """Unit vectors (count, n, 3): of all directions, and around the given ones."""
+    torch.manual_seed(0)
+    width = torch.logspace(-4, 1, count, dtype=normal.dtype)[:, None, None]
+    return torch.nn.functional.normalize(normal + width * torch.randn(count, *normal.shape, dtype=normal.dtype), dim=-1)
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+def test_no_direction_is_better(first, second):
+    mj_model = two_geoms(first, second)
+    near = aligned_poses(60, 0.02) + random_poses(20, 0.3)
+    poses = posed(mj_model, grazing(mj_model, near) + random_poses(40, 0.4, seed=1))
+    one, two = cores(poses)
+    # A few directions to look in: only one of them is found to be best, if any is.
+    found_any = torch.zeros(len(poses.mj_data), dtype=torch.bool)
+    for axis in torch.eye(3, dtype=torch.float64):
+        for way in (one.mat @ axis, -(one.mat @ axis), two.mat @ axis, -(two.mat @ axis)):
+            across = looked_at(poses, way)
+            found = across.found
+            found_any |= found
+            # Along the normal shapes overlap by what is said, and by no less along any other direction.
+            torch.testing.assert_close(reach(poses, across.normal)[found], -across.dist[found], rtol=0, atol=1e-9)
+            for direction in directions(across.normal, 60):
+                assert (reach(poses, direction) >= -across.dist - 1e-9)[found].all()
+    assert found_any.sum() >= 2
+
+
+@pytest.mark.parametrize("first", ["sphere", "capsule", "ellipsoid", "cylinder", "brick", "wedge"])
+def test_what_rests_on_a_box_is_found(first):
+    mj_model = two_geoms(first, "box")
+    mj_model.geom_size[1] = 1.0
+    turned = [(np.zeros(3), turn, np.array([0.1, -0.2, -3.0]), TURNS[0]) for turn in TURNS]
+    poses = posed(mj_model, grazing(mj_model, turned))
+    across = looked_at(poses, torch.tensor([0.02, 0.01, -1.0], dtype=torch.float64).expand(len(TURNS), 3))
+    assert across.found.all() and across.of_second.all()
+
+
+def test_past_an_edge_none_is_found():
+    mj_model = two_geoms("sphere", "box")
+    mj_model.geom_size[1] = 1.0
+    edge = np.array([np.cos(np.pi / 8), np.sin(np.pi / 8), 0.0, 0.0])
+    places = [np.array([0.1, 0.0, height - 2**0.5]) for height in (-0.05, -1e-3, 0.0, 1e-3)]
+    poses = posed(mj_model, [(np.zeros(3), TURNS[0], place, edge) for place in places])
+    for way in ([0.0, 0.0, -1.0], [0.0, 0.3, -1.0], [0.0, -0.3, -1.0]):
+        assert not looked_at(poses, torch.tensor([way], dtype=torch.float64).expand(len(places), 3)).found.any()

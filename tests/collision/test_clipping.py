@@ -1,0 +1,100 @@
+"""What of one polygon lies over another, corner by corner, as cutting it by one line after the other lists it."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from mjtorch.collision.clipping import Outline, clipped, inward
+
+ROOM = 9
+UP = np.array([0.0, 0.0, 1.0])
+
+
+class Corner(NamedTuple):
+    """A corner of an outline that is cut, with the numbers of `Cut`."""
+
+    pos: NDArray[np.float64]
+    along: int
+    on: int
+    by: int
+
+
+def cut_by_all(ground: NDArray[np.float64], subject: NDArray[np.float64], lines: int) -> list[Corner]:
+    """Sutherland's and Hodgman's algorithm, a side at a time; lines: those that subjects may have."""
+    rest = [Corner(pos, k, k, -1) for k, pos in enumerate(subject)]
+    for k in range(len(ground)):
+        across = np.cross(ground[(k + 1) % len(ground)] - ground[k], UP)
+        across /= np.linalg.norm(across)
+
+        def depth(corner: Corner, k: int = k, across: NDArray[np.float64] = across) -> float:
+            found = (corner.pos - ground[k]) @ across
+            return 0.0 if abs(found) <= 1e-12 else found
+
+        kept: list[Corner] = []
+        for i, a in enumerate(rest):
+            b, c = rest[(i + 1) % len(rest)], rest[(i + 2) % len(rest)]
+            if depth(a) * depth(b) < 0:
+                point = a.pos + depth(a) / (depth(a) - depth(b)) * (b.pos - a.pos)
+                kept.append(Corner(point, lines + k if depth(a) > 0 else a.along, a.along, k))
+            if depth(b) >= 0:
+                kept.append(b._replace(along=lines + k) if depth(b) == 0 and depth(c) < 0 else b)
+        rest = kept
+    return rest
+
+
+def ring(rng: np.random.Generator, regular: bool) -> NDArray[np.float64]:
+    """A convex polygon, clockwise."""
+    count = rng.integers(3, ROOM + 1)
+    angle = 2 * np.pi * np.arange(count) / count if regular else np.sort(2 * np.pi * rng.random(count))
+    return np.stack([np.cos(angle), -np.sin(angle)], axis=-1)
+
+
+def drawn(kind: str, rng: np.random.Generator) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """A ground in the plane, clockwise from above, and a subject over it, clockwise from below."""
+    ground, subject = ring(rng, rng.random() < 0.5), ring(rng, rng.random() < 0.5)[::-1]
+    centre = rng.normal(size=2)
+    if kind == "surrounded":
+        subject = 4 * subject + 0.5 * centre
+    elif kind == "within":
+        subject = 0.2 * subject + 0.1 * centre
+    elif kind == "across":
+        subject = subject * rng.uniform(0.5, 2) + 0.5 * centre
+    elif kind == "edge":
+        subject = 2 * rng.normal(size=(2, 2))
+    else:
+        # Corners and sides lie on lines.
+        square = np.array([[0, 0], [0, 1], [1, 1], [1, 0]], dtype=float)
+        ground = np.roll(square * rng.integers(1, 4, 2), rng.integers(4), axis=0)
+        subject = np.roll(square[::-1] * rng.integers(1, 4, 2) + rng.integers(-2, 3, 2), rng.integers(4), axis=0)
+    slope = 0.03 * rng.normal(size=2)
+    return np.c_[ground, 0 * ground[:, 0]], np.c_[subject, 0.01 + subject @ slope]
+
+
+def outline(polygons: list[NDArray[np.float64]]) -> Outline:
+    corner = [np.concatenate([p, np.repeat(p[-1:], ROOM - len(p), axis=0)]) for p in polygons]
+    return Outline(torch.tensor(np.array(corner)), torch.tensor([len(p) for p in polygons]))
+
+
+@pytest.mark.parametrize("kind", ["surrounded", "within", "across", "edge", "on lines"])
+def test_corners_are_listed_as_if_all_lines_cut_one_by_one(kind):
+    rng = np.random.default_rng(0)
+    pairs = [drawn(kind, rng) for _ in range(300)]
+    ground, subject = (outline([pair[k] for pair in pairs]) for k in (0, 1))
+    up = torch.tensor(UP).expand(len(pairs), 3)
+    sides = subject.corner[:, 1] - subject.corner[:, 0], subject.corner[:, 2] - subject.corner[:, 0]
+    normal = torch.nn.functional.normalize(torch.linalg.cross(*sides), dim=-1)
+    normal = torch.where(normal[:, 2:] > 0, -normal, normal)
+    cut = clipped(ground, up, inward(ground, up), subject, normal)
+    some, whole = 0, 0
+    for k, pair in enumerate(pairs):
+        expected = cut_by_all(*pair, ROOM)
+        assert int(cut.number[k]) == len(expected)
+        some += len(expected) > 0
+        whole += len(expected) == len(pair[0]) and all(corner.by >= 0 for corner in expected)
+        for row, corner in zip(cut.corner[k].numpy(), expected, strict=False):
+            np.testing.assert_allclose(row[:3], corner.pos, rtol=0, atol=1e-12)
+            assert tuple(row[3:].astype(int)) == corner[1:]
+    assert some > 50 and (kind != "surrounded" or whole > 250)
