@@ -245,7 +245,14 @@ def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> Coll
     windows = {name: window._replace(seen=room.fields[name]) for name, window in windows.items()}
     together = np.concatenate([plane, sphere, capsule])
     listed_only = not (crowds or swarms)
-    slots = _at_most(room.slots, candidates, together, blocks, room.places) if listed_only else room.slots
+    prisms = {
+        name: height_field.tested(
+            windows[name], sum(len(_firsts(candidates, block)) for block in part.values()), capacity or 0
+        )
+        for name, part in blocks.items()
+        if name in windows and not speculates(mj_model)
+    }
+    slots = _at_most(room.slots, candidates, together, blocks, room.places, prisms) if listed_only else room.slots
     aligned = (candidates.types == (PLANE, CAPSULE)).all(1)
     listed_pairs = GeomPairs(candidates.geom, candidates.pair)
     source = contact_source.source(mj_model, listed_pairs)
@@ -372,12 +379,16 @@ def _at_most(
     together: np.ndarray,
     blocks: dict[str, Blocks],
     places: dict[tuple[str, int], int],
+    prisms: dict[str, int],
 ) -> dict[int, int]:
-    """The same slots, but no more than can be filled; together: the candidates of planes, spheres and capsules."""
+    """The same slots, but no more than can be filled.
+
+    together: the candidates of planes, spheres and capsules; prisms: how many families of height fields test
+    """
     filled = Counter(_counted(candidates.dim[together]))
     for name, part in blocks.items():
         for each, block in part.items():
-            most = each * places.get((name, each), len(block))
+            most = min(each * places.get((name, each), len(block)), prisms.get(name, len(block)))
             filled.update({dim: min(n, most) for dim, n in _counted(candidates.dim[block]).items()})
     return {dim: min(n, filled[dim]) for dim, n in slots.items()}
 

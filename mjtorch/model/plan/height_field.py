@@ -106,14 +106,19 @@ def _half_lengths(m: mujoco.MjModel) -> np.ndarray:
     return np.concatenate([m.geom_rbound, np.zeros(points), 0.5 * STRETCH * length + radius])
 
 
+def tested(window: Window, pairs: int, least: int) -> int:
+    """How many prisms of so many pairs are tested at a time, at least so many if there are as many."""
+    prisms = 2 * window.rows * window.cols * pairs
+    return prisms if prisms <= SPARE else min(prisms, max(MARGIN * window.seen + SPARE, least))
+
+
 def build(mj_model: mujoco.MjModel, geoms: np.ndarray, window: Window, least: int, make: Tensors) -> HeightFields:
     """The fields of pairs of `geoms` (n, 2), the first of which are height fields; least: prisms tested at a time."""
     fields = mj_model.geom_dataid[geoms[:, 0]]
-    prisms = 2 * window.rows * window.cols * len(geoms)
     return HeightFields(
         rows=window.rows,
         cols=window.cols,
-        tested=prisms if prisms <= SPARE else min(prisms, max(MARGIN * window.seen + SPARE, least)),
+        tested=tested(window, len(geoms), least),
         field=make.ints(fields),
         address=make.ints(mj_model.hfield_adr[fields]),
         shape=make.ints(np.stack([mj_model.hfield_ncol[fields], mj_model.hfield_nrow[fields]], axis=-1), -1, 2),
