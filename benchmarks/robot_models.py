@@ -13,7 +13,7 @@ import importlib.metadata
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mujoco
 import numpy as np
@@ -251,6 +251,37 @@ def pile(geoms: int) -> MjSpec:
     return spec
 
 
+def objects(count: int) -> MjSpec:
+    """What is picked from a bin: boxes, cylinders, capsules, ellipsoids, hulls of 40 points, cans of 24 sides."""
+    spec, rng = MjSpec(), np.random.default_rng(0)
+    for size, place in (
+        ((0.25, 0.25, 0.1), (0, 0, -0.1)),
+        *(((0.01, 0.25, 0.1), (x, 0, 0.1)) for x in (-0.23, 0.23)),
+        *(((0.25, 0.01, 0.1), (0, y, 0.1)) for y in (-0.23, 0.23)),
+    ):
+        spec.worldbody.add_geom(type=mjtGeom.mjGEOM_BOX, size=size, pos=place)
+    angle = 2 * np.pi * np.arange(24) / 24
+    ring = 0.03 * np.stack([np.cos(angle), np.sin(angle), 0 * angle], axis=-1)
+    up = np.array([0, 0, 0.03])
+    spec.add_mesh(name="can", uservert=np.concatenate([ring - up, ring + up]).ravel())
+    point = rng.standard_normal((40, 3))
+    spec.add_mesh(name="stone", uservert=(0.03 * point / np.linalg.norm(point, axis=1)[:, None]).ravel())
+    kinds: list[dict[str, Any]] = [
+        {"type": mjtGeom.mjGEOM_BOX, "size": [0.03, 0.03, 0.03]},
+        {"type": mjtGeom.mjGEOM_CYLINDER, "size": [0.03, 0.03, 0]},
+        {"type": mjtGeom.mjGEOM_CAPSULE, "size": [0.02, 0.03, 0]},
+        {"type": mjtGeom.mjGEOM_ELLIPSOID, "size": [0.03, 0.025, 0.035]},
+        {"type": mjtGeom.mjGEOM_MESH, "meshname": "stone"},
+        {"type": mjtGeom.mjGEOM_MESH, "meshname": "can"},
+    ]
+    for k in range(count):
+        place = np.array([0.09 * (k % 4) - 0.135, 0.09 * (k // 4 % 4) - 0.135, 0.05 + 0.08 * (k // 16)])
+        body = spec.worldbody.add_body(pos=place + rng.uniform(-0.004, 0.004, 3))
+        body.add_freejoint()
+        body.add_geom(**kinds[k % len(kinds)], density=500)
+    return spec
+
+
 def terrain(boxes: int) -> MjSpec:
     """An ant, which has four legs, on a field of boxes of different heights."""
     spec = MjSpec.from_file(str(find(ROBOTS["gym/ant"])))
@@ -299,6 +330,8 @@ MADE: dict[str, Callable[[], MjSpec]] = {
     **{f"made/humanoids_{n}": functools.partial(humanoids, n) for n in (1, 2, 4, 8, 16, 100)},
     **{f"made/chain_{n}": functools.partial(chain, n) for n in (8, 16, 32, 64, 128)},
     "made/muscles_64": functools.partial(muscles, 64),
+    "made/objects_8": functools.partial(objects, 8),
+    "made/objects_20": functools.partial(objects, 20),
     "made/pile_200": functools.partial(pile, 200),
     "made/terrain_1000": functools.partial(terrain, 1000),
 }
