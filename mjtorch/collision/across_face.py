@@ -8,6 +8,7 @@ of the other shape make up as well, at a height of -s and l aside: so directions
 better if `s cos(u) - l sin(u) >= d`, with `u = 2 atan(d / r)`. Then nothing else is to be searched.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -17,12 +18,13 @@ from mjtorch.collision.clipping import UNEVEN
 from mjtorch.collision.multicontact import BOX, HULL
 from mjtorch.collision.plane_mesh import face_around
 from mjtorch.collision.support import Core, is_at, numbered_support, to_local, to_world, where_rows
+from mjtorch.collision.witness import Closest, Nearest, vertices
 from mjtorch.control_flow.fori_loop import fori_loop
 from mjtorch.math.shape import Shape
 from mjtorch.math.vector import MIN_VALUE, cross, dot, norm
 from mjtorch.model.plan.mesh import Hulls
 
-END = (Shape.CYLINDER,)
+FLAT = (Shape.CYLINDER, Shape.BOX)
 # Three corners of any face of a box, by the signs of what is along the face.
 SIDES = ((1, 1, 1), (-1, 1, -1), (1, -1, -1))
 
@@ -55,7 +57,8 @@ class Outlined(NamedTuple):
 class Across(NamedTuple):
     """n pairs of shapes that are least deep in each other, or nearest, across a face.
 
-    found: (n,) bool, which are; the rest means nothing for others
+    found: (n,) bool, which are; of others normal and dist still tell how far they are apart at least, if it `exists`
+    exists: (n,) bool, whether there is such a face at all
     of_second: (n,) bool, whether it is a face of shape 2
     normal: (n, 3) from 1 to 2, dist: (n,) [m], negative in penetration
     corner: (n, 3, 3) [m] three corners of the face, vertex: (n, 3) their numbers if they are vertices of hulls
@@ -63,6 +66,7 @@ class Across(NamedTuple):
     """
 
     found: Tensor
+    exists: Tensor
     of_second: Tensor
     normal: Tensor
     dist: Tensor
@@ -71,34 +75,72 @@ class Across(NamedTuple):
     point: Tensor
 
 
-def across_face(
-    shape1: Core, shape2: Core, corner1: Tensor, corner2: Tensor, towards: Tensor, hulls: Hulls | None
-) -> Across:
-    """Whether pairs are least deep across the face that looks most `towards (n, 3)`, a direction from 1 to 2.
+# Of a shape and the other one of n pairs, and whether it is shape 2: the face to look at, and what is around a point.
+Look = Callable[[Core, Core, Tensor], tuple[Face, Callable[[Tensor], Outlined]]]
 
-    It is one of the larger shape, if that has faces; of a hull, one around the furthest of some points (n, 4, c) on
-    the shapes, as in `Support`. All are constants.
+
+def with_faces(hulls: Hulls | None) -> tuple[int, ...]:
+    """The types of shapes that have faces; static."""
+    return (*FLAT, *(HULL if hulls is not None and hulls.corners else ()))
+
+
+def on_second(shape1: Core, shape2: Core, hulls: Hulls | None) -> Tensor:
+    """Whether it is shape 2 whose faces are looked at, (n,) bool: the larger one's, if that has faces."""
+    flat1, flat2 = (shape.among(with_faces(hulls)) for shape in (shape1, shape2))
+    return torch.where(flat1 & flat2, shape2.extent > shape1.extent, flat2)
+
+
+def on_flat(shape1: Core, shape2: Core, hulls: Hulls | None) -> Tensor:
+    """Whether that is a box or a cylinder, (n,) bool."""
+    return torch.where(on_second(shape1, shape2, hulls), shape2.among(FLAT), shape1.among(FLAT))
+
+
+def across_face(shape1: Core, shape2: Core, hulls: Hulls | None) -> Across:
+    """Whether pairs are least deep across a face of a box or cylinder, that which the centre of the other is beyond.
+
+    All are constants.
     """
+
+    def look(this: Core, other: Core, second: Tensor) -> tuple[Face, Callable[[Tensor], Outlined]]:
+        face = facing(this, to_local(this, other.pos - this.pos))
+        return face, lambda at: outlined(this, face, at)
+
+    return across(shape1, shape2, look, hulls)
+
+
+def across_polygon(
+    shape1: Core, shape2: Core, corner1: Tensor, corner2: Tensor, towards: Tensor, hulls: Hulls
+) -> Across:
+    """Whether pairs are least deep across a polygon of a hull, that which looks most `towards (n, 3)`, from 1 to 2.
+
+    corner1, corner2: (n, 4, c) points on the shapes, as in `Support`: it is one around the furthest of these
+    """
+
+    def look(this: Core, other: Core, second: Tensor) -> tuple[Face, Callable[[Tensor], Outlined]]:
+        up = torch.where(second[:, None], -towards, towards)
+        corner = where_rows(second, corner2, corner1)
+        furthest = dot(corner[..., :3], up[:, None]).argmax(-1, keepdim=True)
+        vertex = corner[..., 3].gather(1, furthest)[:, 0].long()
+        number = face_around(hulls, vertex, to_local(this, up))
+        face = Face(hulls.normal[number], number, this.among(HULL))
+        return face, lambda at: polygon_around(hulls, face, at, this.extent)
+
+    return across(shape1, shape2, look, hulls)
+
+
+def across(shape1: Core, shape2: Core, look: Look, hulls: Hulls | None) -> Across:
+    """Whether pairs are least deep across the face that is looked at."""
     types = tuple(sorted({*shape1.types, *shape2.types}))
-    one, two = shape1.replace(types=types), shape2.replace(types=types)
-    flat1, flat2 = one.among(faced(hulls)), two.among(faced(hulls))
-    of_second = torch.where(flat1 & flat2, two.extent > one.extent, flat2)
-    away = of_second[:, None]
-    this, other = where_rows(of_second, two, one), where_rows(of_second, one, two)
-    up, corner = torch.where(away, -towards, towards), where_rows(of_second, corner2, corner1)
-    found = on_face(this, other, corner, up, hulls)
-    return found._replace(of_second=of_second, normal=torch.where(away, -found.normal, found.normal))
-
-
-def on_face(this: Core, other: Core, corner: Tensor, up: Tensor, hulls: Hulls | None) -> Across:
-    """Whether a face of `this` is such a face; up: (n, 3) where it is looked for, out of this shape."""
-    face = facing(this, corner, up, hulls)
+    one, two, second = shape1.replace(types=types), shape2.replace(types=types), on_second(shape1, shape2, hulls)
+    this, other = where_rows(second, two, one), where_rows(second, one, two)
+    face, outline = look(this, other, second)
     normal = to_world(this, face.normal)
-    point = numbered_support(other, -normal, hulls, middle=True)
+    numbers = hulls if one.has(HULL) else None
+    point = numbered_support(other, -normal, numbers, middle=True)
     at = to_local(this, point[:, :3] - this.pos)
-    around = outlined(this, face, at, hulls)
+    around = outline(at)
     depth, radius = around.height - dot(face.normal, at), around.radius
-    rounding = 64 * torch.finfo(up.dtype).eps * (this.extent + other.extent)
+    rounding = 64 * torch.finfo(depth.dtype).eps * (this.extent + other.extent)
 
     above = other.pos - point[:, :3]
     rise = dot(normal, above, keepdim=True)
@@ -106,33 +148,30 @@ def on_face(this: Core, other: Core, corner: Tensor, up: Tensor, hulls: Hulls | 
     share = deep / torch.where(radius > 0, radius, 1.0)
     square = share * share
     no_other_side = height * (1 - square) - 2 * aside * share >= deep * (1 + square)
-    found = face.exists & (radius > 2 * deep + rounding) & no_other_side
-    three = around.corner @ this.mat.mT + this.pos[:, None]
-    return Across(found, torch.zeros_like(found), normal, -depth, three, around.vertex, point)
+    return Across(
+        found=face.exists & (radius > 2 * deep + rounding) & no_other_side,
+        exists=face.exists,
+        of_second=second,
+        normal=torch.where(second[:, None], -normal, normal),
+        dist=-depth,
+        corner=around.corner @ this.mat.mT + this.pos[:, None],
+        vertex=around.vertex,
+        point=point,
+    )
 
 
-def facing(shape: Core, corner: Tensor, up: Tensor, hulls: Hulls | None) -> Face:
-    """The faces that look most along `up (n, 3)`; corner: as for `across_face`."""
-    direction = to_local(shape, up)
-    face = Face(torch.zeros_like(up), torch.zeros_like(shape.type), shape.among(faced(hulls)))
-    if shape.has(END):
-        end = torch.where(direction[:, 2:] < 0, -1.0, 1.0).to(up.dtype)
-        face = face._replace(normal=torch.nn.functional.pad(end, (2, 0)))
+def facing(shape: Core, offset: Tensor) -> Face:
+    """The faces of boxes and cylinders that points `offset (n, 3)` [m] are beyond; all in the frames of the shapes."""
+    none, up = torch.zeros_like(shape.type), torch.where(offset < 0, -1.0, 1.0).to(offset.dtype)
+    normal = torch.nn.functional.pad(up[:, 2:], (2, 0))
     if shape.has(BOX):
-        axis = is_at(direction.abs().argmax(-1), 3)
-        normal = torch.where(axis, torch.where(direction < 0, -1.0, 1.0), 0.0).to(up.dtype)
-        face = face._replace(normal=torch.where(shape.among(BOX)[:, None], normal, face.normal))
-    if shape.has(HULL) and HULL[0] in faced(hulls):
-        assert hulls is not None, "meshes need hulls"
-        furthest = dot(corner[..., :3], up[:, None]).argmax(-1, keepdim=True)
-        number = face_around(hulls, corner[..., 3].gather(1, furthest)[:, 0].long(), direction)
-        normal = torch.where(shape.among(HULL)[:, None], hulls.normal[number], face.normal)
-        face = face._replace(normal=normal, number=number)
-    return face
+        axis = is_at((offset.abs() - shape.half).argmax(-1), 3)
+        normal = torch.where(shape.among(BOX)[:, None], torch.where(axis, up, 0.0), normal)
+    return Face(normal, none, shape.among(FLAT))
 
 
-def outlined(shape: Core, face: Face, at: Tensor, hulls: Hulls | None) -> Outlined:
-    """Faces around points `at (n, 3)` [m], all in the frames of the shapes."""
+def outlined(shape: Core, face: Face, at: Tensor) -> Outlined:
+    """Faces of boxes and cylinders around points `at (n, 3)` [m], all in the frames of the shapes."""
     on_plane = at * (face.normal == 0) + shape.half * face.normal
     around = Outlined(
         height=shape.half[:, 2],
@@ -141,20 +180,16 @@ def outlined(shape: Core, face: Face, at: Tensor, hulls: Hulls | None) -> Outlin
         corner=on_plane[:, None].expand(-1, 3, 3),
         vertex=torch.zeros_like(shape.type)[:, None].expand(-1, 3),
     )
-    if shape.has(BOX):
-        across, mine = face.normal != 0, shape.among(BOX)
-        side = torch.where(across[:, None], face.normal[:, None], torch.tensor(SIDES, device=at.device).to(at.dtype))
-        around = Outlined(
-            torch.where(mine, (face.normal.abs() * shape.half).sum(-1), around.height),
-            torch.where(mine, torch.where(across, torch.inf, shape.half - at.abs()).amin(-1), around.radius),
-            torch.where(mine[:, None, None], side * shape.half[:, None], around.corner),
-            around.vertex,
-        )
-    if shape.has(HULL) and HULL[0] in faced(hulls):
-        assert hulls is not None, "meshes need hulls"
-        mine, polygon = shape.among(HULL), polygon_around(hulls, face, at, shape.extent)
-        around = where_rows(mine, polygon, around)
-    return around
+    if not shape.has(BOX):
+        return around
+    across, mine = face.normal != 0, shape.among(BOX)
+    side = torch.where(across[:, None], face.normal[:, None], torch.tensor(SIDES, device=at.device).to(at.dtype))
+    return Outlined(
+        torch.where(mine, (face.normal.abs() * shape.half).sum(-1), around.height),
+        torch.where(mine, torch.where(across, torch.inf, shape.half - at.abs()).amin(-1), around.radius),
+        torch.where(mine[:, None, None], side * shape.half[:, None], around.corner),
+        around.vertex,
+    )
 
 
 def polygon_around(hulls: Hulls, face: Face, at: Tensor, size: Tensor) -> Outlined:
@@ -185,6 +220,19 @@ def polygon_around(hulls: Hulls, face: Face, at: Tensor, size: Tensor) -> Outlin
     return Outlined(high, torch.where(high - low <= UNEVEN * size, radius, -torch.inf), hulls.vert[vertex], vertex)
 
 
-def faced(hulls: Hulls | None) -> tuple[int, ...]:
-    """The types that have faces; static."""
-    return (*END, *BOX, *(HULL if hulls is not None and hulls.corners else ()))
+def closest_across(near: Across) -> Closest:
+    """Where pairs are nearest that are so across a face."""
+    second = near.of_second[:, None]
+    point = near.point[:, :3]
+    # One point is on the face.
+    off = near.normal * near.dist[:, None]
+    foot = torch.where(second, point + off, point - off)
+    corner, vertex = near.point[:, None, :3].expand(-1, 3, -1), vertices(near.point[:, None]).expand(-1, 3)
+    return Closest(
+        Nearest(near.normal, near.dist, torch.where(second, point, foot), torch.where(second, foot, point)),
+        torch.where(second[..., None], corner, near.corner),
+        torch.where(second[..., None], near.corner, corner),
+        torch.where(second, vertex, near.vertex),
+        torch.where(second, near.vertex, vertex),
+        near.found,
+    )

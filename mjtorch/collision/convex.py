@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.collision.across_face import across_face, faced
+from mjtorch.collision.across_face import FLAT, across_face, across_polygon, closest_across, on_flat, with_faces
 from mjtorch.collision.epa import epa, no_depth
 from mjtorch.collision.gjk import Support, difference, gjk
 from mjtorch.collision.multicontact import (
@@ -36,10 +36,10 @@ from mjtorch.collision.support import (
     numbered_support,
     where_rows,
 )
-from mjtorch.collision.witness import Nearest, closer, witness
+from mjtorch.collision.witness import Closest, Nearest, closer, unknown, vertices, witness
 from mjtorch.control_flow.if_any import if_any
 from mjtorch.control_flow.map import each
-from mjtorch.math.vector import basis, dot, norm
+from mjtorch.math.vector import dot, norm
 from mjtorch.model.plan.mesh import Hulls
 
 # How far, relative to the size of a face, its points may be from the furthest along its normal.
@@ -65,21 +65,6 @@ class Contacts(NamedTuple):
     pos: Tensor
     normal: Tensor
     exists: Tensor
-
-
-class Closest(NamedTuple):
-    """Where n pairs of shapes are nearest, and the corners (n, 3, 3) [m] on either core that this was found from.
-
-    vertex1, vertex2: (n, 3) the numbers of these corners if they are vertices of hulls, else zero
-    within: (n,) bool, they may be as near as was asked about; else the rest means nothing
-    """
-
-    nearest: Nearest
-    corner1: Tensor
-    corner2: Tensor
-    vertex1: Tensor
-    vertex2: Tensor
-    within: Tensor
 
 
 class Approach(NamedTuple):
@@ -219,23 +204,36 @@ def nearest(
 
     one, two = detach(shape1), detach(shape2)
 
-    def search(pairs: tuple[Core, Core, Tensor, Tensor, Tensor]) -> Approach:
-        return approached(*pairs, iterations, hulls)
+    def simply(pairs: tuple[Core, Core, Tensor, Closest]) -> tuple[Closest, Tensor]:
+        return at_once(*pairs, hulls)
+
+    def search(pairs: tuple[Core, Core, Tensor, Tensor, Tensor, Closest]) -> Approach:
+        return approached(*pairs[:-1], iterations, hulls)
+
+    def by_polygon(pairs: tuple[Core, Core, Approach]) -> tuple[Closest, Tensor]:
+        return on_polygon(*pairs, hulls)
 
     def deepen(pairs: tuple[Core, Core, Approach, Tensor]) -> Closest:
         return deepened(*pairs, iterations, hulls)
 
-    def simply(pairs: tuple[Core, Core, Approach]) -> tuple[Closest, Tensor]:
-        return by_face(*pairs, hulls)
-
-    # Few of the pairs that are searched touch, and what these cost is another matter: they are listed anew.
-    pairs = one, two, active, apart, limit
-    near: Approach = each(search, pairs, where=active, otherwise=lambda x: unknown(x[0], x[1], hulls))
-    if (shape1.has(faced(hulls)) or shape2.has(faced(hulls))) and not shape1.has((PRISM,)):
-        rest = near.doubtful
-        met, doubtful = each(simply, (one, two, near), where=rest, otherwise=lambda x: (x[2].found, x[2].doubtful))
-        near = near._replace(found=met, doubtful=doubtful)
-    found: Closest = each(deepen, (one, two, near, limit), where=near.doubtful, otherwise=lambda x: x[2].found)
+    # What pairs cost that come near, touch, or are in each other is another matter each: they are listed anew.
+    flat = (*one.types, *two.types) if not one.has((PRISM,)) else ()
+    found, rest = unknown(one, two), active
+    if not set(flat).isdisjoint(FLAT):
+        sure = one, two, apart, found
+        found, rest = each(
+            simply, sure, where=active & on_flat(one, two, hulls), otherwise=lambda x: (x[3], x[2] == x[2])
+        )
+        rest = active & rest
+    pairs = one, two, rest, apart, limit, found
+    near: Approach = each(search, pairs, where=rest, otherwise=lambda x: unsearched(x[5], no_hulls(x[0], x[1], hulls)))
+    if MESH in flat and MESH in with_faces(hulls):
+        doubtful = near.doubtful & ~on_flat(one, two, hulls)
+        found, left = each(
+            by_polygon, (one, two, near), where=doubtful, otherwise=lambda x: (x[2].found, x[2].doubtful)
+        )
+        near = near._replace(found=found, doubtful=left)
+    found = each(deepen, (one, two, near, limit), where=near.doubtful, otherwise=lambda x: x[2].found)
     along_lines = may_touch_along_lines(shape1, shape2)
 
     def exact(pairs: tuple[Core, Core, Nearest, Tensor, Tensor]) -> Nearest:
@@ -253,21 +251,29 @@ def nearest(
     return found._replace(nearest=surfaces)
 
 
-def unknown(shape1: Core, shape2: Core, hulls: Hulls | None) -> Approach:
-    """What stands for the nearest points of pairs that are of no interest."""
-    point1, point2 = shape1.pos, shape2.pos
-    normal, no = basis(point1, 1, 0, 0).expand_as(point1), torch.zeros_like(shape1.type, dtype=torch.bool)
-    found = Closest(
-        Nearest(normal, dot(normal, point2 - point1), point1, point2),
-        point1[:, None].expand(-1, 3, 3),
-        point2[:, None].expand(-1, 3, 3),
-        torch.zeros_like(shape1.type)[:, None].expand(-1, 3),
-        torch.zeros_like(shape2.type)[:, None].expand(-1, 3),
-        no,
-    )
-    simplex = point1.new_zeros((len(point1), 4, 6 if no_hulls(shape1, shape2, hulls) else 8))
-    nothing = Approach(found, torch.zeros_like(point1), simplex, point1.new_zeros((len(point1), 4)), no, no)
-    return tree.map(Tensor.contiguous, nothing)
+def unsearched(found: Closest, no_hulls: bool) -> Approach:
+    """What stands for the search of pairs of which all that is of interest is known; no_hulls: static."""
+    point, no = torch.zeros_like(found.nearest.point1), torch.zeros_like(found.within)
+    simplex = point.new_zeros((len(point), 4, 6 if no_hulls else 8))
+    return Approach(found, point, simplex, point.new_zeros((len(point), 4)), no, no)
+
+
+def at_once(shape1: Core, shape2: Core, reach: Tensor, found: Closest, hulls: Hulls | None) -> tuple[Closest, Tensor]:
+    """What is known without a search of pairs of which one has a box or a cylinder to be on, and which (n,) need one.
+
+    reach: (n,) [m] of cores, as for `approached`
+    """
+    near = across_face(shape1, shape2, hulls)
+    return where_rows(near.found, closest_across(near), found), ~(near.found | (near.exists & (near.dist > reach)))
+
+
+def on_polygon(shape1: Core, shape2: Core, near: Approach, hulls: Hulls | None) -> tuple[Closest, Tensor]:
+    """What is known of `doubtful` pairs of which one is on a hull, and which (n,) still are."""
+    assert hulls is not None, "meshes need hulls"
+    towards = torch.where(near.touch[:, None], -near.reach[:, :3], near.found.nearest.normal)
+    corner1, corner2 = near.simplex.chunk(2, dim=-1)
+    met = across_polygon(shape1, shape2, corner1, corner2, towards, hulls)
+    return where_rows(met.found, closest_across(met), near.found), near.doubtful & ~met.found
 
 
 def approached(
@@ -293,30 +299,6 @@ def approached(
     found = weighted(normal, weight, corner1, corner2, within)
     doubtful = (touch | shape1.among(CURVED) | shape2.among(CURVED)) & within
     return Approach(found, weight, torch.cat([apart.point1, apart.point2], dim=-1), apart.reach, touch, doubtful)
-
-
-def by_face(shape1: Core, shape2: Core, near: Approach, hulls: Hulls | None) -> tuple[Closest, Tensor]:
-    """What is known of `doubtful` pairs that meet across a face, without more ado, and which (n,) still are."""
-    found, hulls = near.found, None if no_hulls(shape1, shape2, hulls) else hulls
-    towards = torch.where(near.touch[:, None], -near.reach[:, :3], found.nearest.normal)
-    corner1, corner2 = near.simplex.chunk(2, dim=-1)
-    across = across_face(shape1, shape2, corner1, corner2, towards, hulls)
-    second = across.of_second[:, None]
-    # Points are on the face, and on the other shape.
-    point = across.point[:, :3]
-    off = across.normal * across.dist[:, None]
-    on_face = torch.where(second, point + off, point - off)
-    point1, point2 = torch.where(second, point, on_face), torch.where(second, on_face, point)
-    corner, vertex = across.point[:, None].expand(-1, 3, -1), vertices(across.point[:, None]).expand(-1, 3)
-    met = Closest(
-        Nearest(across.normal, across.dist, point1, point2),
-        torch.where(second[..., None], corner[..., :3], across.corner),
-        torch.where(second[..., None], across.corner, corner[..., :3]),
-        torch.where(second, vertex, across.vertex),
-        torch.where(second, across.vertex, vertex),
-        found.within,
-    )
-    return where_rows(across.found, met, found), near.doubtful & ~across.found
 
 
 def weighted(normal: Tensor, weight: Tensor, corner1: Tensor, corner2: Tensor, within: Tensor) -> Closest:
@@ -346,11 +328,6 @@ def deepened(
     bound = torch.where(deeper[:, None], -deep.reach[:, :3], found.nearest.normal)
     enough = torch.where(curved, 0.0, deep.enough)
     return settled(shape1, shape2, found, bound, weight, deeper, curved, enough, hulls)
-
-
-def vertices(corner: Tensor) -> Tensor:
-    """The numbers (n, k) of corners (n, k, c) as in `Support`."""
-    return corner[..., 3].long() if corner.shape[-1] > 3 else torch.zeros_like(corner[..., 0], dtype=torch.long)
 
 
 def settled(

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.collision.convex import Closest, nearest, several, single
+from mjtorch.collision.convex import nearest, several, single
 from mjtorch.collision.line_of_sight import hidden
 from mjtorch.collision.multicontact import may_touch_along_faces
 from mjtorch.collision.parameters import parameters
@@ -36,6 +36,7 @@ from mjtorch.collision.sweep import (
     taken_back,
     time_of_impact,
 )
+from mjtorch.collision.witness import Closest
 from mjtorch.control_flow.map import each
 from mjtorch.math.impedance import impedance, settled, stiffness_damping
 from mjtorch.math.shape import Shape

@@ -14,12 +14,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mjtorch import tree
 from mjtorch.collision.frame import make_frame
 from mjtorch.collision.gjk import Support, difference
 from mjtorch.collision.support import HULLS, PRISM, Core, is_at, to_local, to_world
 from mjtorch.control_flow.fori_loop import fori_loop
 from mjtorch.math.shape import Shape
-from mjtorch.math.vector import cross, dot, norm
+from mjtorch.math.vector import basis, cross, dot, norm
 
 # Steps by which curved surfaces are met more closely than by polytopes: Newton's, but for two that try whether flat
 # sides of the first shape, and then of the second, are just across the normal.
@@ -41,6 +42,21 @@ class Nearest(NamedTuple):
     dist: Tensor
     point1: Tensor
     point2: Tensor
+
+
+class Closest(NamedTuple):
+    """Where n pairs of shapes are nearest, and the corners (n, 3, 3) [m] on either core that this was found from.
+
+    vertex1, vertex2: (n, 3) the numbers of these corners if they are vertices of hulls, else zero
+    within: (n,) bool, they may be as near as was asked about; else the rest means nothing
+    """
+
+    nearest: Nearest
+    corner1: Tensor
+    corner2: Tensor
+    vertex1: Tensor
+    vertex2: Tensor
+    within: Tensor
 
 
 class Surface(NamedTuple):
@@ -269,3 +285,23 @@ def closer(furthest: Support, shape1: Core, shape2: Core, found: Nearest, corner
         )
 
     return fori_loop(0, STEPS, step, found._replace(dist=gap(found.normal)), unroll=False)
+
+
+def unknown(shape1: Core, shape2: Core) -> Closest:
+    """What stands for the nearest points of pairs that are of no interest."""
+    point1, point2 = shape1.pos, shape2.pos
+    normal, no = basis(point1, 1, 0, 0).expand_as(point1), torch.zeros_like(shape1.type, dtype=torch.bool)
+    nothing = Closest(
+        Nearest(normal, dot(normal, point2 - point1), point1, point2),
+        point1[:, None].expand(-1, 3, 3),
+        point2[:, None].expand(-1, 3, 3),
+        torch.zeros_like(shape1.type)[:, None].expand(-1, 3),
+        torch.zeros_like(shape2.type)[:, None].expand(-1, 3),
+        no,
+    )
+    return tree.map(Tensor.contiguous, nothing)
+
+
+def vertices(corner: Tensor) -> Tensor:
+    """The numbers (n, k) of corners (n, k, c) as in `Support`."""
+    return corner[..., 3].long() if corner.shape[-1] > 3 else torch.zeros_like(corner[..., 0], dtype=torch.long)
