@@ -6,7 +6,7 @@ import torch
 from collision.convex_pairs import TURNS, Poses, aligned_poses, grazing, posed, random_poses, two_geoms
 
 from mjtorch import tree
-from mjtorch.collision.across_face import Across, across_face
+from mjtorch.collision.across_face import Across, across_face, across_polygon, closest_across
 from mjtorch.collision.support import Core, core, from_first, numbered_support
 
 PAIRS = [
@@ -28,19 +28,20 @@ def cores(poses: Poses) -> tuple[Core, Core]:
     return one, two
 
 
-def looked_at(poses: Poses, towards: torch.Tensor) -> Across:
+def looked_at(poses: Poses, towards: torch.Tensor | None = None) -> Across:
+    """Across a face of a box or cylinder or, if there is a direction to look in, across a polygon."""
     one, two = cores(poses)
-    hulls = poses.hulls if one.has((7,)) or two.has((7,)) else None
-    corner1, corner2 = (
-        numbered_support(*of, hulls)[:, None].expand(-1, 4, -1) for of in ((one, towards), (two, -towards))
-    )
-    return across_face(one, two, corner1, corner2, towards, hulls)
+    if towards is None:
+        return across_face(one, two, poses.hulls)
+    ends = (one, towards), (two, -towards)
+    corner1, corner2 = (numbered_support(*end, poses.hulls)[:, None].expand(-1, 4, -1) for end in ends)
+    return across_polygon(one, two, corner1, corner2, towards, poses.hulls)
 
 
 def reach(poses: Poses, direction: torch.Tensor) -> torch.Tensor:
     """How far (n,) [m] the second core has to go along a direction (n, 3) until it is clear of the first."""
     one, two = cores(poses)
-    hulls = poses.hulls if one.has((7,)) or two.has((7,)) else None
+    hulls = poses.hulls
     points = numbered_support(one, direction, hulls)[:, :3] - numbered_support(two, -direction, hulls)[:, :3]
     return (points * direction).sum(-1)
 
@@ -58,18 +59,23 @@ def test_no_direction_is_better(first, second):
     near = aligned_poses(60, 0.02) + random_poses(20, 0.3)
     poses = posed(mj_model, grazing(mj_model, near) + random_poses(40, 0.4, seed=1))
     one, two = cores(poses)
-    # A few directions to look in: only one of them is found to be best, if any is.
-    found_any = torch.zeros(len(poses.mj_data), dtype=torch.bool)
-    for axis in torch.eye(3, dtype=torch.float64):
-        for way in (one.mat @ axis, -(one.mat @ axis), two.mat @ axis, -(two.mat @ axis)):
-            across = looked_at(poses, way)
-            found = across.found
-            found_any |= found
-            # Along the normal shapes overlap by what is said, and by no less along any other direction.
-            torch.testing.assert_close(reach(poses, across.normal)[found], -across.dist[found], rtol=0, atol=1e-9)
-            for direction in directions(across.normal, 60):
-                assert (reach(poses, direction) >= -across.dist - 1e-9)[found].all()
-    assert found_any.sum() >= 2
+    looks = [looked_at(poses)]
+    if poses.hulls is not None:
+        axes = (sign * mat[..., k] for mat in (one.mat, two.mat) for k in range(3) for sign in (-1, 1))
+        looks += [looked_at(poses, axis) for axis in axes]
+    count = 0
+    for across in looks:
+        found = across.found
+        count += int(found.sum())
+        # Along the normal shapes overlap by what is said, and by no less along any other direction.
+        apart = reach(poses, across.normal) + across.dist
+        torch.testing.assert_close(apart[across.exists], torch.zeros_like(apart[across.exists]), rtol=0, atol=1e-9)
+        for direction in directions(across.normal, 60):
+            assert (reach(poses, direction) >= -across.dist - 1e-9)[found].all()
+        met = closest_across(across)
+        between = met.nearest.point2 - met.nearest.point1
+        torch.testing.assert_close(between[found], (across.dist[:, None] * across.normal)[found], rtol=0, atol=1e-9)
+    assert count >= 2
 
 
 @pytest.mark.parametrize("first", ["sphere", "capsule", "ellipsoid", "cylinder", "brick", "wedge"])
@@ -78,15 +84,25 @@ def test_what_rests_on_a_box_is_found(first):
     mj_model.geom_size[1] = 1.0
     turned = [(np.zeros(3), turn, np.array([0.1, -0.2, -3.0]), TURNS[0]) for turn in TURNS]
     poses = posed(mj_model, grazing(mj_model, turned))
-    across = looked_at(poses, torch.tensor([0.02, 0.01, -1.0], dtype=torch.float64).expand(len(TURNS), 3))
+    across = looked_at(poses)
     assert across.found.all() and across.of_second.all()
+
+
+@pytest.mark.parametrize("first", ["sphere", "capsule", "cylinder", "box", "wedge"])
+def test_what_rests_on_a_hull_is_found(first):
+    mj_model = two_geoms(first, "brick")
+    mj_model.geom_size[0] *= 0.2
+    turned = [(np.zeros(3), turn, np.array([0.01, -0.02, -3.0]), TURNS[0]) for turn in TURNS]
+    poses = posed(mj_model, grazing(mj_model, turned, depth=1e-3))
+    down = torch.tensor([0.02, 0.01, -1.0], dtype=torch.float64).expand(len(TURNS), 3)
+    if first != "wedge":
+        assert looked_at(poses, down).found.all()
+    assert not looked_at(poses, -down).found.any()
 
 
 def test_past_an_edge_none_is_found():
     mj_model = two_geoms("sphere", "box")
     mj_model.geom_size[1] = 1.0
     edge = np.array([np.cos(np.pi / 8), np.sin(np.pi / 8), 0.0, 0.0])
-    places = [np.array([0.1, 0.0, height - 2**0.5]) for height in (-0.05, -1e-3, 0.0, 1e-3)]
-    poses = posed(mj_model, [(np.zeros(3), TURNS[0], place, edge) for place in places])
-    for way in ([0.0, 0.0, -1.0], [0.0, 0.3, -1.0], [0.0, -0.3, -1.0]):
-        assert not looked_at(poses, torch.tensor([way], dtype=torch.float64).expand(len(places), 3)).found.any()
+    places = [np.array([0.1, y, height - 2**0.5]) for height in (-0.05, -1e-3, 1e-3) for y in (-1e-4, 0, 1e-4)]
+    assert not looked_at(posed(mj_model, [(np.zeros(3), TURNS[0], place, edge) for place in places])).found.any()

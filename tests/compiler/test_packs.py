@@ -10,7 +10,7 @@ from compiler.interpreted import interpreted
 from torch import Tensor
 
 from mjtorch import jit
-from mjtorch.compiler.ir.nodes import Pack, Scalarized
+from mjtorch.compiler.ir.nodes import Pack, Scalarized, Store
 from mjtorch.compiler.ir.walk import walk
 from mjtorch.compiler.lowered import Lowered
 from mjtorch.compiler.passes import run_passes
@@ -114,7 +114,30 @@ def sieved(x: Tensor, active: Tensor, scale: Tensor) -> Any:
     return each(f, x, where=active, otherwise=otherwise)
 
 
-PROBLEMS = (halved, sorted_in_place, in_a_loop, sieved)
+def kept(item: Any) -> Any:
+    return item
+
+
+def chained(x: Tensor, active: Tensor, scale: Tensor) -> Tensor:
+    """What some items become, then others, and others still: the rest is left where it is."""
+    one = each(lambda y: (y * scale).sin(), x, where=active, otherwise=kept)
+    two = each(lambda y: y.cos(), one, where=active.flip(0), otherwise=kept)
+    return each(lambda y: y.exp() + scale, two, where=~active, otherwise=kept)
+
+
+def read_again(x: Tensor, active: Tensor, scale: Tensor) -> Any:
+    """The same where what was is still wanted: later, beside, twice, or in the other's place."""
+    one = each(lambda y: (y * scale).sin(), x, where=active, otherwise=kept)
+    two = each(lambda y: y.cos(), one, where=active.flip(0), otherwise=kept)
+    pair = each(lambda p: (p[0] - p[1], p[0] * p[1]), (two, x), where=active, otherwise=lambda p: (p[1], p[0]))
+    three = each(lambda p: (p[0].sin(), p[1].cos()), pair, where=~active, otherwise=lambda p: (p[1], p[0]))
+    four, also = each(lambda y: (y.tanh(), y.abs()), three[0], where=active.flip(0), otherwise=lambda y: (y, y))
+    five = each(lambda p: p[0] + p[1], (four, four), where=active, otherwise=lambda p: p[1])
+    six = each(lambda y: y.exp(), also, where=also[:, 0] > 0, otherwise=kept)
+    return one.sum(), three[1], five, six
+
+
+PROBLEMS = (halved, sorted_in_place, in_a_loop, sieved, chained, read_again)
 
 
 def arguments(dtype: torch.dtype, count: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -184,6 +207,12 @@ def test_loops_that_write_at_own_places_run_item_by_item() -> None:
     lowered = jit(sorted_in_place, in_dims=0).lower(*arguments(torch.float32, 3))
     (pack,) = (s for s in walk(run_passes(lowered.program, CPU).body) if isinstance(s, Pack))
     assert any(isinstance(s, Scalarized) for s in walk(pack.body))
+
+
+def test_what_is_not_active_stays_in_its_place() -> None:
+    found = packs(jit(chained, in_dims=0).lower(*arguments(torch.float32, 3)))
+    assert len(found) == 3
+    assert len({s.buffer for pack in found for s in walk(pack.store) if isinstance(s, Store)}) == 1
 
 
 def test_derivatives_are_packed_too() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Sequence
+from typing import Any
 
+import torch
 from torch.fx import GraphModule, Node
 
-from mjtorch.compiler.ir.nodes import COMMON, Index, Pack, Variable, lookup
+from mjtorch.compiler.ir.nodes import COMMON, SCRATCH, Index, Pack, Variable, lookup
 from mjtorch.compiler.lower.lowering import Lowering
-from mjtorch.compiler.lower.values import DTYPES, Value, View, numel
+from mjtorch.compiler.lower.values import DTYPES, Value, View, dense, numel
 
 # Elements that each item may have to be given of what is the same for all items of a world.
 MOST_CAPTURED = 64
@@ -60,17 +63,23 @@ def packed(
     if sum(numel(x.shape) for x in own) > MOST_CAPTURED:
         return None
     length = rows[0].shape[0]
-    outputs = [low.alloc(v.shape, DTYPES[v.dtype]) for v in node.meta["val"]]
+    unchanged = {} if low.is_uniform else left_alone(node, found, rows)
+    outputs = [
+        rows[unchanged[k]] if k in unchanged else low.alloc(v.shape, DTYPES[v.dtype])
+        for k, v in enumerate(node.meta["val"])
+    ]
 
     def of(k: int, item: Index) -> Value:
         return row(rows[k], item) if k < len(rows) else fixed[k - len(rows)]
 
     def otherwise(item: Index) -> None:
         results = low.graph(found.otherwise, [of(k, item) for k in found.operands])
-        for y, out in zip(results, outputs, strict=True):
-            low.store(y, row(out, item))
+        for k, (y, out) in enumerate(zip(results, outputs, strict=True)):
+            if k not in unchanged:
+                low.store(y, row(out, item))
 
-    low.loop(length, otherwise, scope=True)
+    if len(unchanged) < len(outputs):
+        low.loop(length, otherwise, scope=True)
     name = low.variable()
     item = Index(0, ((Variable(name), 1),))
     mine = [k for k in found.operands if k < len(rows) or not _is_common(of(k, item))]
@@ -83,6 +92,51 @@ def packed(
     store, _ = low.inside(lambda: [low.store(y, row(out, item)) for y, out in zip(results, outputs, strict=True)])
     low.emit(Pack(name, length, row(rows[found.flag], item).at([]), load, do, store))
     return outputs
+
+
+def left_alone(node: Node, found: Choice, rows: Sequence[View]) -> dict[int, int]:
+    """Outputs that are an input as it was where an item is not active, and which of `rows`, if nothing else reads it.
+
+    These may be changed in place: what another such loop has made, in memory of its own.
+    """
+    xs = node.args[2]
+    assert isinstance(xs, Sequence)
+    inputs = [n for n in found.otherwise.graph.nodes if n.op == "placeholder"]
+    results = list(next(n for n in found.otherwise.graph.nodes if n.op == "output").args[0])
+    alone: dict[int, int] = {}
+    for k, (y, value) in enumerate(zip(results, node.meta["val"], strict=True)):
+        given = passed_through(y)
+        place = found.operands[inputs.index(given)] if given in inputs else len(rows)
+        if place >= len(rows) or place in alone.values():
+            continue
+        x = xs[place]
+        assert isinstance(x, Node)
+        is_made = x.target is operator.getitem and is_loop_without_state(x.args[0])
+        is_last = set(x.users) == {node} and xs.count(x) == 1
+        if is_made and is_last and is_whole(rows[place], value.shape, DTYPES[value.dtype]):
+            alone[k] = place
+    return alone
+
+
+def passed_through(y: Node) -> Node:
+    """What `y` is a copy of, but for an axis of one element in front that comes and goes."""
+    x, shape = y, y.meta["val"].shape
+    while x.target in (torch.ops.aten.clone.default, torch.ops.aten.unsqueeze.default, torch.ops.aten.select.int):
+        before, *where = x.args
+        if not isinstance(before, Node) or any(where) or (where[1:] and before.meta["val"].shape[0] != 1):
+            break
+        x = before
+    return x if x.meta["val"].shape == shape else y
+
+
+def is_loop_without_state(node: Any) -> bool:
+    """Whether the results of `node` are arrays of their own."""
+    return getattr(node.target, "__name__", "") == "scan" and not node.args[1]
+
+
+def is_whole(x: View, shape: Sequence[int], dtype: str) -> bool:
+    """Whether `x` is all of an array of each world, of this shape and type."""
+    return x.buffer.kind == SCRATCH and x.dtype == dtype and x == dense(x.buffer, shape)
 
 
 def row(x: View, item: Index) -> View:
