@@ -221,10 +221,9 @@ def nearest(
     found, rest = unknown(one, two), active
     if not set(flat).isdisjoint(FLAT):
         sure = one, two, apart, found
-        found, rest = each(
-            simply, sure, where=active & on_flat(one, two, hulls), otherwise=lambda x: (x[3], x[2] == x[2])
-        )
-        rest = active & rest
+        looked = active & on_flat(one, two, hulls)
+        found, left = each(simply, sure, where=looked, otherwise=lambda x: (x[3], torch.zeros_like(x[3].within)))
+        rest = torch.where(looked, left, active)
     pairs = one, two, rest, apart, limit, found
     near: Approach = each(search, pairs, where=rest, otherwise=lambda x: unsearched(x[5], no_hulls(x[0], x[1], hulls)))
     if MESH in flat and MESH in with_faces(hulls):
@@ -264,7 +263,8 @@ def at_once(shape1: Core, shape2: Core, reach: Tensor, found: Closest, hulls: Hu
     reach: (n,) [m] of cores, as for `approached`
     """
     near = across_face(shape1, shape2, hulls)
-    return where_rows(near.found, closest_across(near), found), ~(near.found | (near.exists & (near.dist > reach)))
+    far = near.exists & (near.dist > reach)
+    return where_rows(near.found & ~far, closest_across(near), found), ~(near.found | far)
 
 
 def on_polygon(shape1: Core, shape2: Core, near: Approach, hulls: Hulls | None) -> tuple[Closest, Tensor]:
