@@ -14,6 +14,7 @@ hulls of meshes, and boxes, touched hulls of meshes, C had another number of con
 11.
 """
 
+import functools
 from typing import NamedTuple
 
 import torch
@@ -32,6 +33,9 @@ from mjtorch.math.vector import cross, dot, norm
 CONTACTS = 4
 # A corner that is so near to a line [m] is on it, by precision.
 SINGLE, DOUBLE = 1e-6, 1e-12
+# Most polygons have no more corners. Pairs of which one has are listed anew, to be given the room that they need; only
+# these are looked at for whether one surrounds the other.
+FEW = 8
 # How far from its plane, relative to its size, corners of a face that is flat may be.
 UNEVEN = 1e-6
 
@@ -146,28 +150,39 @@ def counted(number: Tensor, size: int) -> Tensor:
 def clipped(ground: Outline, up: Tensor, lines: Tensor, subject: Outline, normal: Tensor) -> Cut:
     """The subject, cut by each line of the ground; lines: (n, k, 3) the directions in which the ground is.
 
-    Most often no line cuts anything off, or all do because the ground lies within the subject, and is what is left.
+    Most often no line cuts anything off, or all do because the ground lies within the subject, and is what is left;
+    small polygons are cut all the same.
     """
     k = subject.corner.shape[1]
     depth = depths(ground, lines, subject)
     cuts = (depth < 0).any(-1)
-    all_cut = (cuts | ~counted(ground.number, k)).all(-1) & (depth != 0).flatten(1).all(-1)
-    all_cut = all_cut & (subject.number > 2) & (ground.number > 2)
-
-    def surrounded() -> Tensor:
-        # What is not quite flat is where its sides are.
-        to = torch.where(counted(subject.number, k)[..., None], subject.corner - subject.corner[:, :1], 0.0)
-        flat = dot(to, normal[:, None]).abs().amax(-1) <= UNEVEN * norm(to).amax(-1)
-        return all_cut & flat & (depths(subject, inward(subject, -up), ground) > 0).flatten(1).all(-1)
-
-    within = if_any(all_cut, surrounded, all_cut)
+    start = turned(ground.number, subject.number)
+    one = Cut(torch.nn.functional.pad(as_listed(subject, start), (0, 0, 0, k)), subject.number)
+    within = torch.zeros_like(start, dtype=torch.bool)
+    if k > FEW:
+        within = surrounded(ground, up, subject, normal, depth)
+        one = if_any(within, functools.partial(ground_left, within, one, ground, up, subject, normal, depth), one)
     partly = cuts.any(-1) & ~within
-    one = whole(ground, up, subject, normal, depth, within)
 
     def some() -> Cut:
         return where_rows(partly, cut_off(ground, lines, subject, cuts & partly[:, None]), one)
 
     return if_any(partly, some, one)
+
+
+def surrounded(ground: Outline, up: Tensor, subject: Outline, normal: Tensor, depth: Tensor) -> Tensor:
+    """Whether subjects lie around the ground, and on none of its lines, (n,) bool; depth: as of `depths`."""
+    k = subject.corner.shape[1]
+    all_cut = ((depth < 0).any(-1) | ~counted(ground.number, k)).all(-1) & (depth != 0).flatten(1).all(-1)
+    all_cut = all_cut & (subject.number > 2) & (ground.number > 2)
+
+    def around() -> Tensor:
+        # What is not quite flat is where its sides are.
+        to = torch.where(counted(subject.number, k)[..., None], subject.corner - subject.corner[:, :1], 0.0)
+        flat = dot(to, normal[:, None]).abs().amax(-1) <= UNEVEN * norm(to).amax(-1)
+        return all_cut & flat & (depths(subject, inward(subject, -up), ground) > 0).flatten(1).all(-1)
+
+    return if_any(all_cut, around, all_cut)
 
 
 def depths(ground: Outline, lines: Tensor, subject: Outline) -> Tensor:
@@ -228,29 +243,34 @@ def turned(times: Tensor, number: Tensor) -> Tensor:
     return times.clamp(min=0) % number.clamp(min=1)
 
 
-def whole(ground: Outline, up: Tensor, subject: Outline, normal: Tensor, depth: Tensor, within: Tensor) -> Cut:
-    """The subject or, where that is `within (n,)` it, the ground, in the order in which lines list it one by one.
+def as_listed(subject: Outline, start: Tensor) -> Tensor:
+    """Rows (n, k, 6) as in `Cut` of subjects of which nothing is cut off, from corner `start (n,)` on."""
+    n, k = subject.corner.shape[:2]
+    place = start[:, None] + torch.arange(k, device=start.device)
+    place = torch.where(place < subject.number[:, None], place, place - subject.number[:, None]).clamp(0, k - 1)
+    source = torch.stack([place, place, torch.full_like(place, -1)], dim=-1).to(subject.corner.dtype)
+    return torch.cat([subject.corner.gather(1, place[..., None].expand(n, k, 3)), source], dim=-1)
+
+
+def ground_left(
+    within: Tensor, other: Cut, ground: Outline, up: Tensor, subject: Outline, normal: Tensor, depth: Tensor
+) -> Cut:
+    """Where that is `within (n,)` the subject, all the ground, in the order in which its lines list it; else the other.
 
     depth: as of `depths`
     """
     n, k = subject.corner.shape[:2]
-    place = torch.arange(k, device=up.device)
-    start = turned(ground.number, subject.number)
-    start = if_any(within, lambda: torch.where(within, beginning(depth, ground.number, subject.number), start), start)
-    number = torch.where(within, ground.number, subject.number)
-    count, within = number[:, None], within[:, None]
-    place = start[:, None] + torch.where(within, -place, place)
-    place = torch.where(place < 0, place + count, torch.where(place < count, place, place - count)).clamp(0, k - 1)
-    base = torch.where(within[..., None], lifted(ground.corner, up, subject, normal), subject.corner)
-    corner = base.gather(1, place[..., None].expand(n, k, 3))
+    count = ground.number[:, None]
+    first = beginning(depth, ground.number, subject.number)
+    place = first[:, None] - torch.arange(2 * k, device=up.device)
+    place = torch.where(place < 0, place + count, place).clamp(0, k - 1)
+    corner = lifted(ground.corner, up, subject, normal).gather(1, place[..., None].expand(n, 2 * k, 3))
     # But for the first one, a corner of the ground is where a line cuts what lies along the line before.
     is_first = place == 0
     along = torch.where(is_first, count, place) - 1
     on, by = k + torch.where(is_first, 0, along), torch.where(is_first, count - 1, place)
-    of_ground = torch.stack([k + along, on, by], dim=-1)
-    of_subject = torch.stack([place, place, torch.full_like(place, -1)], dim=-1)
-    source = torch.where(within[..., None], of_ground, of_subject).to(corner.dtype)
-    return Cut(torch.nn.functional.pad(torch.cat([corner, source], dim=-1), (0, 0, 0, k)), number)
+    source = torch.stack([k + along, on, by], dim=-1).to(corner.dtype)
+    return where_rows(within, Cut(torch.cat([corner, source], dim=-1), ground.number), other)
 
 
 def beginning(depth: Tensor, lines: Tensor, corners: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.collision.across_face import FLAT, across_face, across_polygon, closest_across, on_flat, with_faces
+from mjtorch.collision.across_face import FLAT, across_face, closest_across, on_flat
 from mjtorch.collision.epa import epa, no_depth
 from mjtorch.collision.gjk import Support, difference, gjk
 from mjtorch.collision.multicontact import (
@@ -210,9 +210,6 @@ def nearest(
     def search(pairs: tuple[Core, Core, Tensor, Tensor, Tensor, Closest]) -> Approach:
         return approached(*pairs[:-1], iterations, hulls)
 
-    def by_polygon(pairs: tuple[Core, Core, Approach]) -> tuple[Closest, Tensor]:
-        return on_polygon(*pairs, hulls)
-
     def deepen(pairs: tuple[Core, Core, Approach, Tensor]) -> Closest:
         return deepened(*pairs, iterations, hulls)
 
@@ -221,17 +218,11 @@ def nearest(
     found, rest = unknown(one, two), active
     if not set(flat).isdisjoint(FLAT):
         sure = one, two, apart, found
-        looked = active & on_flat(one, two, hulls)
+        looked = active & on_flat(one, two)
         found, left = each(simply, sure, where=looked, otherwise=lambda x: (x[3], torch.zeros_like(x[3].within)))
         rest = torch.where(looked, left, active)
     pairs = one, two, rest, apart, limit, found
     near: Approach = each(search, pairs, where=rest, otherwise=lambda x: unsearched(x[5], no_hulls(x[0], x[1], hulls)))
-    if MESH in flat and MESH in with_faces(hulls):
-        doubtful = near.doubtful & ~on_flat(one, two, hulls)
-        found, left = each(
-            by_polygon, (one, two, near), where=doubtful, otherwise=lambda x: (x[2].found, x[2].doubtful)
-        )
-        near = near._replace(found=found, doubtful=left)
     found = each(deepen, (one, two, near, limit), where=near.doubtful, otherwise=lambda x: x[2].found)
     along_lines = may_touch_along_lines(shape1, shape2)
 
@@ -265,15 +256,6 @@ def at_once(shape1: Core, shape2: Core, reach: Tensor, found: Closest, hulls: Hu
     near = across_face(shape1, shape2, hulls)
     far = near.exists & (near.dist > reach)
     return where_rows(near.found & ~far, closest_across(near), found), ~(near.found | far)
-
-
-def on_polygon(shape1: Core, shape2: Core, near: Approach, hulls: Hulls | None) -> tuple[Closest, Tensor]:
-    """What is known of `doubtful` pairs of which one is on a hull, and which (n,) still are."""
-    assert hulls is not None, "meshes need hulls"
-    towards = torch.where(near.touch[:, None], -near.reach[:, :3], near.found.nearest.normal)
-    corner1, corner2 = near.simplex.chunk(2, dim=-1)
-    met = across_polygon(shape1, shape2, corner1, corner2, towards, hulls)
-    return where_rows(met.found, closest_across(met), near.found), near.doubtful & ~met.found
 
 
 def approached(

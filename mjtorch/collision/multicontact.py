@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mjtorch.collision.clipping import CONTACTS, Outline, outline, over
+from mjtorch.collision.clipping import CONTACTS, FEW, Outline, outline, over
 from mjtorch.collision.rounding import blur
 from mjtorch.collision.support import MESH, Core, to_local, to_world, where_rows
 from mjtorch.control_flow.fori_loop import fori_loop
@@ -28,8 +28,6 @@ WITHIN = 0.0888
 ROUND, BOX, HULL = (Shape.CAPSULE, Shape.CYLINDER), (Shape.BOX,), (MESH,)
 # Corners of the polygon that stands for the end of a cylinder.
 END = 16
-# Most faces have no more corners. Pairs of which one has are listed anew, to be given the room that they need.
-FEW = 8
 # Vertices of a box by the signs of x, y, z (bits 0, 1, 2); its faces +x, -x, +y, -y, +z, -z, counterclockwise.
 BOX_FACES = ((5, 1, 3, 7), (0, 4, 6, 2), (6, 7, 3, 2), (0, 1, 5, 4), (4, 5, 7, 6), (1, 0, 2, 3))
 # Cosine, with the axis or across it, above which a normal of a cylinder is not on its side, or not on its end.

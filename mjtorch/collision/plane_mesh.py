@@ -66,20 +66,15 @@ def corners(hulls: Hulls, face: Face, number: Tensor) -> Tensor:
 
 def lowest_face(hulls: Hulls, hull: Tensor, up: Tensor) -> Tensor:
     """The faces (n,) around the lowest vertices of hulls (n,) that look down most."""
-    return face_around(hulls, hull_support(hulls, hull, -up), -up)
-
-
-def face_around(hulls: Hulls, vertex: Tensor, direction: Tensor) -> Tensor:
-    """The faces (n,) around vertices (n,) that look most along `direction (n, 3)`."""
-    first, count = hulls.around[vertex].unbind(-1)
+    first, count = hulls.around[hull_support(hulls, hull, -up)].unbind(-1)
 
     def faces(number: Tensor) -> Tensor:
         return hulls.polygon[(first[:, None] + number).clamp(max=len(hulls.polygon) - 1)]
 
-    def alignment(number: Tensor) -> Tensor:
-        return dot(hulls.normal[faces(number)], direction[:, None])
+    def steepness(number: Tensor) -> Tensor:
+        return -dot(hulls.normal[faces(number)], up[:, None])
 
-    return faces(first_largest_of(alignment, count, blur(direction.dtype)))[:, 0]
+    return faces(first_largest_of(steepness, count, blur(up.dtype)))[:, 0]
 
 
 def from_lowest(hulls: Hulls, face: Tensor, up: Tensor) -> Face:

@@ -6,19 +6,16 @@ import torch
 from collision.convex_pairs import TURNS, Poses, aligned_poses, grazing, posed, random_poses, two_geoms
 
 from mjtorch import tree
-from mjtorch.collision.across_face import Across, across_face, across_polygon, closest_across
+from mjtorch.collision.across_face import Across, across_face, closest_across
 from mjtorch.collision.support import Core, core, from_first, numbered_support
 
 PAIRS = [
     ("sphere", "box"),
     ("capsule", "box"),
     ("ellipsoid", "cylinder"),
-    ("ellipsoid", "wedge"),
     ("cylinder", "cylinder"),
     ("cylinder", "box"),
-    ("box", "brick"),
-    ("brick", "wedge"),
-    ("wedge", "stone"),
+    ("box", "wedge"),
 ]
 
 
@@ -28,14 +25,8 @@ def cores(poses: Poses) -> tuple[Core, Core]:
     return one, two
 
 
-def looked_at(poses: Poses, towards: torch.Tensor | None = None) -> Across:
-    """Across a face of a box or cylinder or, if there is a direction to look in, across a polygon."""
-    one, two = cores(poses)
-    if towards is None:
-        return across_face(one, two, poses.hulls)
-    ends = (one, towards), (two, -towards)
-    corner1, corner2 = (numbered_support(*end, poses.hulls)[:, None].expand(-1, 4, -1) for end in ends)
-    return across_polygon(one, two, corner1, corner2, towards, poses.hulls)
+def looked_at(poses: Poses) -> Across:
+    return across_face(*cores(poses), poses.hulls)
 
 
 def reach(poses: Poses, direction: torch.Tensor) -> torch.Tensor:
@@ -56,26 +47,18 @@ def directions(normal: torch.Tensor, count: int) -> torch.Tensor:
 @pytest.mark.parametrize(("first", "second"), PAIRS)
 def test_no_direction_is_better(first, second):
     mj_model = two_geoms(first, second)
-    near = aligned_poses(60, 0.02) + random_poses(20, 0.3)
-    poses = posed(mj_model, grazing(mj_model, near) + random_poses(40, 0.4, seed=1))
-    one, two = cores(poses)
-    looks = [looked_at(poses)]
-    if poses.hulls is not None:
-        axes = (sign * mat[..., k] for mat in (one.mat, two.mat) for k in range(3) for sign in (-1, 1))
-        looks += [looked_at(poses, axis) for axis in axes]
-    count = 0
-    for across in looks:
-        found = across.found
-        count += int(found.sum())
-        # Along the normal shapes overlap by what is said, and by no less along any other direction.
-        apart = reach(poses, across.normal) + across.dist
-        torch.testing.assert_close(apart[across.exists], torch.zeros_like(apart[across.exists]), rtol=0, atol=1e-9)
-        for direction in directions(across.normal, 60):
-            assert (reach(poses, direction) >= -across.dist - 1e-9)[found].all()
-        met = closest_across(across)
-        between = met.nearest.point2 - met.nearest.point1
-        torch.testing.assert_close(between[found], (across.dist[:, None] * across.normal)[found], rtol=0, atol=1e-9)
-    assert count >= 2
+    near = aligned_poses(150, 0.02) + random_poses(50, 0.3)
+    poses = posed(mj_model, grazing(mj_model, near) + random_poses(100, 0.4, seed=1))
+    across = looked_at(poses)
+    found, exists = across.found, across.exists
+    assert found.sum() > 10
+    # Along the normal shapes overlap by what is said, and by no less along any other direction.
+    torch.testing.assert_close(reach(poses, across.normal)[exists], -across.dist[exists], rtol=0, atol=1e-9)
+    for direction in directions(across.normal, 200):
+        assert (reach(poses, direction) >= -across.dist - 1e-9)[found].all()
+    met = closest_across(across)
+    between = met.nearest.point2 - met.nearest.point1
+    torch.testing.assert_close(between[found], (across.dist[:, None] * across.normal)[found], rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("first", ["sphere", "capsule", "ellipsoid", "cylinder", "brick", "wedge"])
@@ -88,16 +71,10 @@ def test_what_rests_on_a_box_is_found(first):
     assert across.found.all() and across.of_second.all()
 
 
-@pytest.mark.parametrize("first", ["sphere", "capsule", "cylinder", "box", "wedge"])
-def test_what_rests_on_a_hull_is_found(first):
-    mj_model = two_geoms(first, "brick")
+def test_a_larger_hull_has_no_face_here():
+    mj_model = two_geoms("box", "brick")
     mj_model.geom_size[0] *= 0.2
-    turned = [(np.zeros(3), turn, np.array([0.01, -0.02, -3.0]), TURNS[0]) for turn in TURNS]
-    poses = posed(mj_model, grazing(mj_model, turned, depth=1e-3))
-    down = torch.tensor([0.02, 0.01, -1.0], dtype=torch.float64).expand(len(TURNS), 3)
-    if first != "wedge":
-        assert looked_at(poses, down).found.all()
-    assert not looked_at(poses, -down).found.any()
+    assert not looked_at(posed(mj_model, aligned_poses(20, 0.0))).exists.any()
 
 
 def test_past_an_edge_none_is_found():
