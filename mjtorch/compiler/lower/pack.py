@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
@@ -111,9 +110,8 @@ def left_alone(node: Node, found: Choice, rows: Sequence[View]) -> dict[int, int
             continue
         x = xs[place]
         assert isinstance(x, Node)
-        is_made = x.target is operator.getitem and is_loop_without_state(x.args[0])
         is_last = set(x.users) == {node} and xs.count(x) == 1
-        if is_made and is_last and is_whole(rows[place], value.shape, DTYPES[value.dtype]):
+        if is_last and is_made_alone(x) and is_whole(rows[place], value.shape, DTYPES[value.dtype]):
             alone[k] = place
     return alone
 
@@ -129,9 +127,14 @@ def passed_through(y: Node) -> Node:
     return x if x.meta["val"].shape == shape else y
 
 
-def is_loop_without_state(node: Any) -> bool:
-    """Whether the results of `node` are arrays of their own."""
-    return getattr(node.target, "__name__", "") == "scan" and not node.args[1]
+def is_made_alone(x: Node) -> bool:
+    """Whether `x` is the only name of a result of a loop without a state: results of these are arrays of their own."""
+    if x.target is not operator.getitem:
+        return False
+    loop, place = x.args
+    assert isinstance(loop, Node)
+    is_loop = getattr(loop.target, "__name__", "") == "scan" and not loop.args[1]
+    return is_loop and [u.args[1] for u in loop.users].count(place) == 1
 
 
 def is_whole(x: View, shape: Sequence[int], dtype: str) -> bool:
