@@ -1,13 +1,14 @@
 """Convex shapes without a formula of their own, as parts of models: their contacts and steps against C."""
 
 import itertools
+from operator import itemgetter
 
 import mujoco
 import numpy as np
 import pytest
 import torch
-from collision.contacts import double
-from collision.convex_pairs import IS_RECENT, aligned_poses, posed, random_poses, two_geoms
+from collision.contacts import FIELDS, double
+from collision.convex_pairs import ASSETS, IS_RECENT, SHAPES, aligned_poses, posed, random_poses, two_geoms
 from collision.test_convex import matches
 from reference import converged, load, poison, random_state, slow_but
 
@@ -126,6 +127,39 @@ def test_iterations_and_tolerance_are_those_of_the_options():
     best = depths({})
     for option, least in (({"ccd_iterations": 3}, 1e-3), ({"ccd_tolerance": 0.05}, 1e-3)):
         assert (depths(option) - best).abs().max() > least
+
+
+def strewn() -> mujoco.MjModel:
+    """One of each shape, some dropped on a box, some on others."""
+    bodies = "".join(
+        f'<body pos="{0.4 * (k % 4)} 0 {0.3 + 0.5 * (k // 4)}" euler="{90 * (k % 3)} 3 {20 * k}">'
+        f"<freejoint/><geom {shape} density='500'/></body>"
+        for k, shape in enumerate((*SHAPES.values(), SHAPES["cylinder"], SHAPES["stone"]))
+    )
+    floor = '<geom type="box" size="1 .4 .1" pos=".6 0 -.1"/>'
+    return mujoco.MjModel.from_xml_string(f"<mujoco>{ASSETS}<worldbody>{floor}{bodies}</worldbody></mujoco>")
+
+
+@pytest.mark.parametrize("dtype", slow_but([torch.float64, torch.float32], torch.float64))
+def test_any_number_of_worlds(dtype):
+    """Compiled for few worlds, or for many side by side, contacts are those of each world alone."""
+    mj_model, worlds = strewn(), []
+    m, mj_data = mjtorch.put_model(mj_model, dtype=dtype), mujoco.MjData(mj_model)
+    for _ in range(16):
+        mujoco.mj_step(mj_model, mj_data, 25)
+        mujoco.mj_kinematics(mj_model, mj_data)
+        worlds.append(mjtorch.put_data(mj_model, mj_data, model=m))
+    d = poison(mjtorch.tree.stack(worlds), ("contact", "ncon"))
+    compiled = mjtorch.jit(lambda m, d: collision(m, d).contact, in_dims=(None, 0))
+    eager = torch.vmap(lambda d: collision(m, d).contact)(d)
+    assert (eager.detected.sum(-1) > 12).sum() > 8
+    for count in (1, 2, 16):
+        for first in range(0, 16, count):
+            some = slice(first, first + count)
+            found = compiled(m, mjtorch.tree.map(itemgetter(some), d))
+            for name in FIELDS:
+                actual, expected = getattr(found, name), getattr(eager, name)[some]
+                torch.testing.assert_close(actual, expected, rtol=0, atol=1e-9 if dtype == torch.float64 else 1e-4)
 
 
 @pytest.fixture(scope="module")

@@ -152,6 +152,20 @@ def test_flags_keep_nan(real: str) -> None:
     assert not library.is_nan(1.0)
 
 
+def test_loops_stay_whole(real: str) -> None:
+    """What a loop writes twice is what it wrote last: of this one, GCC 11 to 12.2 would write the zeros last."""
+    source = """extern "C" void padded(float* f, int* j, int* b, char const* k) {
+      for (int i = 0; i < 3; ++i) {
+        f[i + 50] = f[i] + f[i + 5];
+        b[i + 9] = 0;
+        j[i + 18] = 0; j[i + 18] = j[i + 12];
+        b[i + 15] = 0; b[i + 15] = b[22] ? j[i + 15] >= 0 : -(int)k[i] & ~b[23]; } }"""
+    _, library = build.library([source], options=build.flags())
+    numbers, indices, flags = (ctypes.c_float * 60)(), (ctypes.c_int * 30)(*range(30)), (ctypes.c_int * 30)()
+    library.padded(numbers, indices, flags, bytes(3))
+    assert indices[18:21] == [12, 13, 14]
+
+
 def test_more_flags(real: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They come last, so that they win, and programs built with others are others."""
     monkeypatch.setenv("MJTORCH_CXXFLAGS", "-O0 '-DMESSAGE=\"a b\"'")

@@ -42,7 +42,11 @@ LOOK_BACK = "--param=sccvn-max-alias-queries-per-access=100"
 PEEL = "--param=max-completely-peel-times=15"
 # Nor loops that then have more instructions than this, of which GCC takes 200: that is a fifteenth of its time.
 PEEL_INTO = "--param=max-completely-peeled-insns=140"
-FLAGS = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", *NO_SECOND_LOOKS, LOOK_BACK, PEEL, PEEL_INTO)
+# GCC 11 to 12.2 take loops apart in a wrong order where arrays might overlap: of "a[i] = 0; a[i] = b[i];" the zeros
+# came last. It is one step of the compiler, which either of two options asks for.
+WHOLE_LOOPS = "-fno-tree-loop-distribution", "-fno-tree-loop-distribute-patterns"
+ROUNDING = "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"
+FLAGS = (*ROUNDING, *NO_SECOND_LOOKS, LOOK_BACK, PEEL, PEEL_INTO, *WHOLE_LOOPS)
 # Of the environment: how many seconds the compiler may take. Large models take minutes.
 TIMEOUT, DEFAULT_TIMEOUT = "MJTORCH_COMPILER_TIMEOUT", "1800"
 
