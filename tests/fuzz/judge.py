@@ -14,6 +14,7 @@ import torch
 
 import mjtorch
 from mjtorch import tree
+from mjtorch.compiler.targets.cpu.native import FEW_WORLDS
 from mjtorch.smooth.inertia import full_m
 
 from .asked import NEAR, PARTS, SAME, Asked, State, Verdict, fields, named_type
@@ -208,16 +209,18 @@ def verdicts(mj_model: mujoco.MjModel, states: list[State], modes: Modes) -> Ite
         yield from (judge(a, mjtorch.get_data(mj_model, d)) for a, d in zip(sane, begun, strict=True))
         if modes.float32:
             yield from in_single(mj_model, sane, begun, capacity)
+        jit = mjtorch.jit(mjtorch.step, in_dims=(None, 0), strict=True)
         runs = {
             "eager": modes.eager and (lambda m, batch: tree.stack([mjtorch.step(m, d) for d in tree.unstack(batch)])),
-            "jit": modes.jit and mjtorch.jit(mjtorch.step, in_dims=(None, 0), strict=True),
+            "jit": modes.jit and jit,
+            "jit of many": modes.jit and (lambda m, batch: jit(m, in_a_crowd(batch))),
             "warp": modes.warp and on_warp(),
         }
         for name, run in runs.items():
             if run:
-                some = slice(1 if name == "eager" else None)
-                found = tree.unstack(run(m, tree.stack(datas[some])))
-                yield same_in_mode(name, sane[some], found, stepped[some])
+                count = 1 if name in ("eager", "jit") else len(datas)
+                found = tree.unstack(run(m, tree.stack(datas[:count])))[:count]
+                yield same_in_mode(name, sane[:count], found, stepped[:count])
         if modes.gradient:
             yield gradient(m, datas[0])
     except NotImplementedError as e:
@@ -240,6 +243,11 @@ def with_beginning(m: mjtorch.Model, d: mjtorch.Data, after: mjtorch.Data) -> mj
     if m.opt.integrator != mjtorch.Integrator.RK4:
         return after
     return mjtorch.forward(m, d).replace(**{name: getattr(after, name) for name in PARTS["step"].split()})
+
+
+def in_a_crowd(batch: mjtorch.Data) -> mjtorch.Data:
+    """The worlds, and as many again that programs for few worlds are not for."""
+    return tree.stack(tree.unstack(batch) * (FEW_WORLDS + 1))
 
 
 def on_warp() -> Any:
