@@ -133,8 +133,7 @@ def listed(
     far = dot(from_first, from_first).argmax(-1, keepdim=True)
     index = torch.where(is_edge & (place == 1), far, place)
     many = ~is_edge[:, 0] & (number > CONTACTS)
-    whole = (number == subject.number) | (number == ground.number)
-    index = if_any(many, lambda: torch.where(many[:, None], largest(point, number, many, whole), index), index)
+    index = if_any(many, lambda: torch.where(many[:, None], largest(point, number, many), index), index)
     exists = place < torch.minimum(number[:, None], torch.where(is_edge, 2, CONTACTS))
     row = kept.gather(1, torch.where(exists, index, 0))
     found = cut.corner.gather(1, row[..., None].expand(-1, -1, 6))
@@ -414,12 +413,12 @@ class Turning(NamedTuple):
     moves: Tensor
 
 
-def largest(point: Tensor, count: Tensor, many: Tensor, whole: Tensor) -> Tensor:
+def largest(point: Tensor, count: Tensor, many: Tensor) -> Tensor:
     """Four of the corners of convex polygons (n, v, 3) [m] that span much, if not always most, area, (n, 4).
 
-    count: (n,) the corners that there are; many: (n,) bool, which polygons are asked about
-    whole: (n,) bool, which are faces of which nothing is cut off: of these corners also move on to where they span as
-        much, so that of the end of a cylinder a square is left, as in C more often than not, by rounding
+    Corners also move on to where they span as much, which in C rounding decides: of the end of a cylinder a square is
+    left then, and of half of it never a sliver. count: (n,) the corners that there are; many: (n,) bool, which polygons
+    are asked about
     """
     (n, room), count = point.shape[:2], count.clamp(min=1)
     place = torch.arange(CONTACTS, device=count.device).expand(n, CONTACTS).contiguous()
@@ -442,7 +441,7 @@ def largest(point: Tensor, count: Tensor, many: Tensor, whole: Tensor) -> Tensor
         on, last = is_open(now), now.moves == 3
         tried = now.corner + (place == now.moves[:, None])
         span = spanned(tried)
-        further = torch.where(whole, ~larger(now.span, span) & (tried[:, 3] < 2 * count), larger(span, now.span))
+        further = ~larger(now.span, span) & (tried[:, 3] < 2 * count) & (tried.diff() >= 0).all(-1)
         better = on & further
         # Once the others are where they are best the first one goes on, and pushes those that it has met.
         met = (now.corner.diff() == touching).cumprod(-1)

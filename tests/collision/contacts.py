@@ -3,6 +3,7 @@
 import mujoco
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from mjtorch import tree
 from mjtorch.collision import collision
@@ -20,6 +21,12 @@ def posed(m: Model, mj_data: mujoco.MjData) -> Data:
         contact=tree.map(lambda x: torch.full_like(x, torch.nan) if x.is_floating_point() else x, d.contact),
         ncon=d.ncon - 1,
     )
+
+
+def area(corners: NDArray[np.float64]) -> float:
+    """Of a convex quadrilateral (4, 3) [m]; [m^2]."""
+    a, b, c, d = corners
+    return 0.5 * float(np.linalg.norm(np.cross(c - a, d - b)))
 
 
 def double(mj_model: mujoco.MjModel, **kwargs) -> Model:
