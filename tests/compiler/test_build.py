@@ -15,6 +15,7 @@ from mjtorch.cli import main
 from mjtorch.compiler.cache import store as cache
 from mjtorch.compiler.targets.cpu import build
 from mjtorch.compiler.targets.cpu.build import BuildError
+from mjtorch.compiler.targets.exported.target import TEMPLATE
 from mjtorch.compiler.targets.cpu.printer import print_program
 from mjtorch.compiler.targets.cpu.target import CpuTarget
 
@@ -142,6 +143,16 @@ def test_a_compiler_that_does_not_know_this_machine(
     assert build.compiler().native == native
 
 
+def test_clang_is_not_asked_for_what_it_does_not_know(
+    real: str, asked_anew: None, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    refuses = 'case "$*" in *-fno-tree-loop*) echo unknown argument; exit 1;; esac'
+    says = f'case "$*" in *-dM*) exec {real} -D__clang__ "$@";; esac'
+    monkeypatch.setenv("CXX", script(tmp_path, f'{refuses}\n{says}\nexec {real} "$@"'))
+    assert not {*build.flags()} & {*build.WHOLE_LOOPS}
+    assert build.library([ADD], options=build.flags())[1].add(2, 3) == 5
+
+
 def test_flags_keep_nan(real: str) -> None:
     flags = build.flags()
     assert not {"-ffast-math", "-ffinite-math-only", "-Ofast"} & set(flags)
@@ -152,7 +163,8 @@ def test_flags_keep_nan(real: str) -> None:
     assert not library.is_nan(1.0)
 
 
-def test_loops_stay_whole(real: str) -> None:
+@pytest.mark.parametrize("by", ["options", "what is exported"])
+def test_loops_stay_whole(real: str, by: str) -> None:
     """What a loop writes twice is what it wrote last: of this one, GCC 11 to 12.2 would write the zeros last."""
     source = """extern "C" void padded(float* f, int* j, int* b, char const* k) {
       for (int i = 0; i < 3; ++i) {
@@ -160,7 +172,11 @@ def test_loops_stay_whole(real: str) -> None:
         b[i + 9] = 0;
         j[i + 18] = 0; j[i + 18] = j[i + 12];
         b[i + 15] = 0; b[i + 15] = b[22] ? j[i + 15] >= 0 : -(int)k[i] & ~b[23]; } }"""
-    _, library = build.library([source], options=build.flags())
+    options = build.flags()
+    if by == "what is exported":
+        options = tuple(x for x in options if x not in build.WHOLE_LOOPS)
+        source = TEMPLATE.read_text().partition("/*WIDE*/")[2].partition("/*RUNTIME*/")[0] + source
+    _, library = build.library([source], options=options)
     numbers, indices, flags = (ctypes.c_float * 60)(), (ctypes.c_int * 30)(*range(30)), (ctypes.c_int * 30)()
     library.padded(numbers, indices, flags, bytes(3))
     assert indices[18:21] == [12, 13, 14]
@@ -195,7 +211,7 @@ def test_source_options_and_compiler_are_part_of_the_name(real: str, monkeypatch
     monkeypatch.setattr(cache, "fetch", lambda name, make, load: None)
     names = {build.library([ADD])[0], build.library([ADD], "\n")[0], build.library([ADD], options=["-O1"])[0]}
     assert len(names) == 3
-    other = build.Compiler(build.compiler().command, (), "another CPU")
+    other = build.Compiler(build.compiler().command, (), (), "another CPU")
     monkeypatch.setattr(build, "compiler", lambda: other)
     assert build.library([ADD])[0] not in names
 

@@ -42,11 +42,10 @@ LOOK_BACK = "--param=sccvn-max-alias-queries-per-access=100"
 PEEL = "--param=max-completely-peel-times=15"
 # Nor loops that then have more instructions than this, of which GCC takes 200: that is a fifteenth of its time.
 PEEL_INTO = "--param=max-completely-peeled-insns=140"
+FLAGS = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", *NO_SECOND_LOOKS, LOOK_BACK, PEEL, PEEL_INTO)
 # GCC 11 to 12.2 take loops apart in a wrong order where arrays might overlap: of "a[i] = 0; a[i] = b[i];" the zeros
-# came last. It is one step of the compiler, which either of two options asks for.
+# came last. It is one step of the compiler, which either of two options asks for. Others do not know them.
 WHOLE_LOOPS = "-fno-tree-loop-distribution", "-fno-tree-loop-distribute-patterns"
-ROUNDING = "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"
-FLAGS = (*ROUNDING, *NO_SECOND_LOOKS, LOOK_BACK, PEEL, PEEL_INTO, *WHOLE_LOOPS)
 # Of the environment: how many seconds the compiler may take. Large models take minutes.
 TIMEOUT, DEFAULT_TIMEOUT = "MJTORCH_COMPILER_TIMEOUT", "1800"
 
@@ -61,12 +60,14 @@ class Compiler:
 
     command: the program, and arguments that always come first (CXX="ccache g++")
     native: the options that make it use all that this CPU can do
+    careful: the options that keep it from what it does wrong
     identity: its version and what it knows of this CPU; where they are equal, its results can be shared
     libraries: what programs are linked with
     """
 
     command: tuple[str, ...]
     native: tuple[str, ...]
+    careful: tuple[str, ...]
     identity: str
     libraries: tuple[str, ...] = LIBRARIES
 
@@ -88,7 +89,8 @@ def compiler() -> Compiler:
         if "__cplusplus" not in features:
             break
         identity = "\0".join((*command, *native, version, features, platform.machine()))
-        return Compiler(command, native, identity, libraries)
+        careful = () if "__clang__" in features else WHOLE_LOOPS
+        return Compiler(command, native, careful, identity, libraries)
     raise BuildError(f"{' '.join(command)} is not a C++ compiler; {ADVICE}")
 
 
@@ -137,9 +139,9 @@ def _native() -> tuple[tuple[str, ...], ...]:
 
 def flags() -> tuple[str, ...]:
     """Compiler flags for printed programs; `MJTORCH_CXXFLAGS` adds to them."""
-    native = compiler().native
+    found = compiler()
     more = _split(EXTRA, os.environ.get(EXTRA, ""), "write it as for a shell: '-O1 -g'")
-    return ("-O3", *native, *FLAGS, "-std=c++17", "-w", *more)
+    return ("-O3", *found.native, *FLAGS, *found.careful, "-std=c++17", "-w", *more)
 
 
 @functools.cache
