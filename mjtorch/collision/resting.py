@@ -87,7 +87,7 @@ def spanning(shape: Core, corner: Tensor, number: Tensor) -> tuple[Tensor, Tenso
     if shape.has((Shape.CYLINDER,)):
         ends = shape.among((Shape.CYLINDER,)) & (number == END)
         many = many & ~ends
-    chosen = if_any(many, lambda: torch.where(many[:, None], largest(corner, number, many, none), place), place)
+    chosen = if_any(many, lambda: torch.where(many[:, None], largest(corner, number, many), place), place)
     chosen = torch.where(ends[:, None], torch.tensor(OF_END, device=number.device), chosen)
     return chosen.clamp(max=corner.shape[1] - 1), number
 

@@ -228,7 +228,8 @@ def test_own_body_hides_nothing() -> None:
 
 def test_many_at_a_time() -> None:
     """Geoms of all types in each other's way."""
-    rng, seen = np.random.default_rng(3), 0
+    # None with a tie: which four corners of the end of a cylinder span most is rounding in C.
+    rng, seen = np.random.default_rng(4), 0
     for _ in range(6):
         names = rng.permutation([*SHAPES])[:4]
         bodies = [

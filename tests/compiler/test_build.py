@@ -15,9 +15,9 @@ from mjtorch.cli import main
 from mjtorch.compiler.cache import store as cache
 from mjtorch.compiler.targets.cpu import build
 from mjtorch.compiler.targets.cpu.build import BuildError
-from mjtorch.compiler.targets.exported.target import TEMPLATE
 from mjtorch.compiler.targets.cpu.printer import print_program
 from mjtorch.compiler.targets.cpu.target import CpuTarget
+from mjtorch.compiler.targets.exported.target import TEMPLATE
 
 ADD = 'extern "C" int add(int a, int b) { return a + b; }'
 
@@ -163,6 +163,7 @@ def test_flags_keep_nan(real: str) -> None:
     assert not library.is_nan(1.0)
 
 
+@pytest.mark.usefixtures("optimised")
 @pytest.mark.parametrize("by", ["options", "what is exported"])
 def test_loops_stay_whole(real: str, by: str) -> None:
     """What a loop writes twice is what it wrote last: of this one, GCC 11 to 12.2 would write the zeros last."""

@@ -63,8 +63,10 @@ def test_batches(model: str, device: str, request: pytest.FixtureRequest) -> Non
     assert set(program.builds) == {False}
 
 
+@pytest.mark.usefixtures("optimised")
 @pytest.mark.parametrize("model", slow_but(("gym/hopper", *ALONE), "gym/hopper"))
 def test_few(model: str, device: str) -> None:
+    """Loops over numbers, not vectors of them, are what C++ compilers change most: so these are built as users do."""
     this = case(model, device=device)
     jitted = mjtorch.jit(mjtorch.step, in_dims=(None, 0), strict=True)
     wanted = stepped(this)
