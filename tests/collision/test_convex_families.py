@@ -143,7 +143,10 @@ def strewn() -> mujoco.MjModel:
 @pytest.mark.usefixtures("optimised")
 @pytest.mark.parametrize("dtype", slow_but([torch.float64, torch.float32], torch.float64))
 def test_any_number_of_worlds(dtype):
-    """Compiled for few worlds, or for many side by side, contacts are those of each world alone."""
+    """Compiled for few worlds, or for many side by side, contacts are those of each world alone.
+
+    Of curved shapes up to a few times `ccd_tolerance`, at which searches end by other ways.
+    """
     mj_model, worlds = strewn(), []
     m, mj_data = mjtorch.put_model(mj_model, dtype=dtype), mujoco.MjData(mj_model)
     for _ in range(16):
@@ -160,7 +163,7 @@ def test_any_number_of_worlds(dtype):
             found = compiled(m, mjtorch.tree.map(itemgetter(some), d))
             for name in FIELDS:
                 actual, expected = getattr(found, name), getattr(eager, name)[some]
-                torch.testing.assert_close(actual, expected, rtol=0, atol=1e-7 if dtype == torch.float64 else 1e-4)
+                torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5 if dtype == torch.float64 else 1e-4)
 
 
 @pytest.fixture(scope="module")
