@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mjtorch.collision.rounding import larger, wrapped
+from mjtorch.collision.rounding import blur, wrapped
 from mjtorch.collision.support import where_rows
 from mjtorch.control_flow.collect import collect
 from mjtorch.control_flow.fori_loop import fori_loop
@@ -403,7 +403,7 @@ class Turning(NamedTuple):
     """Four corners of n polygons that go around them.
 
     corner: (n, 4) which ones are tried, counted on beyond the last one, best: (n, 4) those that span most so far
-    span: (n,) [m^4] twice the area of these, squared
+    span: (n,) [m^2] twice the area of these
     moves: (n,) which of the four moves on next: the last three while they span more, else the first
     """
 
@@ -422,6 +422,8 @@ def largest(point: Tensor, count: Tensor, many: Tensor) -> Tensor:
     """
     (n, room), count = point.shape[:2], count.clamp(min=1)
     place = torch.arange(CONTACTS, device=count.device).expand(n, CONTACTS).contiguous()
+    # Where corners are comes of cuts, and slivers are rounded as all that is as far apart.
+    slack = 8 * blur(point.dtype) * (point - point[:, :1]).square().sum(-1).amax(-1)
     # How far behind each other corners are that are pushed on.
     touching = torch.tensor([0, 1, 1], device=count.device)
 
@@ -431,8 +433,7 @@ def largest(point: Tensor, count: Tensor, many: Tensor) -> Tensor:
     def spanned(corner: Tensor) -> Tensor:
         index = on_polygon(corner)[..., None].expand(n, CONTACTS, 3)
         a, b, c, d = point.gather(1, index).unbind(1)
-        twice = cross(c - a, d - b)
-        return dot(twice, twice)
+        return norm(cross(c - a, d - b))
 
     def is_open(now: Turning) -> Tensor:
         return many & (now.corner[:, 0] < count)
@@ -441,7 +442,7 @@ def largest(point: Tensor, count: Tensor, many: Tensor) -> Tensor:
         on, last = is_open(now), now.moves == 3
         tried = now.corner + (place == now.moves[:, None])
         span = spanned(tried)
-        further = ~larger(now.span, span) & (tried[:, 3] < 2 * count) & (tried.diff() >= 0).all(-1)
+        further = (span >= now.span - slack) & (tried[:, 3] < 2 * count) & (tried.diff() >= 0).all(-1)
         better = on & further
         # Once the others are where they are best the first one goes on, and pushes those that it has met.
         met = (now.corner.diff() == touching).cumprod(-1)
