@@ -9,9 +9,9 @@ one place. Of an edge that lies in a face all over, C keeps the two ends; if onl
 keeps both of its corners, and lists the same contact twice, which makes it twice as stiff. So do we.
 
 What remains is decided by rounding: which of two features is deepest where both are and, in C, which four of many
-corners span most area where others do as well, as in regular polygons; here the first do. In 10,334 poses in which
-hulls of meshes, and boxes, touched hulls of meshes, C had another number of contacts in 2, and as many but others in
-11.
+corners span most area where others do as well, as in regular polygons; here corners go on to where they do.
+Before they did, in 10,334 poses in which hulls of meshes, and boxes, touched hulls of meshes, C had another number of
+contacts in 2, and as many but others in 11.
 """
 
 import functools
@@ -404,7 +404,7 @@ class Turning(NamedTuple):
 
     corner: (n, 4) which ones are tried, counted on beyond the last one, best: (n, 4) those that span most so far
     span: (n,) [m^2] twice the area of these
-    moves: (n,) which of the four moves on next: the last three while they span more, else the first
+    moves: (n,) which of the four moves on next: the last three while they span as much, else the first
     """
 
     corner: Tensor

@@ -82,8 +82,7 @@ def corners(shape: Core, up: Tensor, low: Callable[[Tensor], Tensor], hulls: Hul
 def spanning(shape: Core, corner: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
     """Which four (n, 4) of the first `number (n,)` corners (n, k, 3) [m] span a large area; and the number."""
     place = torch.arange(CONTACTS, device=number.device).expand(len(number), CONTACTS)
-    many, none = number > CONTACTS, torch.zeros_like(number, dtype=torch.bool)
-    ends = none
+    many, ends = number > CONTACTS, torch.zeros_like(number, dtype=torch.bool)
     if shape.has((Shape.CYLINDER,)):
         ends = shape.among((Shape.CYLINDER,)) & (number == END)
         many = many & ~ends

@@ -165,7 +165,8 @@ class Matches(NamedTuple):
 def matches(poses, found, margin, exact) -> Matches:
     """How our contacts match C's, with those that it lists twice; `exact`: to 1e-6, else roughly.
 
-    Which four of many corners are left rounding decides in C: others are the same if they span as much, roughly.
+    Which four of many corners are left rounding decides in C: others are the same if they span as much of the same
+    plane, roughly.
 
     Left out are poses in which C is off: patches of features that are parallel but do not touch, up to 12 cm less deep
     than the shapes overlap. Ours are as deep there.
@@ -186,7 +187,8 @@ def matches(poses, found, margin, exact) -> Matches:
         away = np.abs(ours[:, None] - rows[None]).max(-1)
         normal = np.abs(found.normal[k, 0].numpy() - theirs.frame[:, :3]).max() < (1e-6 if exact else 5e-3)
         limit = 1e-6 if exact else 2e-2
-        as_large = not exact and len(rows) == 4 and area(ours[:, 1:]) > 0.99 * area(rows[:, 1:])
+        above = np.abs((ours[:, 1:] - rows[0, 1:]) @ theirs.frame[0, :3]).max()
+        as_large = not exact and len(rows) == 4 and area(ours[:, 1:]) > 0.99 * area(rows[:, 1:]) and above < limit
         same.append(normal and (as_large or max(away.min(0).max(), away.min(1).max()) < limit))
         ordered.append(normal and away.diagonal().max() < limit)
     return Matches(np.array(numbers), np.array(same), np.array(ordered))

@@ -166,7 +166,7 @@ def test_flags_keep_nan(real: str) -> None:
 @pytest.mark.usefixtures("optimised")
 @pytest.mark.parametrize("by", ["options", "what is exported"])
 def test_loops_stay_whole(real: str, by: str) -> None:
-    """What a loop writes twice is what it wrote last: of this one, GCC 11 to 12.2 would write the zeros last."""
+    """What a loop writes twice is what it wrote last: of this one, GCC 12.2 would write the zeros last."""
     source = """extern "C" void padded(float* f, int* j, int* b, char const* k) {
       for (int i = 0; i < 3; ++i) {
         f[i + 50] = f[i] + f[i + 5];

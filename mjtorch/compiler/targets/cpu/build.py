@@ -43,7 +43,7 @@ PEEL = "--param=max-completely-peel-times=15"
 # Nor loops that then have more instructions than this, of which GCC takes 200: that is a fifteenth of its time.
 PEEL_INTO = "--param=max-completely-peeled-insns=140"
 FLAGS = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", *NO_SECOND_LOOKS, LOOK_BACK, PEEL, PEEL_INTO)
-# GCC 11 to 12.2 take loops apart in a wrong order where arrays might overlap: of "a[i] = 0; a[i] = b[i];" the zeros
+# GCC 12.2 takes loops apart in a wrong order where arrays might overlap: of "a[i] = 0; a[i] = b[i];" the zeros
 # came last. It is one step of the compiler, which either of two options asks for. Others do not know them.
 WHOLE_LOOPS = "-fno-tree-loop-distribution", "-fno-tree-loop-distribute-patterns"
 # Of the environment: how many seconds the compiler may take. Large models take minutes.

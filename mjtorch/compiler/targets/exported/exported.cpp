@@ -19,7 +19,7 @@
 #pragma GCC diagnostic ignored "-Wunused-but-set-variable"
 #pragma GCC diagnostic ignored "-Wpsabi"  // vectors never cross the border of this file
 #if defined(__GNUC__) && !defined(__clang__)
-// GCC 11 to 12.2, asked for -O3, take loops apart in a wrong order.
+// GCC 12.2, asked for -O3, takes loops apart in a wrong order.
 #pragma GCC optimize("no-tree-loop-distribution", "no-tree-loop-distribute-patterns")
 #endif
 
