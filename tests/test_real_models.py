@@ -278,6 +278,7 @@ def test_steps_match_c(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("optimised")
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_jitted_step_matches_c(name: str) -> None:
     this = solved(name)
