@@ -228,7 +228,7 @@ def nearest(
 
     def exact(pairs: tuple[Core, Core, Nearest, Tensor, Tensor]) -> Nearest:
         met = witness(*pairs)
-        return side_by_side(*pairs[:2], met) if along_lines else met
+        return side_by_side(*pairs[:2], met, hulls) if along_lines else met
 
     met = shape1, shape2, found.nearest, found.corner1, found.corner2
     cores: Nearest = each(exact, met, where=found.within, otherwise=lambda x: x[2])

@@ -24,10 +24,13 @@ SHAPES = {
     "box": 'type="box" size=".08 .11 .14"',
     "cube": 'type="box" size=".1 .1 .1"',
     "mesh": 'type="mesh" mesh="prism"',
+    "block": 'type="mesh" mesh="block"',
 }
 ANGLE = np.pi / 4 * np.arange(8)
 # A regular prism of eight sides along z.
 PRISM = " ".join(f"{0.1 * np.cos(a)} {0.1 * np.sin(a)} {z}" for z in (-0.1, 0.1) for a in ANGLE)
+# A box as a mesh, with corners that are the same in single precision.
+BLOCK = " ".join(f"{x} {y} {z}" for x in (-0.0625, 0.0625) for y in (-0.125, 0.125) for z in (-0.25, 0.25))
 X, Y, Z = np.eye(3)
 # Two geoms, where the second one is in the frame of the first, and about what axis it is turned, by what angle.
 CASES = {
@@ -58,6 +61,8 @@ CASES = {
     "cylinder across the end of another": ("cylinder", "cylinder", (0.01, 0, 0.2), Y, np.pi / 2),
     "cylinder along an edge": ("cylinder", "box", (0.13, 0.16, 0.04), X, 0.0),
     "cylinder across an edge": ("box", "cylinder", (0.14, 0.03, 0.19), X, np.pi / 2),
+    "cylinder along an edge of a mesh": ("cylinder", "block", (0.11, 0.18, 0.04), X, 0.0),
+    "capsule along an edge of a mesh": ("capsule", "block", (0.1, 0.16, 0.2), X, np.pi),
     "prism on a box": ("box", "mesh", (0, 0, 0.239), X, 0.0),
     "prisms on each other": ("mesh", "mesh", (0, 0, 0.199), X, 0.0),
 }
@@ -71,7 +76,7 @@ def two_geoms(first: str, second: str, dtype: torch.dtype) -> tuple[Model, Data]
     """A model of two geoms, and data of it."""
     free = "" if first == "plane" else "<freejoint/>"
     mj_model = load(
-        f"""<mujoco><asset><mesh name="prism" vertex="{PRISM}"/></asset><worldbody>
+        f"""<mujoco><asset><mesh name="prism" vertex="{PRISM}"/><mesh name="block" vertex="{BLOCK}"/></asset><worldbody>
           <body>{free}<geom {SHAPES[first]}/></body><body><freejoint/><geom {SHAPES[second]}/></body>
         </worldbody></mujoco>"""
     )
@@ -117,6 +122,8 @@ LINES = {
     "cylinders side by side, deep": (0.1**2 + 0.02**2, 0.09 + 0.09, -0.08, 0.13),
     "capsule along a cylinder": (0.149**2, 0.06 + 0.09, -0.03, 0.14),
     "cylinder along an edge": ((0.13 - 0.08) ** 2 + (0.16 - 0.11) ** 2, 0.09, -0.1, 0.13),
+    "cylinder along an edge of a mesh": ((0.11 - 0.0625) ** 2 + (0.18 - 0.125) ** 2, 0.09, -0.13, 0.13),
+    "capsule along an edge of a mesh": ((0.1 - 0.0625) ** 2 + (0.16 - 0.125) ** 2, 0.06, -0.05, 0.14),
 }
 
 
