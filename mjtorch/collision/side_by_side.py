@@ -15,9 +15,9 @@ from mjtorch.math.shape import Shape
 from mjtorch.math.vector import basis, cross, dot, norm, normalize
 from mjtorch.model.plan.mesh import Hulls
 
-# What is round about its axis. Capsules meet each other, and boxes, by formulas of their own.
 ROUND = (Shape.CYLINDER, Shape.CAPSULE)
-LONG = {Shape.CYLINDER: (*ROUND, Shape.BOX, MESH), Shape.CAPSULE: (Shape.CYLINDER, MESH)}
+# What either may touch along a line; capsules meet each other, and boxes, by formulas of their own.
+LONG = {Shape.CYLINDER: (*ROUND, Shape.BOX, MESH), Shape.CAPSULE: (MESH,)}
 # Cosine of the angle, to what the search has found, above which a normal across the lines is the same but for rounding.
 SAME = 0.98
 # By how much a direction is tilted for the ends of the edge across it.
