@@ -105,18 +105,22 @@ def inverse_weight(m: Model, d: Data) -> Tensor:
     return torch.where(d.contact.detected[:, None], weight[colliders(m, d)], 0.0).sum(-1)
 
 
-def contact(m: Model, d: Data) -> tuple[Elements, Tensor]:
-    """Rows of the contact slots. Returns the elements, normals then elliptic frictions, and J (nc, nv)."""
+def present(m: Model, d: Data) -> Tensor:
+    """(ncon,) bool, the contacts that have rows."""
+    return acting(m, d) & answered(m, d) if m.plan.constraint.contact.has_rigid else acting(m, d)
+
+
+def contact(m: Model, d: Data) -> Elements:
+    """The elements of the contact slots: normals, then elliptic frictions."""
     p, c = m.plan.constraint.contact, d.contact
     weight = inverse_weight(m, d)
     if m.opt.cone == Cone.PYRAMIDAL and p.max_dim > 1:
         mu = cone_friction(m, d)[:, 0]
         weight = weight * (1 + mu * mu * p.has_edges)
-    active = acting(m, d) & answered(m, d) if p.has_rigid else acting(m, d)
     elements = Elements(
-        solref=c.solref, solimp=c.solimp, pos=c.dist, margin=c.includemargin, diag=weight, active=active
+        solref=c.solref, solimp=c.solimp, pos=c.dist, margin=c.includemargin, diag=weight, active=present(m, d)
     )
     if len(p.frictional):
         friction = Elements(*(x[p.frictional] for x in elements._replace(solref=friction_reference(m, d))))
         elements = Elements(*(torch.cat(x) for x in zip(elements, friction, strict=True)))
-    return elements, contact_jacobian(m, d, active)
+    return elements

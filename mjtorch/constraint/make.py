@@ -6,7 +6,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.constraint import bodies, element, parts
-from mjtorch.constraint.contact import contact, regularizer_scale
+from mjtorch.constraint.contact import contact, contact_jacobian, present, regularizer_scale
 from mjtorch.constraint.element import Elements
 from mjtorch.constraint.equality import equality, jac_dot_v
 from mjtorch.constraint.friction import friction, frictionloss, tendon_friction
@@ -105,10 +105,13 @@ def assemble(m: Model, d: Data) -> tuple[Elements, list[Tensor], Tensor]:
     parts: list[Elements] = []
     jacobians: list[Tensor] = []
 
-    def add(elements: Elements, J: Tensor, flag: DisableBit) -> None:
+    def unless_disabled(elements: Elements, flag: DisableBit) -> Elements:
         if m.opt.disabled(flag | DisableBit.CONSTRAINT):
-            elements = elements._replace(active=torch.zeros_like(elements.active))
-        parts.append(elements)
+            return elements._replace(active=torch.zeros_like(elements.active))
+        return elements
+
+    def add(elements: Elements, J: Tensor, flag: DisableBit) -> None:
+        parts.append(unless_disabled(elements, flag))
         jacobians.append(J)
 
     if p.ne:
@@ -123,8 +126,12 @@ def assemble(m: Model, d: Data) -> tuple[Elements, list[Tensor], Tensor]:
     if p.tendon.limit.shape[0]:
         add(*tendon_limit(m, d), DisableBit.LIMIT)
     if p.nc:
-        add(*contact(m, d), DisableBit.CONTACT)
-    return element.cat(parts), jacobians, equality_pos
+        parts.append(unless_disabled(contact(m, d), DisableBit.CONTACT))
+    elements = element.cat(parts)
+    if p.nc:
+        # After what masks it: so a compiler computes the rows that are there, and each is masked as it is computed.
+        jacobians.append(contact_jacobian(m, d, present(m, d)))
+    return elements, jacobians, equality_pos
 
 
 def pushes(m: Model, d: Data, J: Tensor, active: Tensor) -> Tensor:

@@ -17,11 +17,16 @@ def moved(m: Model, d: Data, there: Tensor) -> Tensor:
     if m.plan.collision.corner.shape[0]:
         number, share = carried(m, d)
         return torch.where(there, p.geom_dof[number] * share[..., None], 0.0).sum(1)
-    number = colliders(m, d)
-    moves = torch.where(there, p.geom_dof[number], 0.0)
-    for rods in p.rods:
+    first, second = (moved_alone(m, number) for number in colliders(m, d).unbind(1))
+    return torch.where(there.squeeze(1), second - first, 0.0)
+
+
+def moved_alone(m: Model, number: Tensor) -> Tensor:
+    """How far (n, nv) dofs move a collider (n,), if they do not bend it."""
+    moves = m.plan.constraint.contact.geom_dof[number]
+    for rods in m.plan.constraint.contact.rods:
         moves = torch.where(rods.bends[number], 0.0, moves)
-    return moves[:, 1] - moves[:, 0]
+    return moves
 
 
 def carried(m: Model, d: Data) -> tuple[Tensor, Tensor]:

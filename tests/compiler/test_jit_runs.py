@@ -230,7 +230,7 @@ def test_the_text_of_a_nested_loop() -> None:
         return c, c.sum()
 
     lowered = jit(lambda a: scan(row, a[0], a), strict=True).lower(torch.ones(3, 9, 4))
-    lines = as_text(run_passes(lowered.program, CPU[:6])).splitlines()
+    lines = as_text(run_passes(lowered.program, CPU[:7])).splitlines()
     assert lines[:3] == ["input in0: f32[36] @0", "output out0: f32[4] @0", "output out1: f32[9] @1"]
     steps = (
         r"for \w+ in 0\.\.9 scope:",

@@ -17,7 +17,7 @@ from mjtorch.compiler.passes.barriers import insert_barriers
 from mjtorch.compiler.passes.branches import branch_on_choices
 from mjtorch.compiler.passes.coalesce import coalesce_copies
 from mjtorch.compiler.passes.combine import combine_writes
-from mjtorch.compiler.passes.contract import contract_arrays
+from mjtorch.compiler.passes.contract import contract_arrays, contract_sums
 from mjtorch.compiler.passes.copies import eliminate_copies
 from mjtorch.compiler.passes.dead_stores import eliminate_dead_stores
 from mjtorch.compiler.passes.fuse import fuse_loops
@@ -28,6 +28,7 @@ from mjtorch.compiler.passes.narrow import narrow_integers
 from mjtorch.compiler.passes.outline import outline, outline_for_warps
 from mjtorch.compiler.passes.parallelize import mergeable, parallelize
 from mjtorch.compiler.passes.rendezvous import keep_together
+from mjtorch.compiler.passes.results import early_results
 from mjtorch.compiler.passes.scalarize import scalarize, scalarize_copies
 from mjtorch.compiler.passes.shrink import shrink_arrays
 from mjtorch.compiler.passes.symmetric import read_columns
@@ -399,6 +400,81 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
           for i in 0..16:
             s0[i] = sin(in0[i])
             out0[i] = add(s0[i], 1.0)
+        """,
+    ),
+    "past a loop that writes other elements": (
+        fuse_loops,
+        """
+        scratch s0: f64[16]
+        body:
+          for i in 0..10:
+            s0[i] = sin(in0[i])
+          for j in 0..6:
+            s0[j+10] = cos(in0[j])
+          for k in 0..10:
+            s0[k] = add(s0[k], 1.0)
+          for l in 0..16:
+            out0[l] = s0[l]
+        """,
+        """
+        scratch s0: f64[16]
+        body:
+          for i in 0..10:
+            s0[i] = sin(in0[i])
+            s0[i] = add(s0[i], 1.0)
+          for j in 0..6:
+            s0[j+10] = cos(in0[j])
+          for l in 0..16:
+            out0[l] = s0[l]
+        """,
+    ),
+    "not past a loop that writes some of the same elements": (
+        fuse_loops,
+        """
+        scratch s0: f64[16]
+        body:
+          for i in 0..10:
+            s0[i] = sin(in0[i])
+          for j in 0..7:
+            s0[j+9] = cos(in0[j])
+          for k in 0..10:
+            s0[k] = add(s0[k], 1.0)
+          for l in 0..16:
+            out0[l] = s0[l]
+        """,
+        None,
+    ),
+    "not past a loop that writes who knows where": (
+        fuse_loops,
+        """
+        scratch s0: f64[16]
+        scratch s1: i64[6]
+        body:
+          for i in 0..10:
+            s0[i] = sin(in0[i])
+          for j in 0..6:
+            s1[j] = add(index(j), 3)
+            s0[0; s1[j]] = cos(in0[j])
+          for k in 0..10:
+            s0[k] = add(s0[k], 1.0)
+          for l in 0..10:
+            out0[l] = s0[l]
+          for n in 0..6:
+            out0[n+10] = in0[n]
+        """,
+        """
+        scratch s0: f64[16]
+        scratch s1: i64[6]
+        body:
+          for i in 0..10:
+            s0[i] = sin(in0[i])
+          for j in 0..6:
+            s1[j] = add(index(j), 3)
+            s0[0; s1[j]] = cos(in0[j])
+            out0[j+10] = in0[j]
+          for k in 0..10:
+            s0[k] = add(s0[k], 1.0)
+            out0[k] = s0[k]
         """,
     ),
     "a loop that reads what another iteration writes": (
@@ -864,6 +940,196 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
             out0[i] = t
             out1[i] = add(t, 1.0)
         """,
+    ),
+    "sums that only the costly of two values needs": (
+        branch_on_choices,
+        """
+        scratch s0: bool[2]
+        scratch s1: f64[16]
+        scratch s2: f64[16]
+        body:
+          for i in 0..2:
+            s0[i] = gt(in0[i], 0.0)
+            for j in 0..8:
+              s1[8*i+j] = sin(in0[8*i+j])
+            for k in 0..8:
+              group:
+                var t = 0.0
+                for l in 0..8:
+                  t = add(t, mul(s1[8*i+l], cos(s1[8*i+k])))
+                s2[8*i+k] = t
+              out0[8*i+k] = where(s0[i], exp(sin(exp(s2[8*i+k]))), in0[k])
+        """,
+        """
+        scratch s0: bool[2]
+        scratch s1: f64[16]
+        scratch s2: f64[16]
+        body:
+          for i in 0..2:
+            s0[i] = gt(in0[i], 0.0)
+            if s0[i]:
+              for j in 0..8:
+                s1[8*i+j] = sin(in0[8*i+j])
+              for k in 0..8:
+                group:
+                  var t = 0.0
+                  for l in 0..8:
+                    t = add(t, mul(s1[8*i+l], cos(s1[8*i+k])))
+                  s2[8*i+k] = t
+                out0[8*i+k] = where(s0[i], exp(sin(exp(s2[8*i+k]))), in0[k])
+            else:
+              for k in 0..8:
+                out0[8*i+k] = in0[k]
+        """,
+    ),
+    "sums that both of two values need, or that are read elsewhere": (
+        branch_on_choices,
+        """
+        scratch s0: bool[2]
+        scratch s1: f64[16]
+        scratch s2: f64[16]
+        body:
+          for i in 0..2:
+            s0[i] = gt(in0[i], 0.0)
+            for k in 0..8:
+              group:
+                var t = 0.0
+                for l in 0..8:
+                  t = add(t, mul(in0[8*i+l], cos(in0[8*i+k])))
+                s1[8*i+k] = t
+                s2[8*i+k] = mul(t, 2.0)
+              out0[8*i+k] = where(s0[i], exp(sin(exp(s1[8*i+k]))), s1[8*i+k])
+          out0[0] = s2[3]
+        """,
+        """
+        scratch s0: bool[2]
+        scratch s1: f64[16]
+        scratch s2: f64[16]
+        body:
+          for i in 0..2:
+            s0[i] = gt(in0[i], 0.0)
+            if s0[i]:
+              for k in 0..8:
+                group:
+                  var t = 0.0
+                  for l in 0..8:
+                    t = add(t, mul(in0[8*i+l], cos(in0[8*i+k])))
+                  s1[8*i+k] = t
+                  s2[8*i+k] = mul(t, 2.0)
+                out0[8*i+k] = where(s0[i], exp(sin(exp(s1[8*i+k]))), s1[8*i+k])
+            else:
+              for k in 0..8:
+                group:
+                  var t = 0.0
+                  for l in 0..8:
+                    t = add(t, mul(in0[8*i+l], cos(in0[8*i+k])))
+                  s1[8*i+k] = t
+                  s2[8*i+k] = mul(t, 2.0)
+                out0[8*i+k] = s1[8*i+k]
+          out0[0] = s2[3]
+        """,
+    ),
+    "sums of an iteration": (
+        contract_sums,
+        """
+        scratch s0: f64[16]
+        scratch s1: f64[16]
+        body:
+          for i in 0..8:
+            group:
+              var t = 0.0
+              var u = 0.0
+              for j in 0..8:
+                t = add(t, in0[i+j])
+                u = sub(u, in0[i+j])
+              s0[i] = t
+              s1[i] = u
+            out0[i] = exp(s0[i])
+          for k in 0..8:
+            out0[k+8] = s1[k]
+        """,
+        """
+        scratch s0: f64[16]
+        body:
+          for i in 0..8:
+            var g1 = 0.0
+            group:
+              var t = 0.0
+              var u = 0.0
+              for j in 0..8:
+                t = add(t, in0[i+j])
+                u = sub(u, in0[i+j])
+              g1 = t
+              s0[i] = u
+            out0[i] = exp(g1)
+          for k in 0..8:
+            out0[k+8] = s0[k]
+        """,
+    ),
+    "results are written when nothing else uses what holds them": (
+        early_results,
+        """
+        output out1: f64[80] @1
+        output out2: f64[80] @2
+        scratch s0: f64[80]
+        scratch s1: f64[80]
+        body:
+          for i in 0..80:
+            s0[i] = sin(in0[[1,2,3][0]])
+          for j in 0..16:
+            out0[j] = s0[j]
+          for k in 0..80:
+            s1[k] = mul(s0[k], s0[-1*k+79])
+          for l in 0..80:
+            s1[l] = add(s1[l], 1.0)
+          for n in 0..16:
+            out0[n] = add(s1[n], in0[n])
+          for o in 0..80:
+            out1[o] = s0[o]
+          for q in 0..80:
+            out2[q] = in0[5]
+        """,
+        """
+        output out1: f64[80] @1
+        output out2: f64[80] @2
+        scratch s0: f64[80]
+        scratch s1: f64[80]
+        body:
+          for i in 0..80:
+            s0[i] = sin(in0[[1,2,3][0]])
+          for j in 0..16:
+            out0[j] = s0[j]
+          for k in 0..80:
+            s1[k] = mul(s0[k], s0[-1*k+79])
+          for o in 0..80:
+            out1[o] = s0[o]
+          for l in 0..80:
+            s1[l] = add(s1[l], 1.0)
+          for n in 0..16:
+            out0[n] = add(s1[n], in0[n])
+          for q in 0..80:
+            out2[q] = in0[5]
+        """,
+    ),
+    "a result of which part is written twice": (
+        early_results,
+        """
+        output out1: f64[80] @1
+        scratch s0: f64[80]
+        scratch s1: f64[80]
+        body:
+          for i in 0..80:
+            s0[i] = in0[0]
+          for j in 0..80:
+            s1[j] = in0[1]
+          for k in 0..80:
+            out1[k] = s1[k]
+          for l in 0..80:
+            out1[l] = s0[l]
+          for n in 0..16:
+            out0[n] = in0[n]
+        """,
+        None,
     ),
     "a copy to a result": (
         eliminate_copies,

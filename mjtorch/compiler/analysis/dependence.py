@@ -131,6 +131,27 @@ def independent(a: Sequence[Statement], b: Sequence[Statement]) -> bool:
     return not conflicts(a, b)
 
 
+def apart(a: Statement, b: Statement) -> bool:
+    """Whether it does not matter which is done first, as they share nothing or use other parts of what they share."""
+    one, other = (_parts_of(x) for x in (a, b))
+    return all(isinstance(x, Buffer) and _disjoint(one.get(x), other.get(x)) for x in conflicts([a], [b]))
+
+
+@remembered
+def _parts_of(s: Statement) -> dict[Buffer, Range | None]:
+    """Of each buffer that a statement uses, the first and last element that it may use; None: it is not known."""
+    found: dict[Buffer, Range | None] = {}
+    for b, used in by_buffer(_accesses_of(s)).items():
+        spans = [None if x.moving else span(x.index, x.bounds) for x in used]
+        known = [x for x in spans if x is not None]
+        found[b] = (min(x[0] for x in known), max(x[1] for x in known)) if len(known) == len(spans) else None
+    return found
+
+
+def _disjoint(one: Range | None, other: Range | None) -> bool:
+    return one is not None and other is not None and (one[1] < other[0] or other[1] < one[0])
+
+
 def window(i: Index, variable: str, bounds: Bounds) -> tuple | None:
     """What part of memory an iteration stays in: equal for two accesses iff they can meet in one iteration only."""
     own = [(a, k) for a, k in i.terms if a == Variable(variable) or mentions(Index(0, ((a, 1),)), Variable(variable))]

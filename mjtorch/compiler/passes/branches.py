@@ -7,9 +7,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from mjtorch.compiler.analysis.cost import CPU, price
+from mjtorch.compiler.analysis.dependence import NAMED
 from mjtorch.compiler.ir.nodes import (
     Assign,
     Body,
+    Buffer,
     Call,
     Compact,
     Declare,
@@ -28,7 +30,7 @@ from mjtorch.compiler.ir.nodes import (
     While,
 )
 from mjtorch.compiler.ir.walk import Rewriter, bodies, expressions, map_bodies, mentions, walk, walk_expr, with_body
-from mjtorch.compiler.passes.sink import Uses, only_for
+from mjtorch.compiler.passes.sink import Uses, only_for, private
 from mjtorch.compiler.passes.zero_terms import WORTH_A_TEST
 
 Values = (Store, Scatter, Declare, Assign)
@@ -87,6 +89,7 @@ def _choice(
         more = _saved(s)
         saved = Counter({flag: gain + more[flag] for flag, gain in saved.items() if flag in more})
     best, most = None, 0.0
+    own = private(made, Uses.of(()), variable, uses) if saved and declared is None else set()
     ahead: Body
     last = before[-1] if before else None
     for flag, gain in saved.items():
@@ -94,8 +97,7 @@ def _choice(
             continue
         ahead, otherwise = (), _second(made, flag)
         if declared is None:
-            read = {e for x in walk(otherwise) for e in expressions(x)}
-            branch = If(flag, _first(made, flag), _needed(otherwise, read), origin=made[-1].origin)
+            branch = If(flag, _first(made, flag), _needed(otherwise, own), origin=made[-1].origin)
         else:
             ahead = otherwise
             branch = If(
@@ -196,7 +198,25 @@ class _Second(Rewriter):
         return super().expr(e) if isinstance(e, Call) else e
 
 
-def _needed(statements: Body, read: set[Expr]) -> Body:
-    """The statements without variables that are not `read`."""
-    kept = [x for x in statements if not (isinstance(x, (Declare, Assign)) and x.local not in read)]
-    return tuple(map_bodies(x, lambda body: _needed(body, read)) for x in kept)
+def _needed(statements: Body, own: set[Buffer | Local]) -> Body:
+    """The statements without what they compute for nobody: of `own`, which nothing else uses, what they do not read."""
+    read: set[Buffer | Local] = set()
+    while True:
+        kept = _without(statements, own - read)
+        more = {
+            e if isinstance(e, Local) else e.buffer for x in walk(kept) for e in expressions(x) if isinstance(e, NAMED)
+        }
+        if more <= read:
+            return kept
+        read |= more
+
+
+def _without(statements: Body, unread: set[Buffer | Local]) -> Body:
+    """The statements without what writes these alone."""
+    found: list[Statement] = []
+    for s in statements:
+        if not (isinstance(s, Values) and (s.local if isinstance(s, (Declare, Assign)) else s.buffer) in unread):
+            new = map_bodies(s, lambda body: _without(body, unread))
+            if not bodies(s) or any(bodies(new)):
+                found.append(new)
+    return tuple(found)

@@ -8,6 +8,11 @@ from collections.abc import Sequence
 
 from mjtorch.compiler.analysis.dependence import accesses
 from mjtorch.compiler.ir.nodes import (
+    BOOL,
+    FLOAT32,
+    FLOAT64,
+    INT,
+    INT32,
     SCRATCH,
     Assign,
     Body,
@@ -20,6 +25,7 @@ from mjtorch.compiler.ir.nodes import (
     Index,
     Load,
     Local,
+    Number,
     Pack,
     Program,
     Statement,
@@ -28,18 +34,30 @@ from mjtorch.compiler.ir.nodes import (
 )
 from mjtorch.compiler.ir.walk import Rewriter, map_bodies, with_body
 
+# What a variable begins with that a group assigns.
+ZERO = {BOOL: False, INT: 0, INT32: 0, FLOAT32: 0.0, FLOAT64: 0.0}
+
 
 def contract_arrays(p: Program) -> Program:
     """Turn scratch arrays that live within one iteration of a loop into variables."""
     return with_body(p, _Contraction(p).body(p.body, inside=False))
 
 
-class _Contraction:
-    """How often each buffer is used, and the names of the variables that buffers would become."""
+def contract_sums(p: Program) -> Program:
+    """The same of sums, and what else groups store; after choices, which leave out arrays more easily."""
+    return with_body(p, _Contraction(p, groups=True).body(p.body, inside=False))
 
-    def __init__(self, p: Program) -> None:
+
+class _Contraction:
+    """How often each buffer is used, and the names of the variables that buffers would become.
+
+    groups: whether those count that groups store
+    """
+
+    def __init__(self, p: Program, groups: bool = False) -> None:
+        self.groups = groups
         self.uses: Counter[Buffer] = Counter(a.buffer for a in accesses(p.body, {}))
-        self.names = {b: f"v{k}" for k, b in enumerate(self.uses)}
+        self.names = {b: f"{'g' if groups else 'v'}{k}" for k, b in enumerate(self.uses)}
 
     def body(self, statements: Body, inside: bool) -> Body:
         """The statements; `inside` an iteration of a loop."""
@@ -67,17 +85,22 @@ class _Contraction:
         count: Counter[Buffer] = Counter()
         bad: set[Buffer] = set()
         for s in statements:
-            top = s.buffer if isinstance(s, Store) else None
+            top = {x.buffer for x in _stores(s)} if self.groups or not isinstance(s, Group) else set()
             for a in accesses([s], {}):
                 b = a.buffer
                 if b.kind != SCRATCH:
                     continue
                 count[b] += 1
                 # Loads of a store's own value come before it.
-                known = first.setdefault(b, (a.index, a.writes and b is top))
-                if a.moving or known[0] != a.index or (a.writes and b is not top):
+                known = first.setdefault(b, (a.index, a.writes and b in top))
+                if a.moving or known[0] != a.index or (a.writes and b not in top):
                     bad.add(b)
         return [b for b, (_, ok) in first.items() if ok and b not in bad and count[b] == self.uses[b]]
+
+
+def _stores(s: Statement) -> Sequence[Store]:
+    """The stores that a statement is made of, if it is one or a group."""
+    return [x for x in (s.body if isinstance(s, Group) else (s,)) if isinstance(x, Store)]
 
 
 def _in_a_variable(statements: Body, b: Buffer, local: Local) -> Body:
@@ -89,6 +112,23 @@ def _in_a_variable(statements: Body, b: Buffer, local: Local) -> Body:
             value = rewriter.expr(s.value)
             new.append((Assign if declared else Declare)(local, value, origin=s.origin))
             declared = True
+        elif isinstance(s, Group) and any(x.buffer is b for x in _stores(s)):
+            # What a group declares is its own.
+            if not declared:
+                new.append(Declare(local, Number(ZERO[b.dtype], b.dtype), origin=s.origin))
+            declared = True
+            new.append(dataclasses.replace(s, body=_assigned(s.body, b, local, rewriter)))
+        else:
+            new.extend(rewriter.statement(s))
+    return tuple(new)
+
+
+def _assigned(statements: Body, b: Buffer, local: Local, rewriter: Rewriter) -> Body:
+    """The statements of a group with `local` in place of `b`."""
+    new: list[Statement] = []
+    for s in statements:
+        if isinstance(s, Store) and s.buffer is b:
+            new.append(Assign(local, rewriter.expr(s.value), origin=s.origin))
         else:
             new.extend(rewriter.statement(s))
     return tuple(new)

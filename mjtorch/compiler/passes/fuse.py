@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from mjtorch.compiler.analysis.dependence import independent, iterations_apart
+from mjtorch.compiler.analysis.dependence import apart, independent, iterations_apart
 from mjtorch.compiler.ir.nodes import (
     Body,
     Declare,
@@ -63,7 +63,7 @@ class _Fusion:
             if merged is not None:
                 out[k] = merged
                 return True
-            if passed >= REACH or isinstance(other, (While, Pack)) or not independent([other], [s]):
+            if passed >= REACH or isinstance(other, (While, Pack)) or not apart(other, s):
                 return False
         return False
 

@@ -7,7 +7,7 @@ from mjtorch.compiler.passes import Pass, Watch, run_passes
 from mjtorch.compiler.passes.barriers import insert_barriers
 from mjtorch.compiler.passes.branches import branch_on_choices
 from mjtorch.compiler.passes.coalesce import coalesce_copies
-from mjtorch.compiler.passes.contract import contract_arrays
+from mjtorch.compiler.passes.contract import contract_arrays, contract_sums
 from mjtorch.compiler.passes.copies import eliminate_copies
 from mjtorch.compiler.passes.dead_stores import eliminate_dead_stores
 from mjtorch.compiler.passes.fuse import fuse_loops
@@ -15,6 +15,7 @@ from mjtorch.compiler.passes.idioms import recognize_idioms
 from mjtorch.compiler.passes.outline import outline_for_warps
 from mjtorch.compiler.passes.parallelize import lane_work, mergeable, parallelize
 from mjtorch.compiler.passes.rendezvous import keep_together
+from mjtorch.compiler.passes.results import early_results
 from mjtorch.compiler.passes.symmetric import read_columns
 from mjtorch.compiler.passes.transpose import transpose
 from mjtorch.compiler.passes.warp_memory import FAR, NEAR, WARP_SIZE, hold_in_registers, plan_warp_memory, space_bytes
@@ -22,11 +23,13 @@ from mjtorch.compiler.passes.warp_memory import FAR, NEAR, WARP_SIZE, hold_in_re
 # Those for which it does not matter how many lanes compute a world.
 ANY_LANES = (
     Pass("eliminate_dead_stores", eliminate_dead_stores),
+    Pass("early_results", early_results),
     Pass("fuse_loops", partial(fuse_loops, allowed=mergeable)),
     Pass("contract_arrays", contract_arrays),
     Pass("branch_on_choices", branch_on_choices),
     Pass("eliminate_copies", eliminate_copies),
     Pass("coalesce_copies", coalesce_copies),
+    Pass("contract_sums", contract_sums),
 )
 
 
