@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mjtorch.compiler.analysis.lifetimes import meet, pack
+from mjtorch.compiler.analysis.lifetimes import BYTES, meet, pack, pack_bytes
 from mjtorch.compiler.ir.nodes import Buffer
 
 
@@ -25,8 +25,29 @@ def test_what_lives_at_the_same_time_does_not_overlap(seed: int) -> None:
     assert busiest <= size <= 1.2 * busiest
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_dtypes_share_a_memory(seed: int) -> None:
+    """Offsets are whole elements of each dtype."""
+    random = np.random.default_rng(seed)
+    life = {}
+    for _ in range(60):
+        begin, dtype = int(random.integers(0, 50)), str(random.choice(list(BYTES)))
+        life[Buffer(int(random.integers(1, 40)), dtype)] = (begin, begin + int(random.integers(0, 12)))
+    taken = {b: b.size * BYTES[b.dtype] for b in life}
+    busiest = max(sum(taken[b] for b, (first, last) in life.items() if first <= t <= last) for t in range(64))
+    offsets, size = pack_bytes(life)
+    begins = {b: offsets[b] * BYTES[b.dtype] for b in life}
+    for a in life:
+        assert 0 <= begins[a] <= size - taken[a]
+        for b in life:
+            if a is not b and meet(life[a], life[b]):
+                assert begins[a] + taken[a] <= begins[b] or begins[b] + taken[b] <= begins[a]
+    assert busiest <= size <= 1.25 * busiest
+
+
 def test_nothing_takes_nothing() -> None:
     assert pack({}) == ({}, 0)
+    assert pack_bytes({}) == ({}, 0)
 
 
 def test_the_largest_lie_where_they_would_alone() -> None:

@@ -1762,7 +1762,7 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
             out0[k] = add(s0[k], s1[k])
         """,
         """
-        scratch s0: f64[16] in near at 0
+        scratch s0: f64[16] in near at 1
         scratch s1: f64[16] in far at 0
         scratch s2: bool[1] in near at 0
         body:
@@ -2003,6 +2003,42 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
               s0[r] = sub(s0[r], mul(s1[r], s0[-1*i+7]))
           for l in 0..16:
             out0[l] = s0[l]
+        """,
+    ),
+    "what the first lane finds where something of another dtype was": (
+        (partial(plan_warp_memory, budget=1024, lanes=32), insert_barriers),
+        """
+        scratch s0: f64[1]
+        scratch s1: i64[1]
+        scratch s2: f64[1]
+        body:
+          s0[0] = in0[0]
+          out0[0] = s0[0]
+          s1[0] = 3
+          out0[1] = f64(s1[0])
+          s2[0] = in0[2]
+          out0[2] = s2[0]
+          parallel for i in 3..16:
+            out0[i] = in0[i]
+        """,
+        """
+        scratch s0: f64[1] in near at 0
+        scratch s1: i64[1] in near at 0
+        scratch s2: f64[1] in near at 0
+        body:
+          first lane:
+            s0[0] = in0[0]
+            out0[0] = s0[0]
+          barrier
+          first lane:
+            s1[0] = 3
+            out0[1] = f64(s1[0])
+          barrier
+          first lane:
+            s2[0] = in0[2]
+            out0[2] = s2[0]
+          parallel for i in 3..16:
+            out0[i] = in0[i]
         """,
     ),
     "what other lanes have written": (

@@ -6,10 +6,27 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from mjtorch.compiler.ir.nodes import INPUT, Buffer, FirstLane, Function, Program, Scalarized, Statement
+from mjtorch.compiler.ir.nodes import (
+    BOOL,
+    BYTE,
+    FLOAT32,
+    FLOAT64,
+    INPUT,
+    INT,
+    INT32,
+    Buffer,
+    FirstLane,
+    Function,
+    Layout,
+    Program,
+    Scalarized,
+    Statement,
+)
 from mjtorch.compiler.ir.walk import bodies, is_program, touched, touched_by
 
 Life = tuple[int, int]
+# Of an element, where arrays of all dtypes share a memory; an array begins where its element's divide.
+BYTES = {FLOAT64: 8, INT: 8, FLOAT32: 4, INT32: 4, BOOL: 4}
 
 
 def lifetimes(p: Program) -> dict[Buffer, Life]:
@@ -67,6 +84,29 @@ def pack(life: Mapping[Buffer, Life]) -> tuple[dict[Buffer, int], int]:
     return offsets, max((at + b.size for b, at in offsets.items()), default=0)
 
 
+def pack_bytes(life: Mapping[Buffer, Life]) -> tuple[dict[Buffer, int], int]:
+    """The same in one memory for all dtypes, whose size is in bytes."""
+    places = Places()
+    largest = sorted(life, key=lambda b: -size_in_bytes(b))
+    offsets = {b: places.add(size_in_bytes(b), life[b], BYTES[b.dtype]) for b in largest}
+    size = max((at + size_in_bytes(b) for b, at in offsets.items()), default=0)
+    return {b: at // BYTES[b.dtype] for b, at in offsets.items()}, size
+
+
+def size_in_bytes(b: Buffer) -> int:
+    """What a buffer takes where all dtypes share a memory."""
+    return b.size * BYTES[b.dtype]
+
+
+def place(layout: Layout, b: Buffer) -> tuple[tuple[str, str], int, int]:
+    """The memory that a buffer is in, and where in it it begins and ends: in elements, or bytes if all share it."""
+    begin, end = layout.offsets[b], layout.offsets[b] + b.size
+    memory = layout.space[b], BYTE
+    if memory not in layout.sizes:
+        return (layout.space[b], b.dtype), begin, end
+    return memory, begin * BYTES[b.dtype], end * BYTES[b.dtype]
+
+
 def meet(a: Life, b: Life) -> bool:
     """Whether two live at the same time."""
     return a[0] <= b[1] and b[0] <= a[1]
@@ -80,12 +120,12 @@ class Places:
         # Where each begins and ends, and first and last time of its life.
         self.taken = np.empty((4, 64), dtype=np.int64)
 
-    def gap(self, size: int, life: Life) -> int:
-        """The smallest gap that `size` fits in; past the end if none does."""
+    def gap(self, size: int, life: Life, each: int = 1) -> int:
+        """The smallest gap that `size` fits in, from a multiple of `each` on; past the end if none does."""
         begin, end, first, last = self.taken[:, : self.count]
         there = np.flatnonzero((first <= life[1]) & (last >= life[0]))
         there = there[np.argsort(begin[there], kind="stable")]
-        ends = np.concatenate([[0], np.maximum.accumulate(end[there])])
+        ends = -(-np.concatenate([[0], np.maximum.accumulate(end[there])]) // each) * each
         room = begin[there] - ends[:-1]
         fits = np.flatnonzero(room >= size)
         return int(ends[fits[np.argmin(room[fits])] if len(fits) else -1])
@@ -97,8 +137,8 @@ class Places:
         self.taken[:, self.count] = offset, offset + size, *life
         self.count += 1
 
-    def add(self, size: int, life: Life) -> int:
-        """Take the smallest gap that there is; where it begins."""
-        offset = self.gap(size, life)
+    def add(self, size: int, life: Life, each: int = 1) -> int:
+        """Take the smallest gap that there is, as in `gap`; where it begins."""
+        offset = self.gap(size, life, each)
         self.put(offset, size, life)
         return offset

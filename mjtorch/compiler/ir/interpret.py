@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from mjtorch.compiler.analysis.lifetimes import BYTES, place
 from mjtorch.compiler.ir.nodes import (
     BOOL,
+    BYTE,
     COMMON,
     FLOAT32,
     FLOAT64,
@@ -52,8 +54,8 @@ from mjtorch.compiler.ir.nodes import (
 from mjtorch.compiler.ir.ops import OPS
 from mjtorch.compiler.ir.walk import bodies
 
-TYPES = {FLOAT32: np.float32, FLOAT64: np.float64, INT: np.int64, INT32: np.int32, BOOL: np.bool_}
-POISON = {FLOAT32: np.nan, FLOAT64: np.nan, INT: 2**40, INT32: 2**30, BOOL: True}
+TYPES = {FLOAT32: np.float32, FLOAT64: np.float64, INT: np.int64, INT32: np.int32, BOOL: np.bool_, BYTE: np.uint8}
+POISON = {FLOAT32: np.nan, FLOAT64: np.nan, INT: 2**40, INT32: 2**30, BOOL: True, BYTE: 255}
 
 Watch = Callable[[Store | Scatter, np.ndarray, np.ndarray, np.ndarray], object]
 
@@ -120,11 +122,10 @@ class Run:
             if layout is None or b not in layout.offsets:
                 self.buffers[b] = np.full((b.size, width), POISON[b.dtype], dtype=TYPES[b.dtype])
             else:
-                key = layout.space[b], b.dtype
+                key, begin, end = place(layout, b)
                 if key not in self.spaces:
-                    size = layout.sizes[key]
-                    self.spaces[key] = np.full((size, width), POISON[b.dtype], dtype=TYPES[b.dtype])
-                self.buffers[b] = self.spaces[key][layout.offsets[b] : layout.offsets[b] + b.size]
+                    self.spaces[key] = np.full((width, layout.sizes[key]), POISON[key[1]], dtype=TYPES[key[1]])
+                self.buffers[b] = _elements(self.spaces[key][:, begin:end], b.dtype).T
         return self.buffers[b]
 
     # --- addresses ---
@@ -301,3 +302,10 @@ class Run:
             self.variables[variable] = k
             found += [(k, *rest) for rest in self._iterations(loops[1:])]
         return found
+
+
+def _elements(memory: np.ndarray, dtype: str) -> np.ndarray:
+    """A piece of each world's memory (worlds, n) as an array of elements, which it may be, or bytes of them."""
+    if memory.dtype == TYPES[dtype]:
+        return memory
+    return memory[:, :: BYTES[BOOL]].view(np.bool_) if dtype == BOOL else memory.view(TYPES[dtype])

@@ -22,6 +22,8 @@ from mjtorch.compiler.ir.source import Source
 FLOAT32, FLOAT64, INT, INT32, BOOL = "f32", "f64", "i64", "i32", "bool"
 DTYPES = (FLOAT32, FLOAT64, INT, INT32, BOOL)
 WHOLE = (INT, INT32)
+# Of memory that arrays of all dtypes share.
+BYTE = "byte"
 # Where the values of a buffer come from, or go.
 INPUT, SHARED, OUTPUT, SCRATCH, CONSTANT, UNIFORM = "input", "shared", "output", "scratch", "constant", "uniform"
 KINDS = (INPUT, SHARED, OUTPUT, SCRATCH, CONSTANT, UNIFORM)
@@ -468,7 +470,7 @@ class Layout:
     """Where the buffers of a program lie.
 
     space: the memory that each buffer is in, offsets: where in it, in elements of its dtype
-    sizes: elements of each memory and dtype
+    sizes: elements of each memory and dtype, or bytes of what all dtypes share
     lanes: of a warp that compute a world together; 0 where worlds are computed side by side
     """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mjtorch.compiler.analysis.dependence import Bounds, span, within
-from mjtorch.compiler.analysis.lifetimes import lifetimes
+from mjtorch.compiler.analysis.lifetimes import lifetimes, place
 from mjtorch.compiler.ir.nodes import (
     BOOL,
     COMMON,
@@ -292,15 +292,18 @@ def _verify_layout(p: Program) -> None:
     life = {b: t for b, t in lifetimes(p).items() if b in p.layout.offsets and b.kind in (INPUT, SCRATCH)}
     groups: dict[tuple[str, str], list[Buffer]] = {}
     for b in life:
-        groups.setdefault((p.layout.space[b], b.dtype), []).append(b)
+        groups.setdefault(place(p.layout, b)[0], []).append(b)
     for key, group in groups.items():
-        group.sort(key=lambda b: p.layout.offsets[b])  # type: ignore[union-attr]
+        places = {b: place(p.layout, b)[1:] for b in group}
+        group.sort(key=lambda b: places[b])
         for k, b in enumerate(group):
-            end = p.layout.offsets[b] + b.size
+            end = places[b][1]
             if end > p.layout.sizes[key]:
                 raise VerifyError(f"an array ends behind the memory that it is in: {end} of {p.layout.sizes[key]}")
             for other in group[k + 1 :]:
-                if p.layout.offsets[other] >= end:
+                if places[other][0] >= end:
                     break
                 if life[b][0] <= life[other][1] and life[other][0] <= life[b][1] and b.size and other.size:
-                    raise VerifyError(f"two arrays, of {b.size} and {other.size} {b.dtype}, live in one place")
+                    raise VerifyError(
+                        f"two arrays, of {b.size} {b.dtype} and {other.size} {other.dtype}, live in one place"
+                    )

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from mjtorch.compiler.analysis.dependence import accesses
+from mjtorch.compiler.analysis.lifetimes import place
 from mjtorch.compiler.ir.nodes import (
     SCRATCH,
     UNIFORM,
@@ -73,12 +74,17 @@ def _touch(s: Statement, first: bool) -> Touch:
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """What was touched since the last barrier, by the first lane alone and by all."""
+    """What was touched since the last barrier, by the first lane alone and by all.
+
+    retyped: what lies, with another dtype, where the first lane touched something: compilers take it for granted that
+    such accesses are to different places, and may change their order
+    """
 
     read_first: frozenset[Buffer] = frozenset()
     written_first: frozenset[Buffer] = frozenset()
     read: frozenset[Buffer] = frozenset()
     written: frozenset[Buffer] = frozenset()
+    retyped: frozenset[Buffer] = frozenset()
 
     def __or__(self, other: State) -> State:
         pairs = ((getattr(self, f.name), getattr(other, f.name)) for f in dataclasses.fields(self))
@@ -91,14 +97,17 @@ class Hazards:
     def __init__(self, layout: Layout) -> None:
         self.state = State()
         groups: dict[tuple[str, str], list[Buffer]] = defaultdict(list)
-        for b, space in layout.space.items():
-            groups[space, b.dtype].append(b)
+        ends: dict[Buffer, tuple[int, int]] = {}
+        for b in layout.space:
+            memory, start, stop = place(layout, b)
+            groups[memory].append(b)
+            ends[b] = start, stop
         self.over: dict[Buffer, frozenset[Buffer]] = {}
         for group in groups.values():
-            ends = {b: (layout.offsets[b], layout.offsets[b] + b.size) for b in group}
             for b in group:
                 start, stop = ends[b]
                 self.over[b] = frozenset(x for x in group if ends[x][0] < stop and start < ends[x][1])
+        self.retyped = {b: frozenset(x for x in found if x.dtype != b.dtype) for b, found in self.over.items()}
 
     def clear(self) -> None:
         """There is a barrier."""
@@ -112,11 +121,16 @@ class Hazards:
             (s.written, s.read) if touch.first else (s.written | s.written_first, s.read | s.read_first)
         )
         needed = bool(reads & others_write or writes & (others_write | others_read))
+        if touch.first and (reads | writes) & s.retyped:
+            needed = True
         if needed:
             s = State()
+        retyped = s.retyped.union(*(self.retyped[b] for b in reads | writes))
         reads, writes = self._neighbours(reads), self._neighbours(writes)
         if touch.first:
-            self.state = dataclasses.replace(s, read_first=s.read_first | reads, written_first=s.written_first | writes)
+            self.state = dataclasses.replace(
+                s, read_first=s.read_first | reads, written_first=s.written_first | writes, retyped=retyped
+            )
         else:
             self.state = dataclasses.replace(s, read=s.read | reads, written=s.written | writes)
         return needed

@@ -8,13 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from mjtorch.compiler.analysis.cost import WARP, trips
 from mjtorch.compiler.analysis.dependence import Bounds, within
-from mjtorch.compiler.analysis.lifetimes import Life, Places, lifetimes, pack
+from mjtorch.compiler.analysis.lifetimes import BYTES, Life, Places, lifetimes, pack_bytes, size_in_bytes
 from mjtorch.compiler.ir.nodes import (
-    BOOL,
-    FLOAT32,
-    FLOAT64,
-    INT,
-    INT32,
+    BYTE,
     SCRATCH,
     UNIFORM,
     Body,
@@ -37,7 +33,6 @@ from mjtorch.compiler.ir.nodes import (
 from mjtorch.compiler.ir.walk import Rewriter, bodies, expressions, mentions, walk, with_body
 from mjtorch.compiler.passes.memory import uniform_places
 
-BYTES = {FLOAT64: 8, INT: 8, FLOAT32: 4, INT32: 4, BOOL: 4}
 # Arrays of at most this many elements may be held in registers, and so be in loops of at most this many iterations.
 FEW = 8
 NEAR, FAR = "near", "far"
@@ -48,6 +43,8 @@ WARP_SIZE = 32
 SHARED_MEMORY, WARPS = 227 * 1024, 32
 # Blocks that these warps are, what each of them takes besides, and what it takes to find an array, or a world's memory.
 BLOCKS, RESERVED, ROW = 2, 1024, 16
+# Bytes between places where a memory may begin.
+LINE = 16
 # Bytes of a bank of shared memory, and of all of them.
 BANK, BANKS = 4, 128
 # How often a branch is taken to be chosen: they are there for what is rare.
@@ -172,42 +169,30 @@ def _fitted(life: Mapping[Buffer, Life], best: Sequence[Buffer], budget: int) ->
     """A layout with as many of the `best` in shared memory as have room there while they live, the first first."""
     if space_bytes(layout := _placed(life, NEAR), NEAR) <= budget:
         return layout
-    near: dict[str, Places] = {}
+    near, top = Places(), 0
     places: dict[Buffer, int] = {}
-    tops: Counter[str] = Counter()
     for b in best:
-        mine = near.setdefault(b.dtype, Places())
-        offset = mine.gap(b.size, life[b])
-        top = max(tops[b.dtype], offset + b.size)
-        others = sum(_rounded(n, dtype) for dtype, n in tops.items() if dtype != b.dtype)
-        if others + _rounded(top, b.dtype) <= budget:
-            mine.put(offset, b.size, life[b])
-            places[b] = offset
-            tops[b.dtype] = top
+        size = size_in_bytes(b)
+        offset = near.gap(size, life[b], BYTES[b.dtype])
+        if offset + size <= budget // LINE * LINE:
+            near.put(offset, size, life[b])
+            places[b] = offset // BYTES[b.dtype]
+            top = max(top, offset + size)
     far = _placed({b: t for b, t in life.items() if b not in places}, FAR)
-    sizes = {(NEAR, dtype): n for dtype, n in tops.items()}
     space = {**far.space, **dict.fromkeys(places, NEAR)}
-    return Layout(space, {**far.offsets, **places}, {**far.sizes, **sizes})
-
-
-def _rounded(n: int, dtype: str) -> int:
-    """Bytes of so many elements of a dtype, whose memory begins where 16 divides."""
-    return -(-n * BYTES[dtype] // 16) * 16
+    return Layout(space, {**far.offsets, **places}, {**far.sizes, (NEAR, BYTE): top})
 
 
 def space_bytes(layout: Layout, space: str) -> int:
-    """How much of a memory a world takes."""
-    return sum(_rounded(n, dtype) for (where, dtype), n in layout.sizes.items() if where == space)
+    """How much of a memory a world takes; of what all worlds share each dtype begins where `LINE` divides."""
+    found = ((n, 1 if dtype == BYTE else BYTES[dtype]) for (where, dtype), n in layout.sizes.items() if where == space)
+    return sum(-(-n * each // LINE) * LINE for n, each in found)
 
 
 def _placed(life: Mapping[Buffer, Life], space: str) -> Layout:
     """A layout of all of these in one memory."""
-    offsets: dict[Buffer, int] = {}
-    sizes: dict[tuple[str, str], int] = {}
-    for dtype in dict.fromkeys(b.dtype for b in life):
-        places, sizes[space, dtype] = pack({b: t for b, t in life.items() if b.dtype == dtype})
-        offsets |= places
-    return Layout(dict.fromkeys(life, space), offsets, sizes)
+    offsets, size = pack_bytes(life)
+    return Layout(dict.fromkeys(life, space), offsets, {(space, BYTE): size})
 
 
 def is_branch(s: While) -> bool:

@@ -9,6 +9,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from mjtorch.compiler.analysis.lifetimes import BYTES
 from mjtorch.compiler.ir.nodes import (
     BOOL,
     CONSTANT,
@@ -46,7 +47,7 @@ from mjtorch.compiler.ir.nodes import (
 from mjtorch.compiler.ir.walk import ReplaceAtoms, atoms, walk, walk_expr
 from mjtorch.compiler.passes.idioms import CHOLESKY, SUBSTITUTE
 from mjtorch.compiler.passes.parallelize import identity, lane_work
-from mjtorch.compiler.passes.warp_memory import BYTES, FAR, NEAR, ROW, list_room, row_bytes, space_bytes, world_bytes
+from mjtorch.compiler.passes.warp_memory import FAR, NEAR, ROW, list_room, row_bytes, space_bytes, world_bytes
 from mjtorch.compiler.targets.c.printer import LETTER, SCALARS, TYPES, Printer, vector_header
 from mjtorch.compiler.targets.cuda.ahead import READS, Part, Plain, carries, parts, reads, together
 from mjtorch.compiler.targets.cuda.repeat import repeatable

@@ -6,8 +6,9 @@ import dataclasses
 
 import numpy as np
 
+from mjtorch.compiler.analysis.lifetimes import BYTES
 from mjtorch.compiler.ir.nodes import FLOAT32, FLOAT64, UNIFORM, Buffer, Layout, Origin
-from mjtorch.compiler.passes.warp_memory import BYTES, FAR, NEAR, space_bytes
+from mjtorch.compiler.passes.warp_memory import FAR, LINE, NEAR, space_bytes
 from mjtorch.compiler.targets.c.printer import LETTER, SCALARS, array
 
 
@@ -66,5 +67,5 @@ def macros(inputs: int, outputs: int, layout: Layout, shared: int) -> str:
         at = 0
         for dtype, name in LETTER.items():
             text += f"#define AT_{name}{suffix} {at}\n"
-            at += -(-layout.sizes.get((space, dtype), 0) * BYTES[dtype] // 16) * 16
+            at += -(-layout.sizes.get((space, dtype), 0) * BYTES[dtype] // LINE) * LINE
     return text + f"#define AT_LISTS {space_bytes(layout, NEAR)}\n"
