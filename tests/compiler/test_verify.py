@@ -47,6 +47,10 @@ WRONG = {
         VerifyError,
         "places 0 to 4 of an array of 4",
     ),
+    "group:\n    var t = 0.0\n    for i in 0..4:\n      var t = in0[i]\n      out0[i] = t": (
+        VerifyError,
+        "t is declared twice",
+    ),
     "first lane:\n    barrier": (VerifyError, "the first lane only stores"),
     "if true:\n    rendezvous\n  else:\n    out0[0] = in0[0]": (VerifyError, "come to a rendezvous a different number"),
     "for i in 0..4 where true:\n    rendezvous": (VerifyError, "come to a rendezvous a different number"),

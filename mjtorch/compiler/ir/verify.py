@@ -181,6 +181,8 @@ class _Check:
             if dtype != s.local.dtype:
                 raise self.fail(f"{s.local.name} is {s.local.dtype}, its value is {dtype}")
             if isinstance(s, Declare):
+                if any(isinstance(x, Local) and x.name == s.local.name for x in scope.names):
+                    raise self.fail(f"{s.local.name} is declared twice")
                 scope.names.add(s.local)
             elif s.local not in scope.names:
                 raise self.fail(f"{s.local.name} is not declared")
