@@ -172,14 +172,14 @@ def clipped(ground: Outline, up: Tensor, lines: Tensor, subject: Outline, normal
 def surrounded(ground: Outline, up: Tensor, subject: Outline, normal: Tensor, depth: Tensor) -> Tensor:
     """Whether subjects lie around the ground, and on none of its lines, (n,) bool; depth: as of `depths`."""
     k = subject.corner.shape[1]
-    all_cut = ((depth < 0).any(-1) | ~counted(ground.number, k)).all(-1) & (depth != 0).flatten(1).all(-1)
+    all_cut = ((depth < 0).any(-1) | ~counted(ground.number, k)).all(-1) & (depth != 0).all(-1).all(-1)
     all_cut = all_cut & (subject.number > 2) & (ground.number > 2)
 
     def around() -> Tensor:
         # What is not quite flat is where its sides are.
         to = torch.where(counted(subject.number, k)[..., None], subject.corner - subject.corner[:, :1], 0.0)
         flat = dot(to, normal[:, None]).abs().amax(-1) <= UNEVEN * norm(to).amax(-1)
-        return all_cut & flat & (depths(subject, inward(subject, -up), ground) > 0).flatten(1).all(-1)
+        return all_cut & flat & (depths(subject, inward(subject, -up), ground) > 0).all(-1).all(-1)
 
     return if_any(all_cut, around, all_cut)
 
@@ -188,7 +188,8 @@ def depths(ground: Outline, lines: Tensor, subject: Outline) -> Tensor:
     """How far [m] within each line of the ground each corner of the subject is, (n, k, k), infinite where none is."""
     k = subject.corner.shape[1]
     origin = ground.corner[:, :1]
-    depth = lines @ (subject.corner - origin).mT - dot(ground.corner - origin, lines, keepdim=True)
+    at_line = dot(ground.corner - origin, lines, keepdim=True)
+    depth = lines @ (subject.corner - origin).mT - at_line
     there = counted(ground.number, k)[:, :, None] & counted(subject.number, k)[:, None]
     return torch.where(there, snapped(depth), torch.inf)
 
