@@ -63,9 +63,17 @@ def side_by_side(one: Core, two: Core, found: Nearest, hulls: Hulls | None) -> N
         middle + (distance - of2.radius) * normal,
     )
     is_line = of1.there & of2.there & (high > low)[:, 0] & (distance.abs() > AT_END * one.extent[:, None])[:, 0]
-    is_line = is_line & (norm(cross(of1.axis, of2.axis)) <= blur(along.dtype))
+    is_line = is_line & (norm(cross(of1.axis, of2.axis)) <= slack(one, two))
     is_line = is_line & (dot(normal, found.normal) > SAME)
     return where_rows(is_line & (one.among(ROUND) | two.among(ROUND)), touching, found)
+
+
+def slack(one: Core, two: Core) -> Tensor | float:
+    """Sine of the angle (n,), or of all, below which axes are parallel: vertices of meshes are in single precision."""
+    exact, single = blur(one.pos.dtype), blur(torch.float32)
+    if exact >= single or not (one.has((MESH,)) or two.has((MESH,))):
+        return exact
+    return torch.where(one.among((MESH,)) | two.among((MESH,)), single, exact)
 
 
 def line_of(shape: Core, other: Core, point: Tensor, normal: Tensor, hulls: Hulls | None) -> Line:

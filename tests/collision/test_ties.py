@@ -155,6 +155,30 @@ def test_how_the_distance_of_a_line_changes(case):
     torch.testing.assert_close(slope, torch.stack([-normal, normal]), rtol=0, atol=1e-8)
 
 
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=["single", "double"])
+@pytest.mark.parametrize("shape", ["cylinder", "capsule"])
+def test_the_middle_of_an_edge_of_a_mesh_that_mujoco_turned(shape, dtype):
+    """Vertices are in single precision, so such an edge is along an axis to seven digits at best."""
+    low, high, top = -0.125, 0.125, 0.05
+    points = np.random.default_rng(0).normal(size=(10, 3)) * [0.05, 0.03, 0.04]
+    points[:, 0] = -0.03 - abs(points[:, 0])
+    points = np.vstack([points, [[top, 0, low], [top, 0, high]]])
+    mj_model = load(
+        f"""<mujoco><asset><mesh name="a" vertex="{" ".join(map(str, points.ravel()))}"/></asset><worldbody>
+          <body><freejoint/><geom type="mesh" mesh="a"/></body><body><freejoint/><geom {SHAPES[shape]}/></body>
+        </worldbody></mujoco>"""
+    )
+    assert abs(mj_model.mesh_quat[0, 1:]).max() > 1e-3, "it is turned"
+    radius, half = mj_model.geom_size[1, :2]
+    m, height = put_model(mj_model, dtype=dtype), torch.linspace(-0.2, 0.2, 9, dtype=dtype)
+    qpos = torch.zeros(9, 14, dtype=dtype)
+    qpos[:, [3, 10]], qpos[:, 7], qpos[:, 8], qpos[:, 9] = 1, top + radius - 0.005, 0.003, height
+    found = torch.vmap(of_pose, in_dims=(None, 0))(m, qpos)
+    assert (found.detected.sum(1) == 1).all()
+    middle = (torch.clamp(height - half, min=low) + torch.clamp(height + half, max=high)) / 2
+    torch.testing.assert_close(found.pos[found.detected][:, 2], middle, rtol=0, atol=1e-6)
+
+
 def assert_same(one: Contact, other: Contact, atol: float) -> None:
     assert torch.equal(one.detected, other.detected)
     for name in ("dist", "pos", "frame"):
