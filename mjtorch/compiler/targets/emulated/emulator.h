@@ -95,7 +95,8 @@ static unsigned ballot(bool f) {
 // Which lane has read and written an element of a world's memory since the last barrier: who reads or overwrites what another
 // has written, or overwrites what another has read, is told, once for each pair of operations.
 //
-// Lanes beyond the end of a loop do its last iteration again: they write what is there already, or only read ahead.
+// Lanes beyond the end of a loop do its last iteration again: they write what is there already, or only read ahead. Where
+// a wide element is, two narrow ones of another array may have been: each word of it counts.
 struct Access {
   int64_t written, read;
   int writer, writing, reading;
@@ -107,7 +108,7 @@ struct Stretch {
   int64_t bytes;
   Access* accesses;
 };
-enum { STRETCHES = 3, MOST = 64, HAS_WRITTEN = 0, HAS_READ = 1 };
+enum { STRETCHES = 3, MOST = 64, WORD = 4, HAS_WRITTEN = 0, HAS_READ = 1 };
 static Stretch stretches[STRETCHES];
 static int count_of_stretches, operation, only_ahead;
 static int64_t stretch_of_time;
@@ -148,14 +149,16 @@ static void found(int writes, int other, int other_wrote, int other_operation) {
     if (races[k].writes == writes && races[k].operation == operation && races[k].other_operation == other_operation) return;
   if (count_of_races < MOST) races[count_of_races++] = {lane_now, writes, operation, other, other_wrote, other_operation};
 }
-static void note_read(void const* p) {
+static void note_read(void const* p, int bytes) {
+  if (bytes > WORD) note_read((char const*)p + WORD, bytes - WORD);
   Access* a = access_of(p);
   if (!a || only_ahead) return;
   if (a->written == stretch_of_time && a->writer != lane_now) found(0, a->writer, 1, a->writing);
   if (a->read != stretch_of_time) a->read = stretch_of_time, a->readers = 0;
   a->readers |= 1u << lane_now, a->reading = operation;
 }
-static void note_write(void const* p, bool is_same) {
+static void note_write(void const* p, int bytes, bool is_same) {
+  if (bytes > WORD) note_write((char const*)p + WORD, bytes - WORD, is_same);
   Access* a = access_of(p);
   if (!a) return;
   unsigned others = a->readers & ~(1u << lane_now);
@@ -168,11 +171,11 @@ template <class T>
 struct Element {
   T* p;
   operator T() const {
-    note_read(p);
+    note_read(p, sizeof(T));
     return *p;
   }
   T operator=(T x) const {
-    note_write(p, !memcmp(&x, p, sizeof(T)));
+    note_write(p, sizeof(T), !memcmp(&x, p, sizeof(T)));
     return *p = x;
   }
   T operator=(Element const& x) const { return *this = (T)x; }
