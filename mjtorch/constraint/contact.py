@@ -110,16 +110,14 @@ def present(m: Model, d: Data) -> Tensor:
     return acting(m, d) & answered(m, d) if m.plan.constraint.contact.has_rigid else acting(m, d)
 
 
-def contact(m: Model, d: Data) -> Elements:
-    """The elements of the contact slots: normals, then elliptic frictions."""
+def contact(m: Model, d: Data, there: Tensor) -> Elements:
+    """The elements of the contact slots: normals, then elliptic frictions; there: as of `present`."""
     p, c = m.plan.constraint.contact, d.contact
     weight = inverse_weight(m, d)
     if m.opt.cone == Cone.PYRAMIDAL and p.max_dim > 1:
         mu = cone_friction(m, d)[:, 0]
         weight = weight * (1 + mu * mu * p.has_edges)
-    elements = Elements(
-        solref=c.solref, solimp=c.solimp, pos=c.dist, margin=c.includemargin, diag=weight, active=present(m, d)
-    )
+    elements = Elements(solref=c.solref, solimp=c.solimp, pos=c.dist, margin=c.includemargin, diag=weight, active=there)
     if len(p.frictional):
         friction = Elements(*(x[p.frictional] for x in elements._replace(solref=friction_reference(m, d))))
         elements = Elements(*(torch.cat(x) for x in zip(elements, friction, strict=True)))

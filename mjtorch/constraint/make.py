@@ -126,11 +126,12 @@ def assemble(m: Model, d: Data) -> tuple[Elements, list[Tensor], Tensor]:
     if p.tendon.limit.shape[0]:
         add(*tendon_limit(m, d), DisableBit.LIMIT)
     if p.nc:
-        parts.append(unless_disabled(contact(m, d), DisableBit.CONTACT))
+        there = present(m, d)
+        parts.append(unless_disabled(contact(m, d, there), DisableBit.CONTACT))
     elements = element.cat(parts)
     if p.nc:
         # After what masks it: so a compiler computes the rows that are there, and each is masked as it is computed.
-        jacobians.append(contact_jacobian(m, d, present(m, d)))
+        jacobians.append(contact_jacobian(m, d, there))
     return elements, jacobians, equality_pos
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mjtorch.compiler.analysis.lifetimes import BYTES, meet, pack, pack_bytes
+from mjtorch.compiler.analysis.lifetimes import BYTES, meet, pack
 from mjtorch.compiler.ir.nodes import Buffer
 
 
@@ -35,7 +35,7 @@ def test_dtypes_share_a_memory(seed: int) -> None:
         life[Buffer(int(random.integers(1, 40)), dtype)] = (begin, begin + int(random.integers(0, 12)))
     taken = {b: b.size * BYTES[b.dtype] for b in life}
     busiest = max(sum(taken[b] for b, (first, last) in life.items() if first <= t <= last) for t in range(64))
-    offsets, size = pack_bytes(life)
+    offsets, size = pack(life, shared=True)
     begins = {b: offsets[b] * BYTES[b.dtype] for b in life}
     for a in life:
         assert 0 <= begins[a] <= size - taken[a]
@@ -47,7 +47,7 @@ def test_dtypes_share_a_memory(seed: int) -> None:
 
 def test_nothing_takes_nothing() -> None:
     assert pack({}) == ({}, 0)
-    assert pack_bytes({}) == ({}, 0)
+    assert pack({}, shared=True) == ({}, 0)
 
 
 def test_the_largest_lie_where_they_would_alone() -> None:

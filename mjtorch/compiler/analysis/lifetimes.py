@@ -74,23 +74,19 @@ def lifetimes(p: Program) -> dict[Buffer, Life]:
     return life
 
 
-def pack(life: Mapping[Buffer, Life]) -> tuple[dict[Buffer, int], int]:
+def pack(life: Mapping[Buffer, Life], shared: bool = False) -> tuple[dict[Buffer, int], int]:
     """Offsets of buffers, of which those that live at the same time do not overlap, and the size of the whole.
 
     The largest first: then the whole is nearly always as small as what lives at the busiest time.
+    shared: all dtypes share the memory, whose size is in bytes; else there is one dtype
     """
-    places = Places()
-    offsets = {b: places.add(b.size, life[b]) for b in sorted(life, key=lambda b: -b.size)}
-    return offsets, max((at + b.size for b, at in offsets.items()), default=0)
-
-
-def pack_bytes(life: Mapping[Buffer, Life]) -> tuple[dict[Buffer, int], int]:
-    """The same in one memory for all dtypes, whose size is in bytes."""
-    places = Places()
-    largest = sorted(life, key=lambda b: -size_in_bytes(b))
-    offsets = {b: places.add(size_in_bytes(b), life[b], BYTES[b.dtype]) for b in largest}
-    size = max((at + size_in_bytes(b) for b, at in offsets.items()), default=0)
-    return {b: at // BYTES[b.dtype] for b, at in offsets.items()}, size
+    places, size = Places(), 0
+    each = {b: BYTES[b.dtype] if shared else 1 for b in life}
+    offsets: dict[Buffer, int] = {}
+    for b in sorted(life, key=lambda b: -b.size * each[b]):
+        at = places.add(b.size * each[b], life[b], each[b])
+        offsets[b], size = at // each[b], max(size, at + b.size * each[b])
+    return offsets, size
 
 
 def size_in_bytes(b: Buffer) -> int:

@@ -121,16 +121,14 @@ class Hazards:
             (s.written, s.read) if touch.first else (s.written | s.written_first, s.read | s.read_first)
         )
         needed = bool(reads & others_write or writes & (others_write | others_read))
-        if touch.first and (reads | writes) & s.retyped:
-            needed = True
+        needed = needed or (touch.first and bool((reads | writes) & s.retyped))
         if needed:
             s = State()
-        retyped = s.retyped.union(*(self.retyped[b] for b in reads | writes))
+        others = [self.retyped[b] for b in reads | writes]
         reads, writes = self._neighbours(reads), self._neighbours(writes)
         if touch.first:
-            self.state = dataclasses.replace(
-                s, read_first=s.read_first | reads, written_first=s.written_first | writes, retyped=retyped
-            )
+            first = {"read_first": s.read_first | reads, "written_first": s.written_first | writes}
+            self.state = dataclasses.replace(s, **first, retyped=s.retyped.union(*others))
         else:
             self.state = dataclasses.replace(s, read=s.read | reads, written=s.written | writes)
         return needed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mjtorch.compiler.analysis.dependence import conflicts, writes_and_reads
+from mjtorch.compiler.analysis.dependence import writes_and_reads
 from mjtorch.compiler.ir.nodes import OUTPUT, SCRATCH, Buffer, Local, Pack, Program, Statement, While
 from mjtorch.compiler.ir.walk import with_body
 
@@ -15,15 +15,15 @@ def early_results(p: Program) -> Program:
     last: dict[Buffer | Local, int] = {}
     for k, s in enumerate(p.body):
         if not _is_result(s):
-            last |= dict.fromkeys(_used(s), k)
+            written, read = writes_and_reads([s])
+            last |= dict.fromkeys((*written, *read), k)
     body: list[list[Statement]] = [[] for _ in p.body]
-    results: list[tuple[Statement, int]] = []
     for k, s in enumerate(p.body):
         place = k
         if _is_result(s):
             place = _place(s, k, last)
-            place = max([place, *(before for other, before in results if conflicts([other], [s]))])
-            results.append((s, place))
+            # What writes to the same results comes behind it.
+            last |= {b: max(place, last.get(b, 0)) for b in writes_and_reads([s])[0]}
         body[place].append(s)
     return with_body(p, [s for found in body for s in found])
 
@@ -40,8 +40,3 @@ def _place(s: Statement, now: int, last: dict[Buffer | Local, int]) -> int:
     if size < WORTH_A_LOOP or not any(isinstance(b, Buffer) and b.kind == SCRATCH for b in read):
         return now
     return min(now, max(last.get(b, 0) for b in (*written, *read)))
-
-
-def _used(s: Statement) -> set[Buffer | Local]:
-    written, read = writes_and_reads([s])
-    return {*written, *read}

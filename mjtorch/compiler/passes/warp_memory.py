@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from mjtorch.compiler.analysis.cost import WARP, trips
 from mjtorch.compiler.analysis.dependence import Bounds, within
-from mjtorch.compiler.analysis.lifetimes import BYTES, Life, Places, lifetimes, pack_bytes, size_in_bytes
+from mjtorch.compiler.analysis.lifetimes import BYTES, Life, Places, lifetimes, pack, size_in_bytes
 from mjtorch.compiler.ir.nodes import (
     BYTE,
     SCRATCH,
@@ -127,7 +127,7 @@ def plan_warp_memory(p: Program, budget: int | None, lanes: int) -> Program:
     registers = {b for s in walk(p.body) if isinstance(s, Function) for b in s.registers}
     life = {b: t for b, t in lifetimes(p).items() if b.kind == SCRATCH and b not in registers}
     use = traffic(p.body, lanes)
-    best = sorted(life, key=lambda b: -use[b] / (b.size * BYTES[b.dtype]))
+    best = sorted(life, key=lambda b: -use[b] / size_in_bytes(b))
     layout = _fitted(life, best, budget - list_bytes(p.body))
     places, common = uniform_places(p)
     space = {**layout.space, **dict.fromkeys(places, UNIFORM)}
@@ -191,7 +191,7 @@ def space_bytes(layout: Layout, space: str) -> int:
 
 def _placed(life: Mapping[Buffer, Life], space: str) -> Layout:
     """A layout of all of these in one memory."""
-    offsets, size = pack_bytes(life)
+    offsets, size = pack(life, shared=True)
     return Layout(dict.fromkeys(life, space), offsets, {(space, BYTE): size})
 
 
