@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-# Operations on more elements than this are left to PyTorch's rules for tensors without data, which load much more code.
-MAX_ELEMENTS = 1 << 20
+# Operations on more elements than this are left to PyTorch's rules for tensors without data, which load much more code:
+# for those that are quick themselves, all of Dynamo.
+MAX_ELEMENTS, MAX_QUICK = 1 << 20, 1 << 26
 META, CPU = torch.device("meta"), torch.device("cpu")
 
 
@@ -76,7 +77,9 @@ def result_layout(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     shapes. What draws random numbers does not run, nor does what is not PyTorch's own.
     """
     with torch._C.DisableTorchFunction():
-        small = sum(layout_of(x).span() for x in tensors((args, kwargs))) <= MAX_ELEMENTS
+        quick = torch.Tag.pointwise in func.tags or func is torch.ops.aten.cat.default
+        most = MAX_QUICK if quick else MAX_ELEMENTS
+        small = sum(layout_of(x).span() for x in tensors((args, kwargs))) <= most
         if not small or func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags:
             return _run(func, args, kwargs, shaped, META)
         failure: Exception | None = None

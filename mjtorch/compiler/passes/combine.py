@@ -142,7 +142,7 @@ def _piece(nest: For, uses: Uses) -> Piece | None:
     if width * count < LEAST:
         return None
     regular = nest.is_counted or ((at - first) // width == np.arange(count)[:, None]).all()
-    complete = len(np.unique(at)) == width * count
+    complete = np.bincount(at.reshape(-1) - first).all()
     return Piece(Index(first) + (outer or Index()), width) if regular and complete else None
 
 

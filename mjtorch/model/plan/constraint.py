@@ -420,6 +420,12 @@ def _tendon(b: _Builder) -> TendonRowsPlan:
     )
 
 
+def _kinds(rows: np.ndarray) -> np.ndarray:
+    """(n,) a number for each row, the same for those that are equal; to sort rows of thousands takes seconds."""
+    known: dict[bytes, int] = {}
+    return np.array([known.setdefault(row.tobytes(), len(known)) for row in rows], dtype=int)
+
+
 def _contact(b: _Builder, dims: tuple[int, ...]) -> tuple[ContactPlan, list[int], list[mjtConstraint]]:
     """The plan, the element of each row (counted from the first contact) and the type of each row."""
     m, pyramidal = b.m, b.m.opt.cone == mujoco.mjtCone.mjCONE_PYRAMIDAL
@@ -452,7 +458,7 @@ def _contact(b: _Builder, dims: tuple[int, ...]) -> tuple[ContactPlan, list[int]
     bodies, shares = carriers(m)
     geom_dof = (b.body_dof[bodies] * shares[..., None]).sum(1)
     nodes = bodies.shape[1] if bodies.shape[1] > 1 else 0
-    kind = np.unique(geom_dof if nodes else geom_dof != 0, axis=0, return_inverse=True)[1].reshape(-1)
+    kind = _kinds(geom_dof + 0.0 if nodes else geom_dof != 0)
     plan = ContactPlan(
         max_dim=max(dims, default=0),
         has_rigid=len(element_flex(m)) > 0 or bool(np.equal(*kind[tested_pairs(m).geom].T).any()),

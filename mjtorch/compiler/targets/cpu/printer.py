@@ -76,8 +76,8 @@ SMALL, LARGE = 16, 256
 WORTH_A_PART = 8_000
 # Compilers take longer for a function of length n as this power of n.
 SLOWER = 1.25
-# Of a byte; what follows is another or the end, so that zeros in front can be left out.
-ESCAPES = [f"\\{b:o}" for b in range(256)]
+# (256, 4) of a byte, then nothing; what follows is another or the end, so that zeros in front can be left out.
+ESCAPES = np.array([f"\\{b:o}" for b in range(256)], dtype="S4").view(np.uint8).reshape(256, 4)
 LITTLE = 'static_assert(__BYTE_ORDER__==__ORDER_LITTLE_ENDIAN__,"tables are of machines with the lowest byte first");\n'
 NUMPY = {FLOAT32: "<f4", FLOAT64: "<f8", INT: "<i8", INT32: "<i4", BOOL: "u1"}
 
@@ -382,7 +382,8 @@ def _tables(p: CpuPrinter) -> tuple[str, str]:
 
 def _bytes(values: np.ndarray, dtype: str) -> str:
     """The memory of an array as a string of C++."""
-    return "".join([ESCAPES[b] for b in values.astype(NUMPY[dtype]).tobytes()])
+    escapes = ESCAPES[np.frombuffer(values.astype(NUMPY[dtype]).tobytes(), np.uint8)]
+    return escapes[escapes != 0].tobytes().decode()
 
 
 def _within(space: str, text: str) -> str:
