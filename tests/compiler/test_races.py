@@ -65,6 +65,21 @@ def test_each_barrier_that_is_taken_away_is_found(f: Callable[..., Any]) -> None
             torch.testing.assert_close(warp([a], [0], len(a)), wanted)
 
 
+def doubles_where_floats_were(a: torch.Tensor) -> torch.Tensor:
+    """Of floats only every other is read, and its place is then the second half of a double of another lane."""
+    floats = a.float().exp()
+    total = (floats[1::2].roll(5) * floats[1::2].roll(-7)).sum()
+    doubles = (a[::2] + total).sin()
+    return doubles.roll(3) * doubles.roll(-9)
+
+
+def test_each_word_of_a_wide_element_is_watched() -> None:
+    a = numbers(80)
+    found = without_each(watched(lowered_of(doubles_where_floats_were, a)), [a], [0], len(a))
+    assert not found.missed
+    assert any(re.search(r"in sin\S* .* overwrites what lane \d+ read in sum", x) for x in found.told.values())
+
+
 def test_a_single_lane_has_no_barriers() -> None:
     a = numbers(40)
     warp = EmulatedWarp(1, races=True).compile(lowered_of(neighbours, a))
