@@ -85,7 +85,7 @@ class _Contraction:
         count: Counter[Buffer] = Counter()
         bad: set[Buffer] = set()
         for s in statements:
-            top = {x.buffer for x in _stores(s)} if self.groups or not isinstance(s, Group) else set()
+            top = _stored(s) if self.groups or not isinstance(s, Group) else set()
             for a in accesses([s], {}):
                 b = a.buffer
                 if b.kind != SCRATCH:
@@ -101,6 +101,12 @@ class _Contraction:
 def _stores(s: Statement) -> Sequence[Store]:
     """The stores that a statement is made of, if it is one or a group."""
     return [x for x in (s.body if isinstance(s, Group) else (s,)) if isinstance(x, Store)]
+
+
+def _stored(s: Statement) -> set[Buffer]:
+    """What these store, and nothing further within."""
+    within = [x for x in s.body if not isinstance(x, Store)] if isinstance(s, Group) else []
+    return {x.buffer for x in _stores(s)} - {a.buffer for a in accesses(within, {}) if a.writes}
 
 
 def _in_a_variable(statements: Body, b: Buffer, local: Local) -> Body:
