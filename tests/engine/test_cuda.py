@@ -45,7 +45,8 @@ def assert_lanes_agree(f: Jitted, counts: Sequence[int], wanted: Any, *args: Any
                 torch.testing.assert_close(x.double(), y.double(), rtol=0, atol=tolerance * scale, equal_nan=True)
 
 
-@pytest.mark.parametrize("model", slow_but(MODELS, "feature/contacts"))
+# Of those that are not slow one has contacts, and one has trees of one joint each.
+@pytest.mark.parametrize("model", slow_but(MODELS, "feature/contacts", "feature/controllers"))
 def test_lanes_step_as_the_cpu_does(model: str) -> None:
     this = case(model)
     step = mjtorch.jit(mjtorch.step, in_dims=(None, 0), strict=True)
