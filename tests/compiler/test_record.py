@@ -152,6 +152,7 @@ def f(x):
     y = torch.where(x > 0, x @ x[:, None], torch.linalg.cholesky(torch.outer(x, x) + torch.eye(3)).cumsum(0) % 2)
     return while_loop(lambda y: y.sum() < 9, lambda y: y @ y, y)
 mjtorch.jit(f).lower(torch.ones(2, 3))
+mjtorch.jit(lambda x: torch.cat([x, -x]) * 2).lower(torch.ones(1, 1 << 21))
 print(*(name for name in ("sympy", "torch._dynamo", "torch._inductor") if name in sys.modules))
 """
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == ""

@@ -279,7 +279,7 @@ def _write_table(
     low: Lowering, out: View, table: np.ndarray, source: Array, op: str | None, adds: View | None = None
 ) -> None:
     entries = table.reshape(-1)
-    if low.elements and op == "add" and len(np.unique(entries)) < len(entries):
+    if low.elements and op == "add" and np.bincount(entries, minlength=1).max() > 1:
         _add_up(low, out, entries, lambda k: broadcast(source, table.shape, k), table.shape)
         return
 

@@ -139,7 +139,7 @@ def _piece(nest: For, uses: Uses) -> Piece | None:
     if not at.size or (int(at.max()) + 1 - first) % count:
         return None
     width = (int(at.max()) + 1 - first) // count
-    if width * count < LEAST:
+    if not LEAST <= width * count <= at.size:
         return None
     regular = nest.is_counted or ((at - first) // width == np.arange(count)[:, None]).all()
     complete = np.bincount(at.reshape(-1) - first).all()

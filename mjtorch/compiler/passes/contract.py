@@ -104,7 +104,7 @@ def _stores(s: Statement) -> Sequence[Store]:
 
 
 def _stored(s: Statement) -> set[Buffer]:
-    """What these store, and nothing further within."""
+    """What a statement, or a group of them, stores, if nothing further within stores it, too."""
     within = [x for x in s.body if not isinstance(x, Store)] if isinstance(s, Group) else []
     return {x.buffer for x in _stores(s)} - {a.buffer for a in accesses(within, {}) if a.writes}
 

@@ -423,6 +423,7 @@ def _tendon(b: _Builder) -> TendonRowsPlan:
 def _kinds(rows: np.ndarray) -> np.ndarray:
     """(n,) a number for each row, the same for those that are equal; to sort rows of thousands takes seconds."""
     known: dict[bytes, int] = {}
+    rows = rows + rows.dtype.type(0)  # -0.0 becomes 0.0, whose bytes are others
     return np.array([known.setdefault(row.tobytes(), len(known)) for row in rows], dtype=int)
 
 
@@ -458,7 +459,7 @@ def _contact(b: _Builder, dims: tuple[int, ...]) -> tuple[ContactPlan, list[int]
     bodies, shares = carriers(m)
     geom_dof = (b.body_dof[bodies] * shares[..., None]).sum(1)
     nodes = bodies.shape[1] if bodies.shape[1] > 1 else 0
-    kind = _kinds(geom_dof + 0.0 if nodes else geom_dof != 0)
+    kind = _kinds(geom_dof if nodes else geom_dof != 0)
     plan = ContactPlan(
         max_dim=max(dims, default=0),
         has_rigid=len(element_flex(m)) > 0 or bool(np.equal(*kind[tested_pairs(m).geom].T).any()),
