@@ -107,3 +107,5 @@ def test_steps_compile_for_gpus(model: str, architecture: str) -> None:
     shape = shape_of(source, SHARED[architecture] - RESERVED)
     together = resources(source.text, architecture, *shape.options)
     assert together.registers * shape.warps * WARP_SIZE <= REGISTERS and worlds_at_once(shape, together) >= shape.warps
+    # Worlds of one warp leave loops one by one: there lanes part.
+    assert together.guards == 0 or shape.worlds > 1

@@ -6,7 +6,10 @@ import dataclasses
 import functools
 import pathlib
 import re
+import struct
 from typing import Any
+
+import numpy as np
 
 from mjtorch.compiler.cache import store as cache
 from mjtorch.compiler.targets.cpu.build import BuildError
@@ -16,6 +19,8 @@ OPTIONS = ("--std=c++17", "-w")
 VERBOSE = "--ptxas-options=-v"
 # Since which NVRTC functions are compiled side by side, on all cores.
 SPLIT, SINCE = "--split-compile=0", (13, 0)
+# The flag of an executed section of an ELF file; the opcode of the instruction that gathers lanes which a register names.
+EXECUTED, WARPSYNC = 4, 0x348
 
 
 @functools.cache
@@ -127,12 +132,15 @@ class Resources:
     registers: per lane
     spills: bytes that do not fit into registers, stored and loaded
     code: bytes of machine code
+    guards: instructions that gather lanes which may have parted, for all that the assembler knows; before sm_90 they
+        are in functions, which each barrier and each exchange of lanes calls
     """
 
     architecture: str
     registers: int
     spills: int
     code: int
+    guards: int
 
 
 def resources(text: str, architecture: str, *options: str) -> Resources:
@@ -149,7 +157,22 @@ def taken(architecture: str, code: bytes, log: str) -> Resources:
     own = log[max(0, log.find("Compiling entry function 'run'")) :]
     registers = re.search(r"Used (\d+) registers", own)
     spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", log)
-    return Resources(architecture, int(registers[1]) if registers else 0, sum(map(int, spills)), len(code))
+    opcodes = np.frombuffer(instructions(code), "<u8")[::2] & 0xFFF
+    return Resources(
+        architecture,
+        int(registers[1]) if registers else 0,
+        sum(map(int, spills)),
+        len(code),
+        int((opcodes == WARPSYNC).sum()),
+    )
+
+
+def instructions(code: bytes) -> bytes:
+    """Those of machine code, an ELF file of 64 bits: all sections that are executed."""
+    (first,) = struct.unpack_from("<Q", code, 40)
+    size, count = struct.unpack_from("<HH", code, 58)
+    headers = (struct.unpack_from("<IIQQQQ", code, first + k * size) for k in range(count))
+    return b"".join(code[begin : begin + length] for _, _, flags, _, begin, length in headers if flags & EXECUTED)
 
 
 def _checked(lib: Any, result: tuple) -> Any:

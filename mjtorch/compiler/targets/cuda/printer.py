@@ -322,12 +322,16 @@ class WarpPrinter(Printer):
         return f"{{{places}{ahead}{''.join(bodies)}}}\n"
 
     def loop(self, s: While) -> str:
-        """A loop that all lanes leave at once."""
+        """A loop that all lanes leave at once.
+
+        They are joined at the end of each turn: what some of them do last would else lead them back by ways of their
+        own, and the assembler would guard all that follows.
+        """
         head, flag = self.body(s.head), self.whether(s.flag)
         self.running.append(s.flag)
         body = self.body(s.body)
         self.running.pop()
-        return f"for(;;){{{head}if(!{flag})break;{body}}}\n"
+        return f"for(;;){{{head}if(!{flag})break;{body}{'' if self.is_apart else 'JOINED;'}}}\n"
 
     def parallel(self, s: ParallelFor) -> str:
         """Loops in one, from the lane's number in steps of the number of lanes."""

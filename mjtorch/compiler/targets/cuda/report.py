@@ -57,11 +57,12 @@ class Report:
             f"  bytes a world: {s.shared:,} shared, {s.far:,} global; {s.uniform:,} for all worlds",
             f"  launches a call: {s.launches}" + (", the first for what all worlds share" if s.uniform else ""),
             "",
-            f"  {'':8}{'registers':>11}{'spilled bytes':>15}{'code bytes':>12}{'worlds/SM':>11}{'seconds':>9}",
+            f"  {'':8}{'registers':>11}{'spilled bytes':>15}{'code bytes':>12}{'guards':>8}{'worlds/SM':>11}{'seconds':>9}",
         ]
         for t in self.targets:
             r = t.resources
-            lines.append(f"  {r.architecture:8}{r.registers:11}{r.spills:15,}{r.code:12,}{t.worlds:11}{t.seconds:9.1f}")
+            taken = f"{r.registers:11}{r.spills:15,}{r.code:12,}{r.guards:8}"
+            lines.append(f"  {r.architecture:8}{taken}{t.worlds:11}{t.seconds:9.1f}")
         for t in self.targets:
             lines += ["", f"{t.resources.architecture}, predicted from one simulated warp:", str(t.predicted)]
         return "\n".join(lines)

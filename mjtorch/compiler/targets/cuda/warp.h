@@ -41,7 +41,9 @@ typedef unsigned long long uint64_t;
 #define SHUFFLE(x, distance) __shfl_xor_sync(MEMBERS, x, distance, LANES)
 #define BROADCAST(x, lane) __shfl_sync(MEMBERS, x, lane, LANES)
 // Whether a flag is up that is the same in all lanes of a world, or of the warp.
-#define ALIKE(f) (LANES < 32 ? any(f) : __ballot_sync(0xffffffffu, any(f)) != 0)
+#define ALIKE(f) (LANES < 32 ? any(f) : __any_sync(0xffffffffu, any(f)))
+// The lanes of this world are together again: for the assembler's eyes, no memory is waited for.
+#define JOINED SYNC
 #define BALLOT(f) (__ballot_sync(MEMBERS, f) >> (threadIdx.x % 32 / LANES * LANES))
 #define COUNT(m) __popc(m)
 // Sines and cosines of what is many turns: CUDA's are long, and where they are called nearly never.
@@ -235,7 +237,7 @@ INLINE double square_root(double x) { return __builtin_sqrt(x); }
 #define KERNEL(...)                                                                      \
   extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) run(const __grid_constant__ Tables t, int64_t count, char* far, char* common) { \
     copy_rows(t, common);                                                                \
-    for (uint32_t first = blockIdx.x * PLACES; first < (uint32_t)count;) {               \
+    for (uint32_t first = blockIdx.x * PLACES; __any_sync(0xffffffffu, first < (uint32_t)count);) { \
       {                                                                                  \
         uint32_t thread = thread_anew();                                                 \
         int place = PLACE(thread);                                                       \

@@ -34,6 +34,7 @@ using Elements = T*;
 #define TAKEN(is_own, x) x
 #endif
 #define ALIKE(f) alike(any(f))
+#define JOINED (void)0
 #define global(p) (p)
 
 static struct Array const *tables_in, *tables_out;

@@ -89,7 +89,8 @@ class Blocks:
         if op[0] == "vote":
             own = x.read(args[1], "?") + (f"&{mask}" if mask else "")
             value = f"(({own}).astype('u8')<<W.laneid).sum().astype('u4')&{x.read(args[2], 'u4')}"
-            return [x.write(args[0], value, "u4", mask)]
+            is_any = op[2] == "any"
+            return [x.write(args[0], f"({value})!=0" if is_any else value, "?" if is_any else "u4", mask)]
         if self._divides(i):  # a number into its halves
             whole = TYPES[op[-1]]
             half = f"u{int(whole[1:]) // 2}"

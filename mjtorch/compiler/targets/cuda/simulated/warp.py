@@ -18,7 +18,7 @@ from mjtorch.compiler.targets.cuda.simulated.parse import SYNCHRONOUS, Function,
 
 EVERYONE = np.ones(LANES, dtype=bool)
 # What an instruction may begin with that is none of those whose meaning is in a table.
-KNOWN = ("bar.warp.sync", "shfl.sync.bfly", "shfl.sync.idx", "vote.sync.ballot")
+KNOWN = ("bar.warp.sync", "shfl.sync.bfly", "shfl.sync.idx", "vote.sync.ballot", "vote.sync.any")
 UNKNOWN = ("bar", "shfl", "vote", "atom", "red", "activemask", "match", "brx", "redux")
 
 
