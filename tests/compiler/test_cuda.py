@@ -237,7 +237,7 @@ def test_lanes_leave_a_loop_before_its_flag_changes() -> None:
     assert_as_eager(f, numbers(12, 9), lanes=(32,))
 
 
-@pytest.mark.parametrize("parting", ["if (LANE_ID < 3) { SYNC; }", "if (ALIKE(LANE_ID < 3)) {}"])
+@pytest.mark.parametrize("parting", ["if (LANE_ID < 3) { SYNC; }", "if (SOME(LANE_ID < 3)) {}"])
 def test_lanes_that_part_are_found(parting: str) -> None:
     """At a barrier, and where a GPU would have all lanes go where one goes."""
     a = numbers(64)
@@ -262,10 +262,11 @@ def test_compiles_for_gpus(architecture: str, name: str) -> None:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("name", ["branch", "loops"])
-def test_where_lanes_go_the_same_way_nothing_is_guarded(name: str, architecture: str) -> None:
+@pytest.mark.parametrize("lanes", [8, 32])
+def test_where_lanes_go_the_same_way_nothing_is_guarded(lanes: int, name: str, architecture: str) -> None:
     """Else what comes behind a choice gathers the lanes before each barrier, and before sm_90 by a call."""
     f, shape = FUNCTIONS[name]
-    source = print_program(scheduled(lowered_of(f, numbers(*shape)).program, 32))
+    source = print_program(scheduled(lowered_of(f, numbers(*shape)).program, lanes))
     assert resources(source.text, architecture, *shape_of(source, 200 * 1024).options).guards == 0
 
 

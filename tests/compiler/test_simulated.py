@@ -158,13 +158,14 @@ def test_lanes_that_wait_for_different_barriers_are_found() -> None:
     body = """
 	setp.lt.u32 	%p1, %r1, {lanes};
 	@%p1 bra 	$L1;
-	bar.warp.sync 	-1;
+	bar.warp.sync 	{mask};
 
 $L1:
 	bar.warp.sync 	-1;"""
-    with pytest.raises(SimulatedError, match="different barriers"):
-        run(body.format(lanes=8))
-    run(body.format(lanes=16), width=16)  # worlds do not wait for each other
+    for lanes, mask, width in ((8, -1, 32), (8, 0xFFFF0000, 16), (16, -1, 16)):
+        with pytest.raises(SimulatedError, match="different barriers"):
+            run(body.format(lanes=lanes, mask=mask), width=width)
+    run(body.format(lanes=16, mask=0xFFFF0000), width=16)  # worlds do not wait for each other
 
 
 def test_an_address_that_is_nowhere_is_found() -> None:

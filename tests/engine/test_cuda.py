@@ -18,8 +18,12 @@ from mjtorch.compiler.targets.cuda.pipeline import scheduled
 from mjtorch.compiler.targets.cuda.printer import print_program
 from mjtorch.compiler.targets.cuda.report import REGISTERS, SHARED, for_gpu, worlds_at_once
 from mjtorch.compiler.targets.cuda.shape import shape_of
+from mjtorch.compiler.targets.cuda.simulated.machine import MACHINES
+from mjtorch.compiler.targets.cuda.simulated.run import simulate
 
 WORLDS = 2
+# Models of which two worlds share a warp, one of them with lists of each world's own; and one of which four do.
+SHARING, CARTPOLE = ("collection/hopper", "gym/hopper", "feature/actuators"), ("collection/cartpole", 8)
 # Among them a pile that does not fit into shared memory: by one lane too, where nothing is added in another order.
 # `pytest -m slow` takes all models, by 32.
 CHOSEN = ("collection/pile", "feature/contacts")
@@ -39,10 +43,14 @@ def assert_lanes_agree(f: Jitted, counts: Sequence[int], wanted: Any, *args: Any
         tolerance = SAME if lanes == 1 else IN_ANOTHER_ORDER
         results = emulate(lowered, lanes, seed=1)(call.leaves, call.signature.dims, WORLDS)
         for (path, y), x in zip(tree.leaves_with_path(wanted), results, strict=True):
-            y = y[:WORLDS]
-            scale = max(1.0, float(y.double().abs().nan_to_num().max())) if y.numel() else 1.0
-            if not path.endswith("efc_state"):  # which the last bit decides
-                torch.testing.assert_close(x.double(), y.double(), rtol=0, atol=tolerance * scale, equal_nan=True)
+            assert_close(path, x, y[:WORLDS], tolerance)
+
+
+def assert_close(path: str, x: torch.Tensor, y: torch.Tensor, tolerance: float) -> None:
+    """Results relative to the greatest, if that is over 1; not what the last bit decides."""
+    scale = max(1.0, float(y.double().abs().nan_to_num().max())) if y.numel() else 1.0
+    if not path.endswith("efc_state"):
+        torch.testing.assert_close(x.double(), y.double(), rtol=0, atol=tolerance * scale, equal_nan=True)
 
 
 # Of those that are not slow one has contacts, and one has trees of one joint each.
@@ -54,6 +62,26 @@ def test_lanes_step_as_the_cpu_does(model: str) -> None:
     wanted = step(this.m, tree.stack([*this.datas[:WORLDS], this.datas[0]]))
     counts = (1, 16, 32) if model in CHOSEN else (32,)
     assert_lanes_agree(step, counts, wanted, this.m, tree.stack(list(this.datas[:WORLDS])))
+
+
+@pytest.mark.parametrize(
+    ("model", "lanes"),
+    slow_but([*((m, 16) for m in SHARING), CARTPOLE], CARTPOLE),
+)
+def test_worlds_of_a_warp_step_as_the_cpu_does(model: str, lanes: int) -> None:
+    """By the instructions of a GPU: each world turns in loops until all of its warp are done."""
+    this = case(model)
+    d = tree.stack(list(this.datas[: WARP_SIZE // lanes]))
+    step = mjtorch.jit(mjtorch.step, in_dims=(None, 0), strict=True)
+    wanted = list(tree.leaves_with_path(step(this.m, d)))
+    program = scheduled(for_gpu(step.mapped, this.m, d).program, lanes)
+    call = step.parameters.call((this.m, d), {})
+    found = simulate(program, print_program(program), call.leaves, call.signature.dims, "sm_90", MACHINES["sm_90"])
+    assert found.worlds == WARP_SIZE // lanes
+    for position, x in found.outputs.items():
+        path, y = wanted[position]
+        y = y.expand(found.worlds, *y.shape[1:]).reshape(x.shape)
+        assert_close(path, torch.from_numpy(x), y, IN_ANOTHER_ORDER)
 
 
 @pytest.mark.slow
@@ -107,5 +135,5 @@ def test_steps_compile_for_gpus(model: str, architecture: str) -> None:
     shape = shape_of(source, SHARED[architecture] - RESERVED)
     together = resources(source.text, architecture, *shape.options)
     assert together.registers * shape.warps * WARP_SIZE <= REGISTERS and worlds_at_once(shape, together) >= shape.warps
-    # Worlds of one warp leave loops one by one: there lanes part.
-    assert together.guards == 0 or shape.worlds > 1
+    # Worlds of one warp that have lists of their own part.
+    assert together.guards == 0 or "PARTED;" in source.text

@@ -19,7 +19,7 @@ OPTIONS = ("--std=c++17", "-w")
 VERBOSE = "--ptxas-options=-v"
 # Since which NVRTC functions are compiled side by side, on all cores.
 SPLIT, SINCE = "--split-compile=0", (13, 0)
-# The flag of an executed section of an ELF file; the opcode of the instruction that gathers lanes which a register names.
+# The flag of an executed section of an ELF file, and the opcode of an instruction that gathers lanes.
 EXECUTED, WARPSYNC = 4, 0x348
 
 

@@ -4,7 +4,7 @@
 
 // The columns from `first` on, WIDTH of them, of the lower factor of a matrix of n rows, in its place; those before are
 // known. What these take out of the others needs no other lane's sums; then one follows the other.
-template <bool HAS_DIAGONAL, int WIDTH, int SIZE, int ROW, int COLUMN, class T>
+template <bool parted, bool HAS_DIAGONAL, int WIDTH, int SIZE, int ROW, int COLUMN, class T>
 INLINE void factor_rows(T* matrix, int first, int begin, Worlds w) {
   int i = LESSER(begin + LANE_ID, SIZE - 1);
   bool has_row = begin + LANE_ID < SIZE;
@@ -26,30 +26,30 @@ INLINE void factor_rows(T* matrix, int first, int begin, Worlds w) {
       if (first + c <= i) rows[COLUMN * (first + c)] = own[c];
   SYNC;
 }
-template <int WIDTH, int SIZE, int ROW, int COLUMN, class T>
+template <bool parted, int WIDTH, int SIZE, int ROW, int COLUMN, class T>
 INLINE void factor_columns(T* matrix, int first, int end, Worlds w) {
   NO_UNROLL for (; first < end; first += WIDTH) {
-    factor_rows<true, WIDTH, SIZE, ROW, COLUMN>(matrix, first, first, w);
+    factor_rows<parted, true, WIDTH, SIZE, ROW, COLUMN>(matrix, first, first, w);
     NO_UNROLL for (int begin = first + LANES; begin < SIZE; begin += LANES)
-      factor_rows<false, WIDTH, SIZE, ROW, COLUMN>(matrix, first, begin, w);
+      factor_rows<parted, false, WIDTH, SIZE, ROW, COLUMN>(matrix, first, begin, w);
   }
 }
 // The whole factor, of what is so many bytes behind the beginning of a world's memory; what is above the diagonal stays
 // as it is.
-template <class T, bool IS_NEAR, int SIZE, int ROW, int COLUMN>
+template <bool parted, class T, bool IS_NEAR, int SIZE, int ROW, int COLUMN>
 FUNCTION void cholesky(int offset) {
   Worlds w = OWN_WORLD;
   T* matrix = (T*)((IS_NEAR ? SHARED(w) : global(w.far)) + offset);
   constexpr int eights = LANES < 8 ? 0 : SIZE / 8 * 8, fours = LANES < 4 ? eights : SIZE / 4 * 4;
   SYNC;
-  factor_columns<LESSER(8, LANES), SIZE, ROW, COLUMN>(matrix, 0, eights, w);
-  if (fours > eights) factor_columns<LESSER(4, LANES), SIZE, ROW, COLUMN>(matrix, eights, fours, w);
-  factor_columns<1, SIZE, ROW, COLUMN>(matrix, fours, SIZE, w);
+  factor_columns<parted, LESSER(8, LANES), SIZE, ROW, COLUMN>(matrix, 0, eights, w);
+  if (fours > eights) factor_columns<parted, LESSER(4, LANES), SIZE, ROW, COLUMN>(matrix, eights, fours, w);
+  factor_columns<parted, 1, SIZE, ROW, COLUMN>(matrix, fours, SIZE, w);
 }
 
 // `x[i] -= matrix[i, k] * (x[k] * scale[k])`, for all rows i behind k, for one k after the other: those behind are those
 // with greater numbers if `forward`, and k goes up, else those with less, and k goes down.
-template <int BLOCKS, class T>
+template <bool parted, int BLOCKS, class T>
 INLINE void substitute(T* x, T const* matrix, T const* scale, int n, int step, int row, int column, int scale_step,
                        bool forward, bool scaled, Worlds w) {
   SYNC;

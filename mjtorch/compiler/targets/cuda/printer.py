@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import pathlib
@@ -47,9 +46,19 @@ from mjtorch.compiler.ir.nodes import (
 from mjtorch.compiler.ir.walk import ReplaceAtoms, atoms, walk, walk_expr
 from mjtorch.compiler.passes.idioms import CHOLESKY, SUBSTITUTE
 from mjtorch.compiler.passes.parallelize import identity, lane_work
-from mjtorch.compiler.passes.warp_memory import FAR, NEAR, ROW, list_room, row_bytes, space_bytes, world_bytes
+from mjtorch.compiler.passes.warp_memory import (
+    FAR,
+    NEAR,
+    ROW,
+    WARP_SIZE,
+    list_room,
+    row_bytes,
+    space_bytes,
+    world_bytes,
+)
 from mjtorch.compiler.targets.c.printer import LETTER, SCALARS, TYPES, Printer, vector_header
 from mjtorch.compiler.targets.cuda.ahead import READS, Part, Plain, carries, parts, reads, together
+from mjtorch.compiler.targets.cuda.merged import Within, in_order
 from mjtorch.compiler.targets.cuda.repeat import repeatable
 from mjtorch.compiler.targets.cuda.source import Source, constant, macros, memory
 
@@ -62,19 +71,6 @@ FEWEST, BLOCKS = 8, 4
 WARP_HEADER, LINALG = (pathlib.Path(__file__).with_name(x) for x in ("warp.h", "linalg.h"))
 
 
-@dataclasses.dataclass(frozen=True)
-class Within:
-    """A variable of loops that are one: `start + number / size`, but for whole turns.
-
-    outer: variables of the loops around its own
-    """
-
-    number: str
-    size: int
-    start: Index
-    outer: tuple[str, ...]
-
-
 class WarpPrinter(Printer):
     """State of one printing.
 
@@ -84,6 +80,8 @@ class WarpPrinter(Printer):
     results, arrays: variables for where results begin, and what is given; what reads ahead together finds them out once
     own: whether an iteration is one of the lane's own, and not another's done again; nothing where all are
     again: after a call from a function: the world's memory is found again, so that no register holds it meanwhile
+    is_apart: whether each lane goes its own way; is_parted: whether each world of a warp does
+    turning: flags of loops that worlds of a warp turn in until all are done; found: what was read ahead, by variables
     """
 
     takes = ()
@@ -94,35 +92,22 @@ class WarpPrinter(Printer):
         self.registers: dict[Buffer, str] = {}
         self.partial: dict[Local, str] = {}
         self.own = self.again = ""
-        self.is_apart = False
+        self.is_apart = self.is_parted = False
         self.lists = self.most_lists = 0
         self.barriers = self.meetings = 0
         self.origins: dict[Origin, int] = {}
         self.within: dict[str, Within] = {}
         self.results: dict[str, str] | None = None
         self.arrays: dict[str, str] | None = None
+        self.turning: list[Expr] = []
+        self.found: dict[Expr, Expr] = {}
         self.fresh = (f"a{k}" for k in itertools.count())
 
     # --- indices ---
 
     def index(self, i: Index) -> str:
         """An index; of what lies in the order of loops that are one it is a multiple of the number of an iteration."""
-        return super().index(self.in_order(i))
-
-    def in_order(self, i: Index) -> Index:
-        """An index without variables that can be told by the number of the iteration they are made from."""
-        terms = {a.name: k for a, k in i.terms if isinstance(a, Variable) and a.name in self.within}
-        for last in sorted(terms, key=lambda v: self.within[v].size):
-            place = self.within[last]
-            outer = [v for v in place.outer if terms.get(v, 0) * place.size == terms[last] * self.within[v].size]
-            if not outer or len(outer) < len(place.outer):
-                continue
-            told: set[Atom] = {Variable(v) for v in (*outer, last)}
-            rest = Index(i.base, tuple((a, k) for a, k in i.terms if a not in told))
-            starts = [self.within[v].start * terms[v] for v in (*outer, last)]
-            number = f"({place.number}/{place.size})" if place.size > 1 else place.number
-            return self.in_order(sum(starts, rest + Index(0, ((Variable(number), terms[last]),))))
-        return i
+        return super().index(in_order(i, self.within))
 
     # --- memory ---
 
@@ -202,6 +187,7 @@ class WarpPrinter(Printer):
                 last = r.origin
                 text += self.mark(r.origin)
             value = self.expr(r.value)
+            self.found[r.local] = r.value
             found = walk_expr(r.value)
             inner = (y for x in found for y in ((x, *atoms(x.index)) if isinstance(x, (Load, Gather)) else (x,)))
             mine = next((owners[x] for x in inner if x in owners), "")
@@ -240,6 +226,10 @@ class WarpPrinter(Printer):
                 if self.results is None:
                     return f"({array})[{self.index(s.index)}]={value};"
                 return f"{self.results.setdefault(array, f'q{len(self.results)}')}[{self.index(s.index)}]={value};"
+            match s.value:  # what worlds that are done keep is not stored anew
+                case Call("where", (flag, new, old)) if flag in self.turning:
+                    if self.found.get(old, old) == Load(s.buffer, s.index):
+                        return f"if(any({self.expr(flag)})){self.address(s.buffer, s.index)}={self.expr(new)};"
             return f"{self.address(s.buffer, s.index)}={self.expr(s.value)};"
         if isinstance(s, Scatter):
             return f"{self.at_offset(s.buffer, s.index, s.offset)}={self.expr(s.value)};"
@@ -270,7 +260,7 @@ class WarpPrinter(Printer):
 
         Behind a branch that lanes might take apart, for all it knows, it guards each access and each barrier.
         """
-        return f"{'any' if self.is_apart else 'ALIKE'}({self.expr(flag)})"
+        return f"{'any' if self.is_apart or self.is_parted else 'SOME'}({self.expr(flag)})"
 
     def apart(self, statements: Body) -> str:
         """Statements that each lane executes in its own way."""
@@ -292,7 +282,11 @@ class WarpPrinter(Printer):
         test = "" if s.guard is None else f"if(!{self.whether(s.guard)})continue;"
         nested = any(isinstance(x, For) for x in walk(s.body))
         how = "UNROLL " if s.unroll else "NO_UNROLL " if nested else ""
-        plain = f"{how}{self.head(s)}{{{test}{self.loop_body(s)}}}\n"
+        around = self.is_parted
+        lasts_as_long = self.layout.lanes == WARP_SIZE or all(isinstance(a, Variable) for a in atoms(s.start + s.stop))
+        self.is_parted = around or not lasts_as_long
+        plain = f"{how}{self.head(s)}{{{'' if lasts_as_long else 'PARTED;'}{test}{self.loop_body(s)}}}\n"
+        self.is_parted = around
         if s.guard is not None or s.unroll or s.scope or not all(isinstance(x, Plain) for x in s.body):
             return plain
         each = len(reads(s.body, frozenset(self.registers)))
@@ -324,14 +318,19 @@ class WarpPrinter(Printer):
     def loop(self, s: While) -> str:
         """A loop that all lanes leave at once.
 
-        They are joined at the end of each turn: what some of them do last would else lead them back by ways of their
-        own, and the assembler would guard all that follows.
+        They are together at the end of each turn, by the barrier that the head begins with, or one for no memory: what
+        some of them do last would else lead them back by ways of their own, and the assembler guard all that follows.
         """
-        head, flag = self.body(s.head), self.whether(s.flag)
-        self.running.append(s.flag)
+        begins = [x for x in s.head[:1] if isinstance(x, Barrier)]
+        before = "".join(map(self.statement, begins))
+        head, flag = self.body(s.head[len(begins) :]), self.whether(s.flag)
+        is_own = self.layout.lanes == WARP_SIZE or self.is_apart or self.is_parted
+        flags = self.running if is_own else self.turning
+        flags.append(s.flag)
         body = self.body(s.body)
-        self.running.pop()
-        return f"for(;;){{{head}if(!{flag})break;{body}{'' if self.is_apart else 'JOINED;'}}}\n"
+        flags.pop()
+        end = "".join(map(self.statement, begins)) or ("" if self.is_apart else "JOINED;")
+        return f"{before}for(;;){{{head}if(!{flag})break;{body}{end}}}\n"
 
     def parallel(self, s: ParallelFor) -> str:
         """Loops in one, from the lane's number in steps of the number of lanes."""
@@ -422,7 +421,7 @@ class WarpPrinter(Printer):
         """The sum over the lanes, added to the variable."""
         dtype = LETTER[r.local.dtype]
         op = "add" if r.op == "sub" else r.op
-        own = f"fold_{op}{dtype}({'-' if r.op == 'sub' else ''}{partial},w)"
+        own = f"fold_{op}{dtype}<parted>({'-' if r.op == 'sub' else ''}{partial},w)"
         local = Local(own, r.local.dtype)
         return f"{self.expr(r.local)}={self.expr(Call(r.op, (r.local, local), r.local.dtype))};"
 
@@ -448,10 +447,11 @@ class WarpPrinter(Printer):
             ((b, i),), is_near = s.arrays, self.layout.space[s.arrays[0][0]] == NEAR
             begin = f"AT_{LETTER[b.dtype]}{'' if is_near else '_FAR'}"
             at = f"{begin}+{BYTES[b.dtype]}*({self.index(i + self.layout.offsets[b])})"
-            return f"cholesky<{','.join(map(str, (TYPES[b.dtype], int(is_near), *s.numbers)))}>({at});{self.again}"
+            given = ",".join(map(str, ("parted", TYPES[b.dtype], int(is_near), *s.numbers)))
+            return f"cholesky<{given}>({at});{self.again}"
         blocks = -(-s.numbers[0] // lanes)
         if s.name == SUBSTITUTE and blocks <= BLOCKS:
-            return f"substitute<{blocks}>({','.join([*arrays, *map(str, s.numbers)])},w);"
+            return f"substitute<parted,{blocks}>({','.join([*arrays, *map(str, s.numbers)])},w);"
         return self.body(s.body)
 
     def call(self, s: Function) -> str:
@@ -459,7 +459,8 @@ class WarpPrinter(Printer):
         around, self.again = self.again, "" if self.space else "AGAIN;"
         self.registers |= {b: f"r{len(self.registers) + k}" for k, b in enumerate(s.registers)}
         declared = "".join(f"{TYPES[b.dtype]} {self.registers[b]}[{b.size}];" for b in s.registers)
-        name, more = self.function(s.body, declared + self.body(s.body), self.space)
+        told = "PARTED;" if self.is_parted else ""
+        name, more = self.function(s.body, told + declared + self.body(s.body), self.space)
         self.again = around
         return f"{name}({more[1:]});{self.again}"
 

@@ -57,7 +57,8 @@ class Report:
             f"  bytes a world: {s.shared:,} shared, {s.far:,} global; {s.uniform:,} for all worlds",
             f"  launches a call: {s.launches}" + (", the first for what all worlds share" if s.uniform else ""),
             "",
-            f"  {'':8}{'registers':>11}{'spilled bytes':>15}{'code bytes':>12}{'guards':>8}{'worlds/SM':>11}{'seconds':>9}",
+            f"  {'':8}{'registers':>11}{'spilled bytes':>15}{'code bytes':>12}{'guards':>8}{'worlds/SM':>11}"
+            f"{'seconds':>9}",
         ]
         for t in self.targets:
             r = t.resources

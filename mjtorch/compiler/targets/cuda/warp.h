@@ -2,6 +2,9 @@
 //
 // What the program computes with is that of vector.h, for vectors of one. A build for the host, which tests the printed
 // text without a GPU, comes with its own meaning of what is defined in the first part here.
+// Whether the worlds of a warp may be at different places: in loops and choices that each takes by itself.
+static constexpr bool parted = false;
+#define PARTED constexpr bool parted = LANES < 32
 #ifndef HOST
 typedef long long int64_t;
 typedef int int32_t;
@@ -35,16 +38,20 @@ typedef unsigned long long uint64_t;
 #define TOGETHER __syncwarp()
 #define MEET
 #endif
-// The lanes of this world among those of the warp.
-#define MEMBERS (LANES == 32 ? 0xffffffffu : ((1u << (LANES % 32)) - 1) << (threadIdx.x % 32 / LANES * LANES))
+// The lanes that do together what follows: all of the warp, or those of this world. Of these the assembler cannot tell that
+// they are together, and gathers them each time.
+#define OWN_LANES ((1u << (LANES % 32)) - 1)
+#define BEFORE_OWN (threadIdx.x % 32 / LANES * LANES)
+#define MEMBERS (parted ? OWN_LANES << BEFORE_OWN : 0xffffffffu)
 #define SYNC __syncwarp(MEMBERS)
 #define SHUFFLE(x, distance) __shfl_xor_sync(MEMBERS, x, distance, LANES)
 #define BROADCAST(x, lane) __shfl_sync(MEMBERS, x, lane, LANES)
-// Whether a flag is up that is the same in all lanes of a world, or of the warp.
-#define ALIKE(f) (LANES < 32 ? any(f) : __any_sync(0xffffffffu, any(f)))
+// Whether a flag is up, the same in all lanes of a world, in some world of the warp: in a form that tells the assembler that
+// all lanes then go the same way.
+#define SOME(f) __any_sync(0xffffffffu, any(f))
 // The lanes of this world are together again: for the assembler's eyes, no memory is waited for.
 #define JOINED SYNC
-#define BALLOT(f) (__ballot_sync(MEMBERS, f) >> (threadIdx.x % 32 / LANES * LANES))
+#define BALLOT(f) (LANES == 32 ? __ballot_sync(0xffffffffu, f) : __ballot_sync(MEMBERS, f) >> BEFORE_OWN & OWN_LANES)
 #define COUNT(m) __popc(m)
 // Sines and cosines of what is many turns: CUDA's are long, and where they are called nearly never.
 FUNCTION float beyond_sinf(float x) { return sinf(x); }
@@ -206,6 +213,7 @@ INLINE T* own_array(Array a, Worlds w) {
 
 // Sums over the lanes, which all of them get, to the bit: each step adds the same two numbers in both lanes of a pair.
 #define FOLD(op, L, vector, value)                                                       \
+  template <bool parted>                                                                 \
   INLINE vector fold_##op##L(vector x, Worlds w) {                                       \
     for (int k = LANES / 2; k > 0; k /= 2) {                                             \
       vector y = SHUFFLE(x, k);                                                          \

@@ -33,7 +33,7 @@ template <class T>
 using Elements = T*;
 #define TAKEN(is_own, x) x
 #endif
-#define ALIKE(f) alike(any(f))
+#define SOME(f) alike(any(f))
 #define JOINED (void)0
 #define global(p) (p)
 

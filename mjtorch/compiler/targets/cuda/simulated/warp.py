@@ -17,6 +17,8 @@ from mjtorch.compiler.targets.cuda.simulated.memory import LOCAL, Memory, Simula
 from mjtorch.compiler.targets.cuda.simulated.parse import SYNCHRONOUS, Function, Instruction, Module
 
 EVERYONE = np.ones(LANES, dtype=bool)
+# The lanes of a barrier that is for all of them.
+ALL = "-1"
 # What an instruction may begin with that is none of those whose meaning is in a table.
 KNOWN = ("bar.warp.sync", "shfl.sync.bfly", "shfl.sync.idx", "vote.sync.ballot", "vote.sync.any")
 UNKNOWN = ("bar", "shfl", "vote", "atom", "red", "activemask", "match", "brx", "redux")
@@ -83,7 +85,7 @@ class Warp:
             if at >= len(blocks):
                 continue
             block = blocks[at]
-            if block.synchronous and pending and not self._is_whole(own, pending.values()):
+            if block.synchronous and pending and not self._is_whole(block, own, pending.values()):
                 raise SimulatedError(f"lanes wait for different barriers: {block.instructions[0]}")
             full = own is EVERYONE
             block.executed += 1
@@ -112,8 +114,10 @@ class Warp:
         self._function(f.name, passed, mask)
         self.passed = {(n.removeprefix("func_"), k): x for (n, k), x in self.passed.items()}
 
-    def _is_whole(self, own: np.ndarray, others: Iterable[np.ndarray]) -> bool:
-        """Whether no lane is missing of the worlds that some lanes compute."""
+    def _is_whole(self, block: Block, own: np.ndarray, others: Iterable[np.ndarray]) -> bool:
+        """Whether no lane is missing of the worlds that some lanes compute; of all, where a barrier is for all."""
+        if block.instructions[0].args[-1] == ALL:
+            return not any(x.any() for x in others)
         mine = set(self.world[own].tolist())
         return not any(mine & set(self.world[x].tolist()) for x in others)
 
