@@ -115,7 +115,8 @@ class _Layout:
 
     def __init__(self, mj_model: mujoco.MjModel, contact_dim: tuple[int, ...]) -> None:
         slots = cast(CollisionPlan, SimpleNamespace(contact_dim=contact_dim, ncon=len(contact_dim)))
-        plan = constraint.build(mj_model, Tensors(torch.device("cpu"), torch.float64), slots)
+        tried = tried_pairs(mj_model)
+        plan = constraint.build(mj_model, Tensors(torch.device("cpu"), torch.float64), slots, tried)
         self.first_vertex = mj_model.ngeom + mj_model.flex_vertadr.astype(np.int64)
         self.first_element = mj_model.ngeom + mj_model.nflexvert + mj_model.flex_elemadr.astype(np.int64)
         self.dim = np.array(contact_dim, dtype=np.int64)
@@ -124,7 +125,6 @@ class _Layout:
         self.efc_id = np.array(plan.efc_id, dtype=np.int64)
         # Of two geoms, the first place in C's list; of explicit pairs, which may be several, that of each condim, too.
         self.rank: dict[tuple[int, ...], int] = {}
-        tried = tried_pairs(mj_model)
         for k, (geoms, pair) in reversed(list(enumerate(zip(tried.geom.tolist(), tried.pair.tolist(), strict=True)))):
             self.rank[tuple(geoms)] = k
             if pair >= 0:

@@ -12,6 +12,7 @@ from mjtorch.model.option import DisableBit
 from mjtorch.model.plan import Plan, collision, constraint
 from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.constraint import ContactPlan
+from mjtorch.model.plan.geom_pairs import tried_pairs
 from mjtorch.model.plan.tensors import Tensors
 
 
@@ -142,12 +143,13 @@ def _distance(mj_model: mujoco.MjModel, like: Tensor, gradient: Gradient) -> Dis
     model.pair_gap += width
     model.opt.disableflags &= ~int(DisableBit.CONSTRAINT | DisableBit.CONTACT)
     make = Tensors(like.device, like.dtype)
-    contacts = collision.build(model, make, None)
+    tried = tried_pairs(model)
+    contacts = collision.build(model, make, tried, None)
     return Distance(
         width=like.new_tensor(width),
         timeconst=like.new_tensor(gradient.timeconst),
         collision=contacts,
-        contact=constraint.build(model, make, contacts).contact,
+        contact=constraint.build(model, make, contacts, tried).contact,
     )
 
 

@@ -19,7 +19,9 @@ from weakref import WeakValueDictionary
 
 # So many names are kept for PyTorch, which holds the text of a name alone.
 RECENT = 256
-PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
+PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, type(...)})
+# Types whose values are the same if they are equal.
+EXACT = PLAIN - {float, complex}
 
 
 def exact(x: Any) -> Hashable:
@@ -39,6 +41,9 @@ def exact(x: Any) -> Hashable:
     if kind is complex:
         return kind, x.real.hex(), x.imag.hex()
     if isinstance(x, (tuple, frozenset)):
+        kinds = set(map(type, x))
+        if len(kinds) == 1 and kinds <= EXACT:  # as most are, and long ones
+            return kind, kinds.pop(), x
         parts = map(exact, x)
         return kind, tuple(parts) if isinstance(x, tuple) else frozenset(parts)
     hash(x)
@@ -102,4 +107,6 @@ def _is_plain(x: Any) -> bool:
     """Whether a value is written in a way that no other is."""
     if isinstance(x, enum.Enum):
         return type(x).__repr__ is enum.Enum.__repr__
-    return type(x) in PLAIN or (type(x) in (tuple, frozenset) and all(map(_is_plain, x)))
+    if type(x) in (tuple, frozenset):
+        return set(map(type, x)) <= PLAIN or all(map(_is_plain, x))
+    return type(x) in PLAIN

@@ -36,6 +36,7 @@ from mjtorch.model.plan.actuation import ActuationPlan
 from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.constraint import ConstraintPlan
 from mjtorch.model.plan.flex import FlexPlan
+from mjtorch.model.plan.geom_pairs import tried_pairs
 from mjtorch.model.plan.history import HistoryPlan
 from mjtorch.model.plan.integration import IntegrationPlan
 from mjtorch.model.plan.ipc import IpcPlan
@@ -91,13 +92,14 @@ def build(
 ) -> Plan:
     """All plans of `mj_model`. Constraints need the contact slots of collision, sensors both slots and rows."""
     make = Tensors(device, dtype)
-    collisions = collision.build(mj_model, make, contact_capacity)
-    constraints = constraint.build(mj_model, make, collisions)
+    tried = tried_pairs(mj_model)
+    collisions = collision.build(mj_model, make, tried, contact_capacity)
+    constraints = constraint.build(mj_model, make, collisions, tried)
     masks = kinematics.build(mj_model, make)
     metrics, flexes = metric.build(mj_model, make, flex.build(mj_model, make), masks.M_dense)
     servos, motors, options = *servo.build(mj_model, make), option.build(mj_model)
     trees = masks.trees if not options.discrete or (metrics and not options.ipc) else ()
-    solvers = solver.build(mj_model, make, constraints, collisions, trees)
+    solvers = solver.build(mj_model, make, constraints, collisions, tried, trees)
     return Plan(
         servo=servos,
         motor=motors,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.plan.colliders import collider_body, element_flex, patched
-from mjtorch.model.plan.geom_pairs import tested_pairs
+from mjtorch.model.plan.geom_pairs import GeomPairs
 from mjtorch.model.plan.tensors import Tensors
 
 
@@ -67,14 +67,15 @@ class BodiesPlan(tree.Tree):
     symmetric: Tensor
 
 
-def build(m: mujoco.MjModel, make: Tensors, edge: np.ndarray, others: np.ndarray) -> BodiesPlan:
+def build(m: mujoco.MjModel, make: Tensors, tried: GeomPairs, edge: np.ndarray, others: np.ndarray) -> BodiesPlan:
     """The plan for `m`.
 
+    tried: its `tried_pairs`
     edge: (n,) those of flexes that equalities hold at their lengths, in the order of their rows
     others: (ne - n,) the rows of equalities that are not theirs
     """
     tree_of = m.body_treeid[collider_body(m)]
-    first, second = tree_of[tested_pairs(m).geom].T
+    first, second = tree_of[tried.geom].T
     both = (first >= 0) & (second >= 0)
     moved = moved_bodies(m)
     row, col = dof_pairs(m)

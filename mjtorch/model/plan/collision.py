@@ -38,7 +38,6 @@ from mjtorch.model.plan.geom_pairs import (
     contacts,
     flex_pairs,
     together,
-    tried_pairs,
     within,
 )
 from mjtorch.model.plan.height_field import Window
@@ -211,12 +210,12 @@ class Candidates(NamedTuple):
 Blocks = dict[int, np.ndarray]
 
 
-def build(mj_model: mujoco.MjModel, make: Tensors, capacity: int | None) -> CollisionPlan:
+def build(mj_model: mujoco.MjModel, make: Tensors, tried: GeomPairs, capacity: int | None) -> CollisionPlan:
     """The plan for `mj_model`; pairs that are not supported are left out (`put_model` refuses them).
 
+    tried: its `tried_pairs`
     capacity: the most contacts kept at a time; None: chosen from short rollouts.
     """
-    tried = tried_pairs(mj_model)
     crowds = _crowds(mj_model, tried, capacity)
     listed = ~crowd.between(mj_model, tried) if crowds else np.ones(len(tried.pair), dtype=bool)
     met = GeomPairs(tried.geom[~listed], tried.pair[~listed])

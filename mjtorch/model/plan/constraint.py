@@ -16,7 +16,7 @@ from mjtorch.model.plan.colliders import carriers, collider_body, element_flex
 from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.flex import equality_edges
 from mjtorch.model.plan.flex_grid import strain_rows
-from mjtorch.model.plan.geom_pairs import rank, tested_pairs
+from mjtorch.model.plan.geom_pairs import GeomPairs, rank
 from mjtorch.model.plan.grid_contacts import GridContactsPlan
 from mjtorch.model.plan.passive_contact import PassiveContactPlan
 from mjtorch.model.plan.rod_contacts import RodContactsPlan
@@ -240,8 +240,8 @@ class _Builder:
         return not self.m.opt.disableflags & (int(flag) | int(mjtDisableBit.mjDSBL_CONSTRAINT))
 
 
-def build(mj_model: mujoco.MjModel, make: Tensors, collision: CollisionPlan) -> ConstraintPlan:
-    """The plan for `mj_model`, whose contacts lie in the slots of `collision`."""
+def build(mj_model: mujoco.MjModel, make: Tensors, collision: CollisionPlan, tried: GeomPairs) -> ConstraintPlan:
+    """The plan for `mj_model`, whose contacts lie in the slots of `collision`; tried: its `tried_pairs`."""
     b, m = _Builder(mj_model, make), mj_model
     has_friction = b.enabled(mjtDisableBit.mjDSBL_FRICTIONLOSS)
     frictional = np.flatnonzero(m.dof_frictionloss > 0).tolist() if has_friction else []
@@ -250,7 +250,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors, collision: CollisionPlan) -> 
     limit, limit_id = _limit(b)
     tendon = _tendon(b)
     tendon_friction, tendon_limit = tendon.friction.tolist(), tendon.limit.tolist()
-    contact, contact_element, contact_type = _contact(b, dims)
+    contact, contact_element, contact_type = _contact(b, dims, tried)
     ne, nc = len(eq_id), len(contact_type)
     nf, nl = len(frictional) + len(tendon_friction), len(limit_id) + len(tendon_limit)
 
@@ -427,7 +427,9 @@ def _kinds(rows: np.ndarray) -> np.ndarray:
     return np.array([known.setdefault(row.tobytes(), len(known)) for row in rows], dtype=int)
 
 
-def _contact(b: _Builder, dims: tuple[int, ...]) -> tuple[ContactPlan, list[int], list[mjtConstraint]]:
+def _contact(
+    b: _Builder, dims: tuple[int, ...], tried: GeomPairs
+) -> tuple[ContactPlan, list[int], list[mjtConstraint]]:
     """The plan, the element of each row (counted from the first contact) and the type of each row."""
     m, pyramidal = b.m, b.m.opt.cone == mujoco.mjtCone.mjCONE_PYRAMIDAL
     n, per_contact = len(dims), 6 if max(dims, default=0) > 3 else 3
@@ -462,7 +464,7 @@ def _contact(b: _Builder, dims: tuple[int, ...]) -> tuple[ContactPlan, list[int]
     kind = _kinds(geom_dof if nodes else geom_dof != 0)
     plan = ContactPlan(
         max_dim=max(dims, default=0),
-        has_rigid=len(element_flex(m)) > 0 or bool(np.equal(*kind[tested_pairs(m).geom].T).any()),
+        has_rigid=len(element_flex(m)) > 0 or bool(np.equal(*kind[tried.geom].T).any()),
         slot=b.make.ints(slot),
         direction=b.make.ints(direction),
         edge=b.make.ints(edge),

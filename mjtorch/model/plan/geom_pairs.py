@@ -207,10 +207,21 @@ def unsupported_pairs(mj_model: mujoco.MjModel) -> np.ndarray:
 
     Without what flexes touch, which has names of its own.
     """
-    if not (contacts(mj_model, tested_pairs(mj_model)) < 0).any():
+    if (contacts(mj_model, _one_of_each(mj_model)) >= 0).all():
         return np.zeros((0, 2), dtype=np.int64)
     tried = tried_pairs(mj_model)
     return tried.geom[(contacts(mj_model, tried) < 0) & (tried.geom < mj_model.ngeom).all(1)]
+
+
+def _one_of_each(m: mujoco.MjModel) -> GeomPairs:
+    """Pairs of any two types of colliders, and of any two meshes; not of planes and height fields among themselves."""
+    kind = collider_type(m)
+    mesh = np.full(len(kind), -1)
+    mesh[: m.ngeom] = np.where((m.geom_type == MESH) | (m.geom_type == SDF), m.geom_dataid, -1)
+    some = np.unique(np.stack([kind, mesh]), axis=1, return_index=True)[1]
+    geom = _by_type(m, np.stack(np.broadcast_arrays(some[:, None], some), axis=-1).reshape(-1, 2))
+    geom = geom[kind[geom[:, 1]] > HFIELD]
+    return GeomPairs(geom, np.full(len(geom), -1))
 
 
 def contacts(mj_model: mujoco.MjModel, pairs: GeomPairs) -> np.ndarray:
@@ -260,8 +271,11 @@ def pairs_of(mj_model: mujoco.MjModel, *families: dict[str, tuple[int, int]]) ->
 
 def _by_type(mj_model: mujoco.MjModel, geom: np.ndarray) -> np.ndarray:
     """Pairs (n, 2) with the geom of the lower type first."""
-    one, two = collider_type(mj_model)[geom].T
-    return np.where((one > two)[:, None], geom[:, ::-1], geom).astype(np.int64)
+    kind = collider_type(mj_model)
+    geom = geom.astype(np.int64)
+    swapped = np.flatnonzero(kind[geom[:, 0]] > kind[geom[:, 1]])
+    geom[swapped] = geom[swapped, ::-1]
+    return geom
 
 
 def collider_type(mj_model: mujoco.MjModel) -> np.ndarray:

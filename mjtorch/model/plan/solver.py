@@ -11,6 +11,7 @@ from mjtorch.model.plan.bodies import BodiesPlan
 from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.constraint import ConstraintPlan
 from mjtorch.model.plan.forest import ForestPlan
+from mjtorch.model.plan.geom_pairs import GeomPairs
 from mjtorch.model.plan.kinematics import TreesPlan
 from mjtorch.model.plan.parts import PartsPlan
 from mjtorch.model.plan.tensors import Tensors
@@ -104,10 +105,12 @@ def build(
     make: Tensors,
     constraint: ConstraintPlan,
     collision: CollisionPlan,
+    tried: GeomPairs,
     trees: tuple[TreesPlan, ...],
 ) -> SolverPlan:
     """The plan for `mj_model`, whose rows are those of `constraint`.
 
+    tried: its `tried_pairs`
     trees: those that may be solved one by one; under the integrator `discrete` they are if no dof moves several bodies
     """
     discrete = mj_model.opt.integrator == mujoco.mjtIntegrator.mjINT_DISCRETE
@@ -124,9 +127,8 @@ def build(
     needs_rows = pgs or mj_model.opt.noslip_iterations or discrete
     long = not (needs_rows or has_heavy_tendons(mj_model)) and bodies.mean_chain(mj_model) >= LONG
     if (trees or long) and moved_by_bodies(constraint) and not single.all():
-        plan = bodies.build(
-            mj_model, make, constraint.equality.edge.cpu().numpy(), np.flatnonzero(~held[: constraint.ne])
-        )
+        edge = constraint.equality.edge.cpu().numpy()
+        plan = bodies.build(mj_model, make, tried, edge, np.flatnonzero(~held[: constraint.ne]))
         geoms = not (plan.elements or plan.edges)
         if not (needs_rows or long) and plan.joins and plan.turning and geoms:
             by_part = parts.build(mj_model, make)

@@ -46,7 +46,9 @@ class Tensors:
         return self.floats(x) if x.dtype == float else self.ints(x)
 
     def _of(self, x: ArrayLike, dtype: Any, wanted: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-        array: np.ndarray = np.array(x, dtype=dtype, order="C")
+        # What PyTorch converts as it copies is not copied before.
+        is_read = isinstance(x, np.ndarray) and x.dtype in (bool, int, float) and x.flags.writeable
+        array: np.ndarray = np.asarray(x, order="C") if is_read else np.array(x, dtype=dtype, order="C")
         array = array.reshape(shape) if shape else array
         # Row-major also where there are no elements, which numpy and `torch.tensor` forget.
         return torch.empty(array.shape, dtype=wanted, device=self.device).copy_(torch.from_numpy(array))
