@@ -46,6 +46,8 @@ def measured(model: str, architecture: str, dtype: str) -> dict[str, Any]:
         "chains": round(p.chains[1]),
         "registers": target.resources.registers,
         "spills": target.resources.spills,
+        "code": target.resources.code,
+        "guards": target.resources.guards,
         "warps": p.warps,
         "seconds": round(time.process_time() - start, 1),
     }
@@ -67,7 +69,7 @@ def main() -> None:
         print(f"{model}, {args.architecture}, {args.dtype}")
         for name, value in row.items():
             if isinstance(value, (int, float)):
-                change = f"{before[name]:>12,}" if before is not None else ""
+                change = f"{before[name]:>12,}" if before is not None and name in before else ""
                 print(f"  {name:14}{value:>12,}{change}")
         if model in CYCLE_LEVEL and args.architecture == "sm_90" and args.dtype == "float32":
             print(f"  {'0.2.0, cycle-level':14}{CYCLE_LEVEL[model]:>8,}")
