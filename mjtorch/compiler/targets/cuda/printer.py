@@ -470,8 +470,9 @@ def print_program(program: Program) -> Source:
     p = WarpPrinter(program)
     lanes = p.layout.lanes
     main = p.body(program.body)
-    p.space = "uniform"
-    uniform = p.body(program.uniform)
+    # What all worlds share is computed by the lanes of one: there are no others.
+    p.space, p.is_parted = "uniform", lanes < WARP_SIZE
+    uniform = ("PARTED;" if p.is_parted else "") + p.body(program.uniform)
     shared = world_bytes(space_bytes(p.layout, NEAR) + 2 * p.most_lists + ROW, lanes)
     data = "".join(constant(b, name) for b, name in p.names.items())
     data += "".join(f"CONSTANT int {name}[]={{{','.join(map(str, t))}}};\n" for t, name in p.tables.items())
