@@ -1,9 +1,12 @@
 """The simulated warp: small programs whose answers are counted by hand, and printed ones that eager mode computes."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 from compiler.test_cuda import FUNCTIONS, numbers
+from compiler.test_passes import program
 from reference import load as load_model
 
 import mjtorch
@@ -220,6 +223,39 @@ def test_ptx_computes_what_eager_does(name: str) -> None:
     for position, x in found.outputs.items():
         expected = wanted[position][torch.arange(found.worlds) % len(a)].numpy()
         np.testing.assert_allclose(x.astype(expected.dtype), expected, rtol=1e-11, atol=1e-11, equal_nan=True)
+
+
+def test_worlds_of_a_warp_whose_lists_are_not_as_long() -> None:
+    """They part in a loop through these. Barriers there are each world's own, or lanes wait for some that are gone."""
+    p = program("""
+        scratch s0: f64[16]
+        scratch s1: f64[16]
+        body:
+          for i in 0..16:
+            s0[i] = in0[i]
+          group:
+            compact list of k in 0..16 where gt(t, 0.0):
+              var t = in0[k]
+            for j in 0..len(list):
+              for i in 0..16:
+                s1[i] = add(s0[15-i], in0[list[j]])
+              for i in 0..16:
+                s0[i] = s1[i]
+          for i in 0..16:
+            out0[i] = s0[i]
+        """)
+    p, a = scheduled(p, 8), torch.from_numpy(np.random.default_rng(0).normal(size=(4, 16)))
+    source, wanted = print_program(p), []
+    for row in a.numpy():
+        x = row
+        for y in row[row > 0]:
+            x = x[::-1] + y
+        wanted.append(x)
+    assert len({(row > 0).sum().item() for row in a}) > 1
+    np.testing.assert_allclose(simulate(p, source, [a], [0], "sm_90", H100).outputs[0], wanted, rtol=1e-12)
+    together = dataclasses.replace(source, text=source.text.replace("{PARTED;", "{"))
+    with pytest.raises(SimulatedError, match="different barriers"):
+        simulate(p, together, [a], [0], "sm_90", H100)
 
 
 def test_prediction() -> None:

@@ -30,6 +30,8 @@ from mjtorch.compiler.ir.nodes import (
     Gather,
     Idiom,
     Index,
+    Item,
+    Length,
     Load,
     Local,
     Origin,
@@ -282,10 +284,11 @@ class WarpPrinter(Printer):
         test = "" if s.guard is None else f"if(!{self.whether(s.guard)})continue;"
         nested = any(isinstance(x, For) for x in walk(s.body))
         how = "UNROLL " if s.unroll else "NO_UNROLL " if nested else ""
-        around = self.is_parted
-        lasts_as_long = self.layout.lanes == WARP_SIZE or all(isinstance(a, Variable) for a in atoms(s.start + s.stop))
-        self.is_parted = around or not lasts_as_long
-        plain = f"{how}{self.head(s)}{{{'' if lasts_as_long else 'PARTED;'}{test}{self.loop_body(s)}}}\n"
+        # Each world has lists of its own, which are not as long.
+        around, own_list = self.is_parted, any(isinstance(a, (Item, Length)) for a in atoms(s.start + s.stop))
+        parts_here = own_list and self.layout.lanes < WARP_SIZE and not self.is_apart
+        self.is_parted = around or parts_here
+        plain = f"{how}{self.head(s)}{{{'PARTED;' if parts_here else ''}{test}{self.loop_body(s)}}}\n"
         self.is_parted = around
         if s.guard is not None or s.unroll or s.scope or not all(isinstance(x, Plain) for x in s.body):
             return plain
