@@ -10,6 +10,7 @@ from reference import oracle, poison
 from mjtorch.constraint import make_constraint, reference_constraint
 from mjtorch.model import Data, Model, put_model
 from mjtorch.model.plan import constraint as constraint_plan, solver as solver_plan
+from mjtorch.model.plan.geom_pairs import tried_pairs
 from mjtorch.model.plan.tensors import Tensors
 from mjtorch.model.put_data import put_data
 
@@ -136,9 +137,9 @@ def put(mj_model: mujoco.MjModel, states: list[mujoco.MjData], dtype: torch.dtyp
     dims = [s.contact.dim.tolist() for s in states]
     most = {k: max(d.count(k) for d in dims) for k in sorted({k for d in dims for k in d})}
     slots = m.plan.collision.replace(contact_dim=tuple(k for k, n in most.items() for _ in range(n + 1)))
-    make = Tensors(CPU, dtype)
-    rows = constraint_plan.build(mj_model, make, slots)
-    solver = solver_plan.build(mj_model, make, rows, slots, m.plan.kinematics.trees)
+    make, tried = Tensors(CPU, dtype), tried_pairs(mj_model)
+    rows = constraint_plan.build(mj_model, make, slots, tried)
+    solver = solver_plan.build(mj_model, make, rows, slots, tried, m.plan.kinematics.trees)
     return m.replace(plan=m.plan.replace(collision=slots, constraint=rows, solver=solver))
 
 

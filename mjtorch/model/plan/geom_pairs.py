@@ -235,7 +235,9 @@ def contacts(mj_model: mujoco.MjModel, pairs: GeomPairs) -> np.ndarray:
     found = most[one, two]
     for kind, geom in zip((one, two), pairs.geom.T, strict=True):
         mine = np.flatnonzero(((kind == MESH) | (kind == SDF)) & needs_faces[one, two])
-        found[mine[mj_model.mesh_polynum[mj_model.geom_dataid[geom[mine]]] == 0]] = -1
+        # The last one is that of fields without a mesh.
+        faces = np.append(mj_model.mesh_polynum, 0)[mj_model.geom_dataid[geom[mine]]]
+        found[mine[faces == 0]] = -1
     return found
 
 
