@@ -29,6 +29,8 @@ def exact(x: Any) -> Hashable:
 
     >>> exact((1, 2)) == exact((1, 2)), exact((1, 2)) == exact((True, 2)), exact(1) == exact(1.0)
     (True, False, False)
+    >>> exact((1, 1)) == exact((True, True)), exact((1, 1)) == exact((1.0, 1.0)), exact(()) == exact(frozenset())
+    (False, False, False)
     >>> exact(0.0) == exact(-0.0), exact(float("nan")) == exact(float("nan"))
     (False, True)
 
