@@ -225,6 +225,21 @@ def test_ptx_computes_what_eager_does(name: str) -> None:
         np.testing.assert_allclose(x.astype(expected.dtype), expected, rtol=1e-11, atol=1e-11, equal_nan=True)
 
 
+def test_what_worlds_that_are_done_would_do_keeps_no_other() -> None:
+    """A loop within a loop, which would not end for worlds that have left the outer one."""
+
+    def turn(x: torch.Tensor) -> torch.Tensor:
+        grown = while_loop(lambda y: y.sum() < 1000, lambda y: y * x.max(), torch.ones_like(x))
+        return x / 3 + 0.01 * (grown > 9)
+
+    a = torch.tensor([[1.5, 0.2, 0.1], [64.0, 1.0, 2.0], [3.0, 0.1, 0.2], [9.0, 8.0, 7.0]], dtype=torch.float64)
+    f = jit(lambda x: while_loop(lambda x: x.max() > 1, turn, x), strict=True)
+    program = scheduled(for_gpu(f.mapped, a).program, 8)
+    found = simulate(program, print_program(program), [a], [0], "sm_90", H100)
+    wanted = torch.stack([while_loop(lambda x: x.max() > 1, turn, x) for x in a])
+    np.testing.assert_allclose(found.outputs[0], wanted, rtol=1e-12)
+
+
 def test_worlds_of_a_warp_whose_lists_are_not_as_long() -> None:
     """They part in a loop through these. Barriers there are each world's own, or lanes wait for some that are gone."""
     p = program("""

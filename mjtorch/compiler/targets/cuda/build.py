@@ -19,8 +19,8 @@ OPTIONS = ("--std=c++17", "-w")
 VERBOSE = "--ptxas-options=-v"
 # Since which NVRTC functions are compiled side by side, on all cores.
 SPLIT, SINCE = "--split-compile=0", (13, 0)
-# The flag of an executed section of an ELF file, and the opcode of an instruction that gathers lanes.
-EXECUTED, WARPSYNC = 4, 0x348
+# The opcode of an instruction that gathers lanes.
+WARPSYNC = 0x348
 
 
 @functools.cache
@@ -132,8 +132,8 @@ class Resources:
     registers: per lane
     spills: bytes that do not fit into registers, stored and loaded
     code: bytes of machine code
-    guards: instructions that gather lanes which may have parted, for all that the assembler knows; before sm_90 they
-        are in functions, which each barrier and each exchange of lanes calls
+    guards: instructions for what worlds do not share that gather lanes which may have parted, for all that the
+        assembler knows; before sm_90 they are in functions, which each barrier and each exchange of lanes calls
     """
 
     architecture: str
@@ -157,7 +157,7 @@ def taken(architecture: str, code: bytes, log: str) -> Resources:
     own = log[max(0, log.find("Compiling entry function 'run'")) :]
     registers = re.search(r"Used (\d+) registers", own)
     spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", log)
-    opcodes = np.frombuffer(instructions(code), "<u8")[::2] & 0xFFF
+    opcodes = np.frombuffer(section(code, ".text.run"), "<u8")[::2] & 0xFFF
     return Resources(
         architecture,
         int(registers[1]) if registers else 0,
@@ -167,12 +167,16 @@ def taken(architecture: str, code: bytes, log: str) -> Resources:
     )
 
 
-def instructions(code: bytes) -> bytes:
-    """Those of machine code, an ELF file of 64 bits: all sections that are executed."""
+def section(code: bytes, name: str) -> bytes:
+    """What a section of an ELF file of 64 bits holds; nothing if there is none of this name."""
     (first,) = struct.unpack_from("<Q", code, 40)
-    size, count = struct.unpack_from("<HH", code, 58)
-    headers = (struct.unpack_from("<IIQQQQ", code, first + k * size) for k in range(count))
-    return b"".join(code[begin : begin + length] for _, _, flags, _, begin, length in headers if flags & EXECUTED)
+    size, count, names = struct.unpack_from("<HHH", code, 58)
+    headers = [struct.unpack_from("<IIQQQQ", code, first + k * size) for k in range(count)]
+    wanted, texts = name.encode() + b"\0", headers[names][4] if headers else 0
+    found = (
+        code[begin : begin + length] for at, _, _, _, begin, length in headers if code.startswith(wanted, texts + at)
+    )
+    return next(found, b"")
 
 
 def _checked(lib: Any, result: tuple) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from mjtorch.compiler.ir.nodes import Atom, Index, Variable
 
@@ -19,6 +19,19 @@ class Within:
     size: int
     start: Index
     outer: tuple[str, ...]
+
+
+def numbered(loops: Sequence[tuple[str, Index, Index]], number: str, suffix: str) -> dict[str, tuple[Within, str]]:
+    """Variables of loops that are one, inner ones first, and how far each is from its start in iteration `number`."""
+    size, found = 1, {}
+    for k, (variable, start, stop) in enumerate(reversed(loops)):
+        outer = tuple(f"{v}{suffix}" for v, _, _ in loops[: len(loops) - 1 - k])
+        place, within = f"{number}/{size}" if size > 1 else number, Within(number, size, start, outer)
+        if outer:
+            count = stop.base - start.base
+            place, size = f"({place})%{count}", size * count
+        found[f"{variable}{suffix}"] = within, place
+    return found
 
 
 def in_order(i: Index, within: Mapping[str, Within]) -> Index:

@@ -60,7 +60,7 @@ from mjtorch.compiler.passes.warp_memory import (
 )
 from mjtorch.compiler.targets.c.printer import LETTER, SCALARS, TYPES, Printer, vector_header
 from mjtorch.compiler.targets.cuda.ahead import READS, Part, Plain, carries, parts, reads, together
-from mjtorch.compiler.targets.cuda.merged import Within, in_order
+from mjtorch.compiler.targets.cuda.merged import Within, in_order, numbered
 from mjtorch.compiler.targets.cuda.repeat import repeatable
 from mjtorch.compiler.targets.cuda.source import Source, constant, macros, memory
 
@@ -83,17 +83,18 @@ class WarpPrinter(Printer):
     own: whether an iteration is one of the lane's own, and not another's done again; nothing where all are
     again: after a call from a function: the world's memory is found again, so that no register holds it meanwhile
     is_apart: whether each lane goes its own way; is_parted: whether each world of a warp does
-    turning: flags of loops that worlds of a warp turn in until all are done; found: what was read ahead, by variables
+    turning: flags of loops that worlds of a warp turn in until all are done; live: what tells that this one is not
+    found: what was read ahead, by variables
     """
 
-    takes = ()
+    takes: tuple[str, ...] = ()
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self.slots = {b: k for buffers in (program.inputs, program.outputs) for k, b in enumerate(buffers)}
         self.registers: dict[Buffer, str] = {}
         self.partial: dict[Local, str] = {}
-        self.own = self.again = ""
+        self.own = self.again = self.live = ""
         self.is_apart = self.is_parted = False
         self.lists = self.most_lists = 0
         self.barriers = self.meetings = 0
@@ -262,7 +263,8 @@ class WarpPrinter(Printer):
 
         Behind a branch that lanes might take apart, for all it knows, it guards each access and each barrier.
         """
-        return f"{'any' if self.is_apart or self.is_parted else 'SOME'}({self.expr(flag)})"
+        holds = f"({self.live}&{self.expr(flag)})" if self.live else self.expr(flag)
+        return f"{'any' if self.is_apart or self.is_parted else 'SOME'}({holds})"
 
     def apart(self, statements: Body) -> str:
         """Statements that each lane executes in its own way."""
@@ -284,7 +286,6 @@ class WarpPrinter(Printer):
         test = "" if s.guard is None else f"if(!{self.whether(s.guard)})continue;"
         nested = any(isinstance(x, For) for x in walk(s.body))
         how = "UNROLL " if s.unroll else "NO_UNROLL " if nested else ""
-        # Each world has lists of its own, which are not as long.
         around, own_list = self.is_parted, any(isinstance(a, (Item, Length)) for a in atoms(s.start + s.stop))
         parts_here = own_list and self.layout.lanes < WARP_SIZE and not self.is_apart
         self.is_parted = around or parts_here
@@ -328,9 +329,11 @@ class WarpPrinter(Printer):
         before = "".join(map(self.statement, begins))
         head, flag = self.body(s.head[len(begins) :]), self.whether(s.flag)
         is_own = self.layout.lanes == WARP_SIZE or self.is_apart or self.is_parted
-        flags = self.running if is_own else self.turning
+        flags, around = self.running if is_own else self.turning, self.live
         flags.append(s.flag)
+        self.live = around if is_own else "&".join(filter(None, (around, self.expr(s.flag))))
         body = self.body(s.body)
+        self.live = around
         flags.pop()
         end = "".join(map(self.statement, begins)) or ("" if self.is_apart else "JOINED;")
         return f"{before}for(;;){{{head}if(!{flag})break;{body}{end}}}\n"
@@ -409,15 +412,10 @@ class WarpPrinter(Printer):
         """Variables of loops that are one, by the number of an iteration."""
         if len(s.loops) == 1:
             return ""
-        size, text = 1, ""
-        for k, (variable, start, end) in enumerate(reversed(s.loops)):
-            outer = tuple(f"{v}{suffix}" for v, _, _ in s.loops[: len(s.loops) - 1 - k])
-            self.within[f"{variable}{suffix}"] = Within(t, size, start, outer)
-            place = f"{t}/{size}" if size > 1 else t
-            if variable != s.loops[0][0]:
-                count = end.base - start.base
-                place, size = f"({place})%{count}", size * count
-            text += f"int {variable}{suffix}={self.index(start)}+{place};"
+        text = ""
+        for variable, (within, place) in numbered(s.loops, t, suffix).items():
+            self.within[variable] = within
+            text += f"int {variable}={self.index(within.start)}+{place};"
         return text
 
     def folded(self, r: Reduction, partial: str) -> str:
@@ -463,9 +461,11 @@ class WarpPrinter(Printer):
         self.registers |= {b: f"r{len(self.registers) + k}" for k, b in enumerate(s.registers)}
         declared = "".join(f"{TYPES[b.dtype]} {self.registers[b]}[{b.size}];" for b in s.registers)
         told = "PARTED;" if self.is_parted else ""
-        name, more = self.function(s.body, told + declared + self.body(s.body), self.space)
-        self.again = around
-        return f"{name}({more[1:]});{self.again}"
+        live, self.live = self.live, "live" if self.live else ""
+        text, self.takes = told + declared + self.body(s.body), ("vb live",) if live else ()
+        name, more = self.function(s.body, text, self.space)
+        self.again, self.live, self.takes = around, live, ()
+        return f"{name}({','.join(filter(None, (live, more[1:])))});{self.again}"
 
 
 def print_program(program: Program) -> Source:
