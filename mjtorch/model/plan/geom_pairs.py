@@ -214,14 +214,21 @@ def unsupported_pairs(mj_model: mujoco.MjModel) -> np.ndarray:
 
 
 def _one_of_each(m: mujoco.MjModel) -> GeomPairs:
-    """Pairs of any two types of colliders, and of any two meshes; not of planes and height fields among themselves."""
+    """Pairs of any two types of colliders, with and without faces; not of planes and height fields among themselves."""
     kind = collider_type(m)
-    mesh = np.full(len(kind), -1)
-    mesh[: m.ngeom] = np.where((m.geom_type == MESH) | (m.geom_type == SDF), m.geom_dataid, -1)
-    some = np.unique(np.stack([kind, mesh]), axis=1, return_index=True)[1]
+    faces = np.zeros(len(kind), dtype=kind.dtype)
+    faces[: m.ngeom] = _has_faces(m)
+    some = np.unique(np.stack([kind, faces]), axis=1, return_index=True)[1]
     geom = _by_type(m, np.stack(np.broadcast_arrays(some[:, None], some), axis=-1).reshape(-1, 2))
     geom = geom[kind[geom[:, 1]] > HFIELD]
     return GeomPairs(geom, np.full(len(geom), -1))
+
+
+def _has_faces(m: mujoco.MjModel) -> np.ndarray:
+    """(ngeom,) bool: the geoms of meshes that have some."""
+    mesh = np.where((m.geom_type == MESH) | (m.geom_type == SDF), m.geom_dataid, -1)
+    # The last one is that of geoms, and of fields, without a mesh.
+    return np.append(m.mesh_polynum, 0)[mesh] > 0
 
 
 def contacts(mj_model: mujoco.MjModel, pairs: GeomPairs) -> np.ndarray:
@@ -235,9 +242,7 @@ def contacts(mj_model: mujoco.MjModel, pairs: GeomPairs) -> np.ndarray:
     found = most[one, two]
     for kind, geom in zip((one, two), pairs.geom.T, strict=True):
         mine = np.flatnonzero(((kind == MESH) | (kind == SDF)) & needs_faces[one, two])
-        # The last one is that of fields without a mesh.
-        faces = np.append(mj_model.mesh_polynum, 0)[mj_model.geom_dataid[geom[mine]]]
-        found[mine[faces == 0]] = -1
+        found[mine[~_has_faces(mj_model)[geom[mine]]]] = -1
     return found
 
 

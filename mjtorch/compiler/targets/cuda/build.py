@@ -172,7 +172,7 @@ def section(code: bytes, name: str) -> bytes:
     (first,) = struct.unpack_from("<Q", code, 40)
     size, count, names = struct.unpack_from("<HHH", code, 58)
     headers = [struct.unpack_from("<IIQQQQ", code, first + k * size) for k in range(count)]
-    wanted, texts = name.encode() + b"\0", headers[names][4] if headers else 0
+    wanted, texts = name.encode() + b"\0", headers[names][4]
     found = (
         code[begin : begin + length] for at, _, _, _, begin, length in headers if code.startswith(wanted, texts + at)
     )

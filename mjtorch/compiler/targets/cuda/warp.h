@@ -2,7 +2,8 @@
 //
 // What the program computes with is that of vector.h, for vectors of one. A build for the host, which tests the printed
 // text without a GPU, comes with its own meaning of what is defined in the first part here.
-// Whether the worlds of a warp may be at different places: in loops and choices that each takes by itself.
+
+// Whether the worlds of a warp may be at different places, as in loops through lists of their own.
 static constexpr bool parted = false;
 #define PARTED constexpr bool parted = LANES < 32
 #ifndef HOST
@@ -49,7 +50,7 @@ typedef unsigned long long uint64_t;
 // Whether a flag is up, the same in all lanes of a world, in some world of the warp: in a form that tells the assembler that
 // all lanes then go the same way.
 #define SOME(f) __any_sync(0xffffffffu, any(f))
-// The lanes of this world are together again: for the assembler's eyes, no memory is waited for.
+// All of these are together again: for the assembler's eyes, no memory is waited for.
 #define JOINED SYNC
 #define BALLOT(f) (LANES == 32 ? __ballot_sync(0xffffffffu, f) : __ballot_sync(MEMBERS, f) >> BEFORE_OWN & OWN_LANES)
 #define COUNT(m) __popc(m)
