@@ -31,7 +31,6 @@ from mjtorch.math.banded import Banded
 from mjtorch.math.compact import compacted
 from mjtorch.model import Data, Model
 from mjtorch.model.plan.forest import ForestPlan, GroupPlan
-from mjtorch.model.plan.kinematics import TreesPlan
 
 # Rows that touch several trees and are taken out of the solution of blocks: each costs a column for each tree. Where
 # there are more trees more rows join them, and up to four times as many are; where there are many, none: in a pile of
@@ -47,7 +46,7 @@ LEAST_SHARED = 4
 class Trees(tree.Tree):
     """The kinematic trees of n dofs each, with the rows that touch no other.
 
-    dof: (ntree, n), M: (ntree, n, n), qLD: (ntree, n, n) lower, `M = qLD^T qLD`
+    dof: (ntree, n) leaves first, M: (ntree, n, n), L: (ntree, n, n) lower, `M = L L^T`
     fixed: (ntree, nfixed, n) rows that are no contact's
     slot: (ntree, k) contacts of a tree with itself, there: (ntree, k) bool, up to which there are some
     J: (ntree, k * w, n) their rows
@@ -60,7 +59,7 @@ class Trees(tree.Tree):
 
     dof: Tensor
     M: Tensor
-    qLD: Tensor
+    L: Tensor
     fixed: Tensor
     slot: Tensor
     there: Tensor
@@ -165,26 +164,26 @@ def build(m: Model, d: Data, rows: BodyRows, band: tuple[Banded, ...] = ()) -> F
         more = more | (past | (joins & ~fits)).any()
     groups = []
     for t, g in zip(k.trees, plan.groups, strict=True):
-        own, own_there, J = nothing.expand(len(t.dof), 0), nothing.expand(len(t.dof), 0) > 0, d.M.new_zeros(0)
+        own, own_there, J = nothing.expand(len(g.dof), 0), nothing.expand(len(g.dof), 0) > 0, d.M.new_zeros(0)
         for c in rows.contacts if plan.own else ():
             first, second = c.tree
             mine = c.there & (first == second) & (first == g.number[:, None])
             own, own_there, past = compacted(mine, min(MOST_OWN, c.row.shape[0]))
             stiff = stiff & ~(mine & ~past).any(0)
             more = more | past.any()
-            J = own_rows(c, rows.axis[t.dof], g, own, own_there)
+            J = own_rows(c, rows.axis[g.dof], g, own, own_there)
         if rows.contacts and not plan.own:
-            J = d.M.new_zeros(len(t.dof), 0, t.dof.shape[1])
-        U, number, met = shared_rows(rows, plan, t, g, slot, there)
+            J = d.M.new_zeros(len(g.dof), 0, g.dof.shape[1])
+        U, number, met = shared_rows(rows, plan, g, slot, there)
         both = (met[:, :, None] & met[:, None, :]).tril()
-        block = M[g.source] if band else stored[t.M]
+        block = M[g.source] if band else stored[t.M].flip((1, 2))
         count = len(plan.shared[:MOST]) + sum(slot.shape[0] * c.row.shape[1] for c in rows.contacts)
         groups.append(
             Trees(
-                dof=t.dof,
+                dof=g.dof,
                 M=block,
-                qLD=linalg.ltl(block) if band else d.qLD[t.dof[:, :, None], t.dof[:, None, :]],
-                fixed=rows.fixed[:, t.dof].movedim(0, 1),
+                L=linalg.cholesky(block) if band else d.qLD[g.dof[:, None, :], g.dof[:, :, None]],
+                fixed=rows.fixed[:, g.dof].movedim(0, 1),
                 slot=own,
                 there=own_there,
                 J=J,
@@ -204,8 +203,8 @@ def build(m: Model, d: Data, rows: BodyRows, band: tuple[Banded, ...] = ()) -> F
     return Forest(
         plan=plan,
         groups=tuple(groups),
-        dof=torch.cat([t.dof.flatten() for t in k.trees]),
-        place=k.tree_dof,
+        dof=torch.cat([g.dof.flatten() for g in plan.groups]),
+        place=plan.place,
         source=k.tree_source,
         slot=slot,
         there=there,
@@ -261,15 +260,15 @@ def own_rows(c: Contacts, motion: Tensor, g: GroupPlan, slot: Tensor, there: Ten
 
 
 def shared_rows(
-    rows: BodyRows, plan: ForestPlan, t: TreesPlan, g: GroupPlan, slot: Tensor, there: Tensor
+    rows: BodyRows, plan: ForestPlan, g: GroupPlan, slot: Tensor, there: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of the rows that touch several trees, those of each tree (ntree, k, n), which they are (ntree, k), and if at all.
 
     Those that are no contacts' come first, then those of contacts.
     """
     fixed = plan.shared[:MOST]
-    parts = [rows.fixed[fixed][:, t.dof].movedim(0, 1)]
-    numbers = [torch.arange(len(fixed), device=fixed.device).expand(len(t.dof), -1)]
+    parts = [rows.fixed[fixed][:, g.dof].movedim(0, 1)]
+    numbers = [torch.arange(len(fixed), device=fixed.device).expand(len(g.dof), -1)]
     there_are = [torch.ones_like(numbers[0], dtype=torch.bool)]
     for c in rows.contacts if len(slot) else ():
         joint, met, _ = compacted(there & touches(g, c.tree[:, slot]), min(most_shared(plan, c), len(slot)))
@@ -281,7 +280,7 @@ def shared_rows(
         one, two = (met & (tree == g.number[:, None]) for tree in c.tree)
         first, second = c.wrench()
         wrench = torch.where(two[..., None, None], second, torch.where(one[..., None, None], -first, 0.0))
-        J = (wrench.flatten(1, 2) @ rows.axis[t.dof].mT).unflatten(1, wrench.shape[1:3])
+        J = (wrench.flatten(1, 2) @ rows.axis[g.dof].mT).unflatten(1, wrench.shape[1:3])
         parts.append(torch.where(moves(g, torch.where(two, c.body[1], c.body[0])), J, 0.0).flatten(1, 2))
     return torch.cat(parts, dim=1), torch.cat(numbers, dim=1), torch.cat(there_are, dim=1)
 
@@ -341,7 +340,7 @@ def factored(f: Forest, weight: Tensor, found: Sequence[Terms]) -> Blocks:
 
 
 def whitened_solve(f: Forest, rows: BodyRows, weight: Tensor, x: Tensor) -> Tensor:
-    """`H^-1 x` (nv,) by way of `z = L a`, `M = L^T L`, for where single precision factors no block of H.
+    """`H^-1 x` (nv,) by way of `z = L^T a`, `M = L L^T`, for where single precision factors no block of H.
 
     There M is the identity, and what is left are the stiffnesses of the constraints, which are all alike. What has no
     factor even so is taken for M. Rows past the first k are left to their blocks.
@@ -350,11 +349,12 @@ def whitened_solve(f: Forest, rows: BodyRows, weight: Tensor, x: Tensor) -> Tens
     halves = []
     for t, given in zip(f.groups, found, strict=True):
         one = torch.eye(t.M.shape[-1], dtype=x.dtype, device=x.device)
-        added, J, U = (linalg.ltl_half_solve(t.qLD, y.mT).mT for y in (given.added, given.J, given.U))
-        halves.append(Terms(one + linalg.ltl_half_solve(t.qLD, added), J, given.weight, U, given.joins))
-    b, L = factored(f, shared, halves), [t.qLD for t in f.groups]
-    z = triangles(f, L, x[f.dof], linalg.ltl_half_solve)
-    return triangles(f, L, torch.where(b.lost, z, solved(f, b, z)), linalg.triangular_solve)[f.place]
+        added, J, U = (linalg.triangular_solve(t.L, y.mT).mT for y in (given.added, given.J, given.U))
+        halves.append(Terms(one + linalg.triangular_solve(t.L, added), J, given.weight, U, given.joins))
+    b, L = factored(f, shared, halves), [t.L for t in f.groups]
+    z = triangles(f, L, x[f.dof], linalg.triangular_solve)
+    z = torch.where(b.lost, z, solved(f, b, z))
+    return triangles(f, [y.mT for y in L], z, linalg.upper_solve)[f.place]
 
 
 def solve(
@@ -432,7 +432,7 @@ def inertia_solve(f: Forest, x: Tensor) -> Tensor:
     """`M^-1 x` (nv,), of the model's dofs."""
     for band in f.band:
         return band.solve(x)
-    return triangles(f, [t.qLD for t in f.groups], x[f.dof], linalg.ltl_solve)[f.place]
+    return triangles(f, [t.L for t in f.groups], x[f.dof], linalg.cholesky_solve)[f.place]
 
 
 def triangles(f: Forest, A: Sequence[Tensor], x: Tensor, solve: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
@@ -444,7 +444,7 @@ def dense(f: Forest) -> Tensor:
     """The inertia (nv, nv)."""
     for band in f.band:
         return band.dense()
-    parts = [t.M.flatten() for t in f.groups]
+    parts = [t.M.flip((1, 2)).flatten() for t in f.groups]
     return torch.cat([*parts, torch.zeros_like(parts[0][:1])])[f.source]
 
 

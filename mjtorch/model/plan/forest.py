@@ -25,11 +25,13 @@ class GroupPlan(tree.Tree):
     """The kinematic trees that have n dofs each, in the order of `TreesPlan`.
 
     number: (ntree,) which trees these are
+    dof: (ntree, n) their dofs, leaves first: a factor then has the zeros that branches make
     first, last: (ntree, n) the bodies that each dof moves lie from the first up to the last, which is not one of them
     source: (ntree, n, n) where each element of their blocks lies in [pairs of `BodiesPlan`, 0]
     """
 
     number: Tensor
+    dof: Tensor
     first: Tensor
     last: Tensor
     source: Tensor
@@ -42,6 +44,7 @@ class ForestPlan(tree.Tree):
     joins, own: static, whether contacts of geoms may touch two trees, and whether a tree may touch itself; where
         elements of flexes touch something neither is asked
     groups: the trees, by size
+    place: (nv,) where each dof of the model lies in the dofs of these, one after another
     M: (npair,) where each pair of dofs that move the same (`BodiesPlan.row` and `col`) lies in [M, 0]
     shared: (nshared,) the rows that touch several trees, of those that have several dofs and are no contact's and no
         edge's
@@ -50,6 +53,7 @@ class ForestPlan(tree.Tree):
     joins: bool = tree.field(static=True)
     own: bool = tree.field(static=True)
     groups: tuple[GroupPlan, ...]
+    place: Tensor
     M: Tensor
     shared: Tensor
 
@@ -76,7 +80,7 @@ def build(
     moved, place = moved_bodies(m), pair_places(m)
     stored = np.full((m.nv, m.nv), m.nC)
     stored[np.repeat(np.arange(m.nv), m.M_rownnz), m.M_colind[: m.nC]] = np.arange(m.nC)
-    groups = [t.dof.cpu().numpy() for t in trees]
+    groups = [t.dof.cpu().numpy()[:, ::-1] for t in trees]
     touched = [t for t, alone in zip(trees_of_rows(m, constraint), apart, strict=False) if not alone]
     return (
         ForestPlan(
@@ -85,12 +89,14 @@ def build(
             groups=tuple(
                 GroupPlan(
                     number=make.ints(m.dof_treeid[dof[:, 0]]),
+                    dof=make.ints(dof),
                     first=make.ints(moved[dof, 0]),
                     last=make.ints(moved[dof, 1]),
                     source=make.ints(place[dof[:, :, None], dof[:, None, :]]),
                 )
                 for dof in groups
             ),
+            place=make.ints(np.argsort(np.concatenate([dof.ravel() for dof in groups]))),
             M=make.ints(stored[row, col]),
             shared=make.ints([k for k, t in enumerate(touched) if len(t) > 1]),
         ),
