@@ -12,19 +12,16 @@ from typing import Any, NamedTuple
 
 import mujoco
 import numpy as np
-import torch
 
 from mjtorch.compiler.cache import fingerprint, store
 from mjtorch.compiler.cache.fingerprint import UnfamiliarError
 from mjtorch.math import shape
-from mjtorch.math.shape import Boxes, apart_along_axes, apart_along_faces, parts, reach, with_elements
 from mjtorch.model.option import EnableBit, Integrator, Solver
-from mjtorch.model.plan import colliders, crowd, mesh, patches
-from mjtorch.model.plan.colliders import corners, element_flex
+from mjtorch.model.plan import colliders, crowd, mesh, near, patches
 from mjtorch.model.plan.contact_source import contact_condim
 from mjtorch.model.plan.crowd import Crowd
 from mjtorch.model.plan.geom_pairs import CONVEX_ELEMENTS, element_type
-from mjtorch.model.plan.mesh import hull_reach
+from mjtorch.model.plan.near import Around, Boxes, apart_along_axes, apart_along_faces
 from mjtorch.model.plan.patches import Patches
 
 # Families of spheres and capsules among themselves; and all whose pairs are quickly collided, so that boxes along the
@@ -200,7 +197,7 @@ def remembered(
         return found
 
     try:
-        code = fingerprint.of(sys.modules[__name__], colliders, crowd, mesh, patches, shape)
+        code = fingerprint.of(sys.modules[__name__], colliders, crowd, mesh, near, patches, shape)
         content = (np.asarray(x).tobytes() for x in (*_content(mj_model), *arrays))
         name = store.key(mujoco.__version__, code, repr((most, fields)), *content) + ".contacts"
         found = store.load(name, read)
@@ -225,12 +222,9 @@ def observed(
     Two geoms are near each other where their boxes overlap, as the broad phase has it. `most` has the condims and kinds
     that are counted; the rollouts end when `Observed.is_enough`, if there are no `fields`.
     """
-    half, round, radius = parts(torch.tensor(mj_model.geom_type, dtype=torch.long), torch.tensor(mj_model.geom_size))
-    half = half + torch.tensor(hull_reach(mj_model))
+    around = Around(mj_model)
     seldom = 1 + sum(len(those.geom) for those in pairs.values()) // OFTEN
     every = seldom * max(1, int(EVERY / mj_model.opt.timestep))
-    corner = torch.tensor(corners(mj_model))
-    thickness = torch.tensor(mj_model.flex_radius)[torch.tensor(element_flex(mj_model))]
     dims = [key for key in most if isinstance(key, int)]
     found = np.zeros((2, len(most)), dtype=int)  # in motion, and at the start
     poses = []
@@ -250,12 +244,9 @@ def observed(
         count = np.zeros(len(most), dtype=int)
         count[: len(dims)] = np.bincount(contact_condim(mj_model, data.contact), minlength=7)[dims]
         if looks:
-            pos, mat = torch.tensor(data.geom_xpos), torch.tensor(data.geom_xmat).unflatten(-1, (3, 3))
-            boxes = Boxes(pos, mat, half + round + radius[:, None], reach(mat, half, round, radius))
-            if len(corner):
-                boxes = with_elements(boxes, torch.tensor(data.flexvert_xpos), corner, thickness)
+            boxes = around.boxes(data)
             listed = [_overlapping(name, boxes, those) for (name, _), those in pairs.items()]
-            count[len(dims) :] = listed + [n for those in crowds for n in those.near(boxes.pos, boxes.world)]
+            count[len(dims) :] = listed + [n for those in crowds for n in those.near(boxes)]
         if is_pose:
             poses.append(count)
         elif (count > known).any():
@@ -343,11 +334,11 @@ def _steps(model: mujoco.MjModel, work: int) -> int:
 
 def _overlapping(family: str, boxes: Boxes, pairs: Pairs) -> int:
     """How many pairs of a family are near each other."""
-    (one, two), within = torch.from_numpy(pairs.geom.T), torch.from_numpy(pairs.within)
-    near = apart_along_axes(boxes, one, two) <= within
+    (one, two), within = pairs.geom.T, pairs.within
+    close = apart_along_axes(boxes, one, two) <= within
     if family not in LIGHT:
-        near = apart_along_faces(boxes, one[near], two[near]) <= within[near]
-    return int(near.sum())
+        close = apart_along_faces(boxes, one[close], two[close]) <= within[close]
+    return int(close.sum())
 
 
 def _rollout(model: mujoco.MjModel, keyframe: int | None, seed: int, steps: int) -> Iterator[mujoco.MjData]:

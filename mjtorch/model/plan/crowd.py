@@ -10,6 +10,7 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.model.option import DisableBit, EnableBit
 from mjtorch.model.plan.geom_pairs import CAPSULE, SPHERE, GeomPairs
+from mjtorch.model.plan.near import Boxes, overlaps
 from mjtorch.model.plan.tensors import Tensors
 
 # What has places in a crowd.
@@ -74,21 +75,18 @@ class Crowd(NamedTuple):
         """(2, k) every two trees."""
         return np.stack(np.triu_indices(len(self.geom), 1))
 
-    def near(self, pos: Tensor, reach: Tensor) -> list[int]:
-        """How many pairs of trees, of geoms and trees, and of geoms by the number of capsules, have boxes that overlap.
-
-        pos: (ngeom, 3) [m] the centres of boxes around geoms, reach: (ngeom, 3) [m] how far these reach
-        """
-        reach = reach + torch.from_numpy(self.within)[:, None]
-        box = torch.stack([pos - reach, -pos - reach], dim=-2)[torch.from_numpy(self.geom)]
-        all_of, there, capsule = box.amin(1), torch.from_numpy(self.there), torch.from_numpy(self.capsule)
-        one, two = torch.from_numpy(self.pairs)
-        close = overlap(all_of[one], all_of[two])
+    def near(self, boxes: Boxes) -> list[int]:
+        """How many pairs of trees, of geoms and trees, and of geoms by the number of capsules, are near each other."""
+        reach = boxes.world[: len(self.within)] + self.within[:, None]
+        pos = boxes.pos[: len(reach)]
+        box = np.stack([pos - reach, -pos - reach], axis=-2)[self.geom]
+        all_of, (one, two) = box.min(1), self.pairs
+        close = overlaps(all_of[one], all_of[two])
         one, two = one[close], two[close]
-        pair, first = (there[one] & overlap(box[one], all_of[two][:, None])).nonzero().T
-        meets = there[two[pair]] & overlap(box[one[pair], first][:, None], box[two[pair]])
-        kind = (capsule[one[pair], first][:, None] + capsule[two[pair]])[meets]
-        return [len(one), len(pair), *torch.bincount(kind, minlength=3).tolist()]
+        pair, first = (self.there[one] & overlaps(box[one], all_of[two][:, None])).nonzero()
+        meets = self.there[two[pair]] & overlaps(box[one[pair], first][:, None], box[two[pair]])
+        kind = (self.capsule[one[pair], first][:, None] + self.capsule[two[pair]])[meets]
+        return [len(one), len(pair), *np.bincount(kind, minlength=3).tolist()]
 
 
 def overlap(one: Tensor, two: Tensor, within: Tensor | None = None) -> Tensor:

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import mujoco
 import numpy as np
-import torch
 from torch import Tensor
 
 from mjtorch import tree
@@ -24,8 +23,8 @@ from mjtorch.model.plan.colliders import (
     patched,
     vertex_flex,
 )
-from mjtorch.model.plan.crowd import overlap
 from mjtorch.model.plan.geom_pairs import COLLIDED, collider_type, contacts, flex_pairs, places_of_elements, within
+from mjtorch.model.plan.near import Boxes, overlaps
 from mjtorch.model.plan.tensors import Tensors
 
 # Elements of a patch, or twice as many and so on, until there are no more pairs of patches than these.
@@ -112,22 +111,17 @@ class Patches(NamedTuple):
         """All that says what is near."""
         return [self.element, self.there, *(x for f in self.families for x in (f.patch, f.table, f.apart, f.within))]
 
-    def near(self, pos: Tensor, reach: Tensor) -> list[int]:
-        """How many pairs of each of `keys` have boxes that overlap.
-
-        pos: (ncollider, 3) [m] the centres of boxes around colliders, reach: (ncollider, 3) [m] how far these reach
-        """
-        box = torch.stack([pos - reach, -pos - reach], dim=-2)[torch.from_numpy(self.element)]
-        all_of, there = box.amin(1), torch.from_numpy(self.there)
-        found = []
+    def near(self, boxes: Boxes) -> list[int]:
+        """How many pairs of each of `keys` are near each other."""
+        box = np.stack([boxes.pos - boxes.world, -boxes.pos - boxes.world], axis=-2)[self.element]
+        all_of, found = box.min(1), []
         for family in self.families:
-            table, apart, within = (torch.from_numpy(x) for x in (family.table, family.apart, family.within))
-            one, two = torch.from_numpy(family.patch)
-            close = overlap(all_of[one], all_of[two], within)
-            one, two, table, within = (x[close] for x in (one, two, table, within))
-            pair, first = (there[one] & overlap(box[one], all_of[two][:, None], within[:, None])).nonzero().T
-            meets = overlap(box[one[pair], first][:, None], box[two[pair]], within[pair][:, None])
-            meets = meets & there[two[pair]] & apart[table[pair], first]
+            one, two = family.patch
+            close = overlaps(all_of[one], all_of[two], family.within)
+            one, two, table, within = (x[close] for x in (one, two, family.table, family.within))
+            pair, first = (self.there[one] & overlaps(box[one], all_of[two][:, None], within[:, None])).nonzero()
+            meets = overlaps(box[one[pair], first][:, None], box[two[pair]], within[pair][:, None])
+            meets = meets & self.there[two[pair]] & family.apart[table[pair], first]
             found += [len(one), len(pair), int(meets.sum())]
         return found
 
