@@ -12,7 +12,7 @@ from reference import TRAINED, load, random_state
 import mjtorch.model.plan.contact_capacity as contact_capacity
 from mjtorch.collision import collision
 from mjtorch.model import put_model
-from mjtorch.model.plan.geom_pairs import tried_pairs, unsupported_pairs
+from mjtorch.model.plan.geom_pairs import lexsort, tried_pairs, unsupported_pairs
 
 ROUND = (*TRAINED, "feature/contacts", "feature/pairs", "collection/humanoid", "collection/pile")
 MODELS = (*ROUND, "feature/boxes", "feature/cylinders", "feature/meshes")
@@ -208,3 +208,11 @@ def test_shares():
     assert contact_capacity._share(10, {1: 4, 3: 100}, {1: 0, 3: 8}) == {1: 1, 3: 9}
     assert contact_capacity._share(10, {1: 4, 3: 5, 6: 50}, {1: 0, 3: 8, 6: 0}) == {1: 3, 3: 5, 6: 2}
     assert contact_capacity._share(1, {3: 5, 6: 5}, {3: 0, 6: 0}) == {3: 1, 6: 0}
+
+
+@pytest.mark.parametrize("most", [1, 5, 2**20, 2**40])
+def test_integers_are_sorted_by_one_number(most):
+    rng = np.random.default_rng(0)
+    for count in (0, 1, 300):
+        keys = [rng.integers(-most, most, count), rng.integers(0, 3, count), rng.integers(-most, most, count)]
+        assert (lexsort(*keys) == np.lexsort(keys)).all()

@@ -1,5 +1,6 @@
 """Which pairs of geoms are tested for contact, and in which order their contacts are listed (mj_collision)."""
 
+import math
 from typing import NamedTuple
 
 import mujoco
@@ -195,11 +196,23 @@ def tried_pairs(mj_model: mujoco.MjModel) -> GeomPairs:
     first = np.where(explicit, pair - mj_model.npair, np.where(stored, geom[:, 0], low))
     second = np.where(stored, geom[:, 1], high)
     kinds = collider_type(mj_model)[geom]
-    if (inside := (kinds == (SDF, TRIANGLE)).all(1)).any():
+    if (inside := (kinds[:, 0] == SDF) & (kinds[:, 1] == TRIANGLE)).any():
         first[inside] -= mj_model.ngeom
         second[inside] = element_rank(mj_model)[geom[inside, 1] - mj_model.ngeom - len(vertex_flex(mj_model))]
-    order = np.lexsort((second, first, signature))
+    order = lexsort(second, first, signature)
     return GeomPairs(geom[order], pair[order])
+
+
+def lexsort(*keys: np.ndarray) -> np.ndarray:
+    """`np.lexsort` of integers, by one number where they fit into that: what is sorted already then costs nothing."""
+    least = [int(x.min(initial=0)) for x in keys]
+    spans = [int(x.max(initial=0)) - low + 1 for x, low in zip(keys, least, strict=True)]
+    if math.prod(spans) > np.iinfo(np.int64).max:
+        return np.lexsort(keys)
+    number = np.zeros_like(keys[0])
+    for x, low, span in zip(keys[::-1], least[::-1], spans[::-1], strict=True):
+        number = number * span + (x - low)
+    return np.argsort(number, kind="stable")
 
 
 def unsupported_pairs(mj_model: mujoco.MjModel) -> np.ndarray:
@@ -415,6 +428,7 @@ def _midphase(mj_model: mujoco.MjModel, body: np.ndarray) -> np.ndarray:
     """(n,) bool: whether C tests the geoms of two bodies (n, 2) by their bounding volume hierarchies."""
     if mj_model.opt.disableflags & DisableBit.MIDPHASE:
         return np.zeros(len(body), dtype=bool)
-    several = np.append(mj_model.body_geomnum > 1, [True] * mj_model.nflex)
+    several = np.append(mj_model.body_geomnum > 1, np.ones(mj_model.nflex, dtype=bool))
     boxes = np.append(mj_model.body_bvhadr, mj_model.flex_bvhadr)
-    return several[body].any(1) & (boxes[body] >= 0).all(1)
+    one, two = body.T
+    return (several[one] | several[two]) & (boxes[one] >= 0) & (boxes[two] >= 0)

@@ -218,25 +218,29 @@ def from_rows(
 
 def from_types(m: mujoco.MjModel, efc_type: tuple[int, ...], efc_id: tuple[int, ...], make: Tensors) -> RowsPlan:
     """Which of the rows of the given types have one dof."""
-    dof, last = np.full(len(efc_type), -1), np.zeros(len(efc_type), dtype=int)
-    for row, (kind, number) in enumerate(zip(efc_type, efc_id, strict=True)):
-        if kind == CONSTRAINT.mjCNSTR_FRICTION_DOF:
-            dof[row] = number
-        elif kind == CONSTRAINT.mjCNSTR_LIMIT_JOINT and m.jnt_type[number] != mujoco.mjtJoint.mjJNT_BALL:
-            dof[row] = m.jnt_dofadr[number]
-        elif kind == CONSTRAINT.mjCNSTR_EQUALITY and m.eq_type[number] == mujoco.mjtEq.mjEQ_FLEX:
-            last[row] = 1
-        elif kind >= int(CONSTRAINT.mjCNSTR_CONTACT_FRICTIONLESS):
-            last[row] = 2
-    single = dof[dof >= 0]
-    order = np.lexsort([last, dof < 0])
+    kind, number = np.array(efc_type, dtype=np.int64), np.array(efc_id, dtype=np.int64)
+    dof, family = np.full(len(kind), -1), np.ones(len(kind), dtype=np.int8)
+
+    def rows(kinds: mujoco.mjtConstraint) -> np.ndarray:
+        return np.flatnonzero(kind == int(kinds))
+
+    rubs, limits = rows(CONSTRAINT.mjCNSTR_FRICTION_DOF), rows(CONSTRAINT.mjCNSTR_LIMIT_JOINT)
+    limits = limits[m.jnt_type[number[limits]] != mujoco.mjtJoint.mjJNT_BALL]
+    dof[rubs], dof[limits] = number[rubs], m.jnt_dofadr[number[limits]]
+    equal = rows(CONSTRAINT.mjCNSTR_EQUALITY)
+    family[equal[m.eq_type[number[equal]] == mujoco.mjtEq.mjEQ_FLEX]] = 2
+    family[kind >= int(CONSTRAINT.mjCNSTR_CONTACT_FRICTIONLESS)] = 3
+    family[dof >= 0] = 0
+    single, order = dof[dof >= 0], np.argsort(family, kind="stable")
+    column = np.zeros((len(single), m.nv), dtype=bool)
+    column[np.arange(len(single)), single] = True
     return RowsPlan(
         nsingle=len(single),
         in_order=bool((order == np.arange(len(order))).all()),
         order=make.ints(order),
         source=make.ints(np.argsort(np.roll(order, -len(single)))),
         dof=make.ints(single),
-        column=make.floats(np.eye(m.nv)[single], len(single), m.nv),
+        column=make.floats(column, len(single), m.nv),
     )
 
 
