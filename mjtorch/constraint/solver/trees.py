@@ -163,7 +163,7 @@ def build(m: Model, d: Data, rows: BodyRows, band: tuple[Banded, ...] = ()) -> F
         stiff = c.moves & (~fits | past)
         more = more | (past | (joins & ~fits)).any()
     groups = []
-    for t, g in zip(k.trees, plan.groups, strict=True):
+    for g in plan.groups:
         own, own_there, J = nothing.expand(len(g.dof), 0), nothing.expand(len(g.dof), 0) > 0, d.M.new_zeros(0)
         for c in rows.contacts if plan.own else ():
             first, second = c.tree
@@ -176,7 +176,7 @@ def build(m: Model, d: Data, rows: BodyRows, band: tuple[Banded, ...] = ()) -> F
             J = d.M.new_zeros(len(g.dof), 0, g.dof.shape[1])
         U, number, met = shared_rows(rows, plan, g, slot, there)
         both = (met[:, :, None] & met[:, None, :]).tril()
-        block = M[g.source] if band else stored[t.M].flip((1, 2))
+        block = M[g.source] if band else stored[g.M]
         count = len(plan.shared[:MOST]) + sum(slot.shape[0] * c.row.shape[1] for c in rows.contacts)
         groups.append(
             Trees(

@@ -26,12 +26,14 @@ class GroupPlan(tree.Tree):
 
     number: (ntree,) which trees these are
     dof: (ntree, n) their dofs, leaves first: a factor then has the zeros that branches make
+    M: (ntree, n, n) where each element of their blocks of the inertia lies in [M, 0]
     first, last: (ntree, n) the bodies that each dof moves lie from the first up to the last, which is not one of them
     source: (ntree, n, n) where each element of their blocks lies in [pairs of `BodiesPlan`, 0]
     """
 
     number: Tensor
     dof: Tensor
+    M: Tensor
     first: Tensor
     last: Tensor
     source: Tensor
@@ -80,7 +82,7 @@ def build(
     moved, place = moved_bodies(m), pair_places(m)
     stored = np.full((m.nv, m.nv), m.nC)
     stored[np.repeat(np.arange(m.nv), m.M_rownnz), m.M_colind[: m.nC]] = np.arange(m.nC)
-    groups = [t.dof.cpu().numpy()[:, ::-1] for t in trees]
+    groups = [(t.dof.cpu().numpy()[:, ::-1], t.M.cpu().numpy()[:, ::-1, ::-1]) for t in trees]
     touched = [t for t, alone in zip(trees_of_rows(m, constraint), apart, strict=False) if not alone]
     return (
         ForestPlan(
@@ -90,13 +92,14 @@ def build(
                 GroupPlan(
                     number=make.ints(m.dof_treeid[dof[:, 0]]),
                     dof=make.ints(dof),
+                    M=make.ints(inertia),
                     first=make.ints(moved[dof, 0]),
                     last=make.ints(moved[dof, 1]),
                     source=make.ints(place[dof[:, :, None], dof[:, None, :]]),
                 )
-                for dof in groups
+                for dof, inertia in groups
             ),
-            place=make.ints(np.argsort(np.concatenate([dof.ravel() for dof in groups]))),
+            place=make.ints(np.argsort(np.concatenate([dof.ravel() for dof, _ in groups]))),
             M=make.ints(stored[row, col]),
             shared=make.ints([k for k, t in enumerate(touched) if len(t) > 1]),
         ),
