@@ -50,5 +50,7 @@ class Tensors:
         is_read = isinstance(x, np.ndarray) and x.dtype in (bool, int, float) and x.flags.writeable
         array: np.ndarray = np.asarray(x, order="C") if is_read else np.array(x, dtype=dtype, order="C")
         array = array.reshape(shape) if shape else array
+        if min(array.strides, default=0) < 0:  # of an array of one element numpy says that it is in order, PyTorch not
+            array = array.copy()
         # Row-major also where there are no elements, which numpy and `torch.tensor` forget.
         return torch.empty(array.shape, dtype=wanted, device=self.device).copy_(torch.from_numpy(array))
