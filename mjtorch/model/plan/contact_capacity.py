@@ -338,7 +338,7 @@ def _overlapping(family: str, boxes: Boxes, pairs: Pairs) -> int:
     close = apart_along_axes(boxes, one, two) <= within
     if family not in LIGHT:
         close = apart_along_faces(boxes, one[close], two[close]) <= within[close]
-    return int(close.sum())
+    return int(np.count_nonzero(close))
 
 
 def _rollout(model: mujoco.MjModel, keyframe: int | None, seed: int, steps: int) -> Iterator[mujoco.MjData]:

@@ -121,9 +121,10 @@ def crowd_of(m: mujoco.MjModel, tried: GeomPairs, dim: np.ndarray, few: int) -> 
 
 def between(m: mujoco.MjModel, tried: GeomPairs) -> np.ndarray:
     """(n,) bool: which pairs are of spheres and capsules of different kinematic trees."""
-    owner = m.body_treeid[m.geom_bodyid][tried.geom]
-    round = np.isin(m.geom_type[tried.geom], (SPHERE, CAPSULE)).all(1)
-    return round & (owner >= 0).all(1) & (owner[:, 0] != owner[:, 1])
+    owner = m.body_treeid[m.geom_bodyid]
+    moves = np.isin(m.geom_type, (SPHERE, CAPSULE)) & (owner >= 0)
+    one, two = tried.geom.T
+    return moves[one] & moves[two] & (owner[one] != owner[two])
 
 
 def build(m: mujoco.MjModel, make: Tensors, crowd: Crowd, trees: int, halves: int, geom: np.ndarray) -> CrowdPlan:

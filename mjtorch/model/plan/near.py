@@ -4,6 +4,7 @@ NumPy computes these many small arrays: PyTorch would share them out among threa
 other processes had their cores, looks at a hundred humanoids took 12 s of the processor.
 """
 
+import functools
 from typing import NamedTuple
 
 import mujoco
@@ -58,7 +59,9 @@ class Around:
 
 def apart_along_axes(boxes: Boxes, one: np.ndarray, two: np.ndarray) -> np.ndarray:
     """`math.shape.apart_along_axes` (k,) [m]."""
-    return (np.abs(boxes.pos[two] - boxes.pos[one]) - boxes.world[one] - boxes.world[two]).max(-1, initial=-np.inf)
+    offset = boxes.pos.take(two, axis=0) - boxes.pos.take(one, axis=0)
+    reach = boxes.world.take(one, axis=0) + boxes.world.take(two, axis=0)
+    return functools.reduce(np.maximum, (np.abs(offset) - reach).T)
 
 
 def apart_along_faces(boxes: Boxes, one: np.ndarray, two: np.ndarray) -> np.ndarray:
@@ -68,10 +71,10 @@ def apart_along_faces(boxes: Boxes, one: np.ndarray, two: np.ndarray) -> np.ndar
     along1, along2 = (np.abs((offset[:, None] @ mat)[:, 0]) for mat in (mat1, mat2))
     by_one = along1 - half1 - (turn @ half2[..., None])[..., 0]
     by_two = along2 - half2 - (turn.swapaxes(1, 2) @ half1[..., None])[..., 0]
-    return np.maximum(by_one, by_two).max(-1, initial=-np.inf)
+    return np.maximum(by_one, by_two).max(-1)
 
 
 def overlaps(one: np.ndarray, two: np.ndarray, within: np.ndarray | float = 0.0) -> np.ndarray:
     """`crowd.overlap` (...) of boxes (..., 2, 3) [m] that may be `within` (...) [m] of each other."""
     gap = one + two[..., ::-1, :]
-    return (gap <= np.asarray(within)[..., None, None]).all((-2, -1))
+    return functools.reduce(np.maximum, (gap[..., side, axis] for side in range(2) for axis in range(3))) <= within
