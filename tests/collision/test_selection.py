@@ -216,3 +216,6 @@ def test_integers_are_sorted_by_one_number(most):
     for count in (0, 1, 300):
         keys = [rng.integers(-most, most, count), rng.integers(0, 3, count), rng.integers(-most, most, count)]
         assert (lexsort(*keys) == np.lexsort(keys)).all()
+        if most < 2**30:  # also where one number of all needs more bits than each of them has
+            keys = [x.astype(np.int32) for x in keys]
+            assert (lexsort(*keys) == np.lexsort(keys)).all()

@@ -209,7 +209,7 @@ def lexsort(*keys: np.ndarray) -> np.ndarray:
     spans = [int(x.max(initial=0)) - low + 1 for x, low in zip(keys, least, strict=True)]
     if math.prod(spans) > np.iinfo(np.int64).max:
         return np.lexsort(keys)
-    number = np.zeros_like(keys[0])
+    number = np.zeros(len(keys[0]), dtype=np.int64)
     for x, low, span in zip(keys[::-1], least[::-1], spans[::-1], strict=True):
         number = number * span + (x - low)
     return np.argsort(number, kind="stable")

@@ -11,17 +11,13 @@ import mujoco
 import numpy as np
 import torch
 
-from mjtorch.math.shape import parts, reach
+from mjtorch.math import shape
 from mjtorch.model.plan.colliders import corners, element_flex
 from mjtorch.model.plan.mesh import hull_reach
 
 
 class Boxes(NamedTuple):
-    """Boxes around geoms, then around vertices of flexes, then around their elements.
-
-    pos: (n, 3) [m] centres, mat: (n, 3, 3) axes, in the columns; own: (n, 3) [m] half lengths along these axes
-    world: (n, 3) [m] half lengths of boxes along the axes of the world around the same
-    """
+    """`math.shape.Boxes` around geoms, then around vertices of flexes, then around their elements, as arrays."""
 
     pos: np.ndarray
     mat: np.ndarray
@@ -33,28 +29,19 @@ class Around:
     """Makes boxes of the states of one model."""
 
     def __init__(self, m: mujoco.MjModel) -> None:
-        half, round, radius = parts(torch.tensor(m.geom_type, dtype=torch.long), torch.tensor(m.geom_size))
+        half, round, radius = shape.parts(torch.tensor(m.geom_type, dtype=torch.long), torch.tensor(m.geom_size))
         self.parts = half + torch.tensor(hull_reach(m)), round, radius
-        self.corner, self.thickness = corners(m), m.flex_radius[element_flex(m)]
+        self.corner = torch.from_numpy(corners(m))
+        self.thickness = torch.from_numpy(m.flex_radius[element_flex(m)])
 
     def boxes(self, data: mujoco.MjData) -> Boxes:
         """Those of a state."""
         half, round, radius = self.parts
-        mat = data.geom_xmat.reshape(-1, 3, 3)
-        own, world = half + round + radius[:, None], reach(torch.from_numpy(mat), half, round, radius)
-        found = Boxes(data.geom_xpos, mat, own.numpy(), world.numpy())
-        if not len(self.corner):
-            return found
-        at = data.flexvert_xpos[self.corner]
-        low, high = at.min(1), at.max(1)
-        around = 0.5 * (high - low) + self.thickness[:, None]
-        more = np.concatenate([np.zeros_like(data.flexvert_xpos), around])
-        return Boxes(
-            np.concatenate([found.pos, data.flexvert_xpos, 0.5 * (low + high)]),
-            np.concatenate([mat, np.broadcast_to(np.eye(3), (len(more), 3, 3))]),
-            np.concatenate([found.own, more]),
-            np.concatenate([found.world, more]),
-        )
+        pos, mat = torch.from_numpy(data.geom_xpos), torch.from_numpy(data.geom_xmat).unflatten(-1, (3, 3))
+        found = shape.Boxes(pos, mat, half + round + radius[:, None], shape.reach(mat, half, round, radius))
+        if len(self.corner):
+            found = shape.with_elements(found, torch.from_numpy(data.flexvert_xpos), self.corner, self.thickness)
+        return Boxes(*(x.numpy() for x in found))
 
 
 def apart_along_axes(boxes: Boxes, one: np.ndarray, two: np.ndarray) -> np.ndarray:
