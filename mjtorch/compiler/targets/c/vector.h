@@ -211,9 +211,10 @@ INLINE int holds(vb x, int l) { return LANE(x, l) != 0; }
 #include "blocks.h"
 #endif
 
-// Elements at an offset that each world has for itself.
+// Elements at an offset that each world has for itself. Few lines of a program write to such, but often: as functions
+// that are called they took twice as long.
 #define SCATTER(L, vector, offsets)                                                        \
-  BY_LANE void scatter##L(P##L p, int64_t i, offsets o, vector x) {                         \
+  INLINE void scatter##L(P##L p, int64_t i, offsets o, vector x) {                         \
     EACH LANE(p[i + LANE(o, l)], l) = LANE(x, l);                                        \
   }
 #define COMMON(L, vector, scalar, READ, offsets)                                         \
