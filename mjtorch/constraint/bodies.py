@@ -23,6 +23,9 @@ from mjtorch.model.plan.solver import RowsPlan
 from mjtorch.model.touching import colliders
 from mjtorch.smooth.carried import carried
 
+# Of a symmetric matrix (3, 3) that half which is stored.
+UPPER = [0, 1, 2, 4, 5, 8]
+
 
 @tree.dataclass(kw_only=True)
 class Contacts(tree.Tree):
@@ -279,37 +282,38 @@ class BodyRows(tree.Tree):
             total = total + self.pushed(c.spread(force, len(self.body_dof)))
         return total
 
-    def stiffness(self, stiff: Tensor, wrench: Tensor, weight: Tensor) -> Tensor:
+    def stiffness(self, stiff: Tensor, weight: Tensor) -> Tensor:
         """What contacts of bodies with the world add to the second derivative (npair,), at pairs of dofs.
 
-        The rows of a contact, as wrenches P (w, 3 or 6), are a stiffness `P' diag(weight) P` of the body; the body of
-        the dof further down carries those of all that it carries, and a dof moves with `axis`: as in `crb`.
+        The rows of a contact are a stiffness of the body; the body of the dof further down carries those of all that it
+        carries, and a dof moves with `axis`: as in `crb`.
 
-        stiff: (k, ncon) bool, which bodies, wrench: (k, ncon, w, 3 or 6) of these, weight: (nc,) of the rows
+        stiff: (k, ncon) bool, which bodies, weight: (nc,) of the rows
         """
         p = self.bodies
         if not self.contacts:
             return self.axis.new_zeros(len(p.row))
-        carried = self.springs_of_bodies(stiff, wrench, weight)
+        carried = self.springs_of_bodies(stiff, weight)
         if not p.leaves:
             carried = self.subtree @ carried
         matrix = carried[self.dof_body][:, p.symmetric].unflatten(1, (-1, self.axis.shape[1]))
         push = (matrix * self.axis[:, None]).sum(-1)
         return (push[p.row] * self.axis[p.col]).sum(-1)
 
-    def springs_of_bodies(self, stiff: Tensor, wrench: Tensor, weight: Tensor) -> Tensor:
-        """The stiffness of each body, the upper half (nbody, 21) of a matrix (6, 6), or (nbody, 6) of one of (3, 3).
+    def springs_of_bodies(self, stiff: Tensor, weight: Tensor) -> Tensor:
+        """The stiffness of each body (nbody, 21), as `halves` (6, 6), or (nbody, 6) of one of (3, 3).
 
-        stiff, wrench, weight: as for `stiffness`, if there are contacts
+        stiff, weight: as for `stiffness`, if there are contacts
         """
-        p, (c,) = self.bodies, self.contacts
-        w = torch.cat([weight, weight.new_zeros(1)])[c.row][..., None]
-        found = wrench.new_zeros(len(self.subtree), len(p.upper_row))
-        for body, moves, push in zip(c.body, stiff, wrench, strict=True):
-            spring = (w * push[..., p.upper_row] * push[..., p.upper_col]).sum(1)
-            # Said where it is added, zeros are not added.
-            found = found.index_add(0, body, torch.where(moves[:, None], spring, 0.0))
-        return found
+        (c,) = self.contacts
+        spring = c.springs(weight)
+        # Contact by contact, so that of bodies that are not stiff nothing is computed.
+        each = spring[:, None].expand(-1, len(c.body), -1, -1).flatten(0, 1)
+        own = halves(each, tuple(arm.movedim(0, 1).flatten(0, 1) for arm in c.arm))
+        for share in c.share:
+            own = share.mT.flatten()[:, None].square() * own
+        found = own.new_zeros(len(self.subtree), own.shape[1])
+        return found.index_add(0, c.body.mT.flatten(), torch.where(stiff.mT.flatten()[:, None], own, 0.0))
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Those of x (nefc,) that belong to `single`, to `fixed`, to `edges` and to contacts."""
@@ -335,6 +339,25 @@ class BodyRows(tree.Tree):
         moves = ((body >= p.first) & (body < p.last)).to(self.axis.dtype)
         moved = (torch.where(there, c.wrench(), 0.0) @ self.axis.mT) * moves[:, :, None]
         return torch.where(there, moved.sum(0) if c.share else moved[1] - moved[0], 0.0)
+
+
+def halves(spring: Tensor, arm: tuple[Tensor, ...]) -> Tensor:
+    """Stiffnesses (n, 3, 3) of points, or (n, 6, 6) of bodies there, about points from which these are `arm (n, 3)`.
+
+    They are symmetric, and what is stored (n, 21) of them is half of the angular part, the part of linear rows and
+    angular columns, and half of the linear part; without `arm` the last (n, 6) alone.
+    """
+    linear = spring[:, -3:, -3:]
+    if not arm:
+        return linear.flatten(1)[:, UPPER]
+    about = arm[0][:, None]
+    across = cross(about, linear)
+    if spring.shape[-1] == 3:
+        angular = cross(about, across.mT)
+    else:
+        across = across + spring[:, 3:, :3]
+        angular = (spring[:, :3, :3] + cross(about, spring[:, :3, 3:])).mT + cross(about, across.mT)
+    return torch.cat([angular.flatten(1)[:, UPPER], across.flatten(1), linear.flatten(1)[:, UPPER]], dim=1)
 
 
 def build(m: Model, d: Data) -> BodyRows:

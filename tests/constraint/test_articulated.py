@@ -57,7 +57,7 @@ def test_as_stored(model, dtype: torch.dtype, tolerance: float, articulated: Non
     d = mjtorch.forward(m, mjtorch.put_data(mj_model, state(mj_model), model=m))
     p = build(m, d)
     assert isinstance(p.rows, BodyRows) and not p.forest and not p.jacobian
-    assert p.articulated[0].between[0].there.sum() > 2 and p.articulated[0].stiff.any()
+    assert p.articulated[0].between[0].there.sum() > 1 and p.articulated[0].stiff.any()
     at = residuals(p, d.efc_J @ d.qacc_smooth - d.efc_aref)
     stored = m.replace(plan=m.plan.replace(solver=m.plan.solver.replace(bodies=())))
     q = build(stored, d)

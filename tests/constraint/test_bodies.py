@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import mjtorch
 from mjtorch.constraint import bodies, reference_constraint, solve
 from mjtorch.model import Data, Model
-from mjtorch.model.plan.bodies import moved_bodies
+from mjtorch.model.plan.bodies import moved_bodies, whole
 
 # Arms that touch themselves and each other, tied by tendons and equalities; contacts of every dim.
 ARM = """<body name="{name}" pos="{x} 0 .045" euler="0 0 {turn}"><freejoint/>
@@ -63,6 +63,24 @@ def test_tied_as_c() -> None:
     mine = mjtorch.forward(m, theirs)
     assert_fields_close(mine, d, ("efc_J", "efc_vel", "efc_aref"), 1e-8)
     assert_fields_close(mine, d, ("qacc", "qfrc_constraint"), 1e-5)
+
+
+@pytest.mark.parametrize("width", [3, 6])
+def test_halves(width: int) -> None:
+    """The sum of the squares of the wrenches of contacts, of which `symmetric` finds all elements."""
+    generator = torch.Generator().manual_seed(0)
+    direction, arm, weight = (
+        torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((5, 4, width), (5, 3), (5, 4, 1))
+    )
+    linear = direction[..., -3:]
+    angular = torch.linalg.cross(arm[:, None].expand_as(linear), linear)
+    angular = angular if width == 3 else angular + direction[..., :3]
+    wrench = torch.cat([angular, linear], dim=-1)
+    spring = direction.mT @ (weight * direction)
+    for given, turning in (((arm,), True), ((), False)):
+        found = bodies.halves(spring, given)[:, whole(turning).ravel()]
+        push = wrench if turning else linear
+        torch.testing.assert_close(found, (push.mT @ (weight * push)).flatten(1))
 
 
 def test_moved_bodies() -> None:

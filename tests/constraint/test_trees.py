@@ -102,6 +102,33 @@ def test_joined_as_dense(
         assert error @ H @ error < tolerance**2 * (x.double() @ wanted)
 
 
+def test_things_in_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two boxes that touch in several points are one pair; no thing that is one body looks for contacts with itself."""
+    monkeypatch.setattr("mjtorch.constraint.solver.trees.most_contacts", lambda *_: 0)
+    boxes = "".join(
+        f'<body pos="{0.03 * k} 0 {0.1 + 0.199 * k}" euler="0 0 {20 * k}"><freejoint/>'
+        f'<geom type="box" size=".1 .1 .1" condim="{(3, 6, 4)[k]}"/></body>'
+        for k in range(3)
+    )
+    xml = WORLD.format(bodies=boxes + ROBOT.format(x=2), integrator="Euler", cone="pyramidal")
+    mj_model = converged(load(xml))
+    m = mjtorch.put_model(mj_model, dtype=torch.float64)
+    d = mjtorch.forward(m, mjtorch.put_data(mj_model, state(mj_model), model=m))
+    p = build(m, d)
+    (forest,) = p.forest
+    assert [(g.dof.shape, g.own) for g in forest.plan.groups] == [((3, 6), False), ((1, 8), True)]
+    (between,) = forest.between
+    assert forest.more and between.met.sum() == 2 and between.there.sum() >= 8
+    at = residuals(p, d.efc_J @ d.qacc_smooth - d.efc_aref)
+    x = torch.linspace(-1, 1, m.nv, dtype=torch.float64)
+    wanted = torch.linalg.solve(hessian(p, at), x)
+    torch.testing.assert_close(hessian_solve(p, at, x), wanted, rtol=1e-6, atol=1e-6)
+    theirs = mujoco.MjData(mj_model)
+    theirs.qpos[:], theirs.qvel[:] = d.qpos, d.qvel
+    mujoco.mj_forward(mj_model, theirs)
+    assert_fields_close(d, theirs, ("qacc", "qfrc_constraint"), 1e-5)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_negligible(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """In single precision conjugate gradients leave what is not worth a step; in double nothing."""

@@ -37,7 +37,7 @@ class Articulated(tree.Tree):
 
     plan: the dofs, rows: those of the problem
     inertia: (nv + 1, k, k) of what moves with each dof, but for what further dofs move; armature: (nv,)
-    stiff: (2, ncon) bool, the bodies that contacts make stiff, wrench: (2, ncon, w, k) what the rows do to these
+    stiff: (2, ncon) bool, the bodies that contacts make stiff
     between: the contacts that move two bodies, if there may be some
     """
 
@@ -46,7 +46,6 @@ class Articulated(tree.Tree):
     inertia: Tensor
     armature: Tensor
     stiff: Tensor
-    wrench: Tensor
     between: tuple[Between, ...]
 
 
@@ -67,12 +66,12 @@ def build(plan: ArticulatedPlan, m: Model, d: Data, rows: BodyRows) -> Articulat
     """The bodies of `m`, and the rows."""
     cinert, armature, rows = tree.map(doubled, (d.cinert, dof_armature(m), rows))
     inertia = spatial(cinert)[:, -rows.axis.shape[1] :, -rows.axis.shape[1] :]
-    stiff, wrench = torch.zeros_like(plan.last[:0]) > 0, inertia[:0, 0]
+    stiff = torch.zeros_like(plan.last[:0]) > 0
     between: tuple[Between, ...] = ()
     for c in rows.contacts:
-        stiff, wrench = c.moves, torch.where(c.moves[..., None, None], c.wrench(), 0.0)
+        stiff = c.moves
         if rows.bodies.joins or rows.bodies.own:
-            between = (listed(c, stiff, wrench),)
+            between = (listed(c, stiff),)
     nothing = inertia.new_zeros(len(rows.axis) + 1, *inertia.shape[1:])
     return Articulated(
         plan=plan,
@@ -80,7 +79,6 @@ def build(plan: ArticulatedPlan, m: Model, d: Data, rows: BodyRows) -> Articulat
         inertia=nothing.index_add(0, plan.last, inertia),
         armature=armature,
         stiff=stiff,
-        wrench=wrench,
         between=between,
     )
 
@@ -98,7 +96,7 @@ def solve(a: Articulated, weight: Tensor, x: Tensor, negligible: Tensor | None) 
     single, fixed, _, touching = rows.split(weight)
     inertia = a.inertia
     if rows.contacts:
-        spring = rows.springs_of_bodies(a.stiff, a.wrench, touching)[:, rows.bodies.symmetric]
+        spring = rows.springs_of_bodies(a.stiff, touching)[:, rows.bodies.symmetric]
         inertia = inertia.index_add(0, a.plan.last, spring.unflatten(1, inertia.shape[1:]))
     f = factored(a, inertia, a.armature + rows.diagonal(single))
 

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.constraint.bodies import BodyRows, Contacts
+from mjtorch.constraint.bodies import BodyRows, Contacts, halves
 from mjtorch.control_flow import while_loop
 from mjtorch.math.compact import compacted
+from mjtorch.math.vector import cross
 
 # The part of the decrease that Newton's method promises that a step may miss in single precision: the next step gains
 # it. Half as many conjugate gradients as up to the rounding find that, and no more steps are taken.
@@ -26,18 +27,22 @@ Product = Callable[[Tensor], Tensor]
 
 @tree.dataclass(kw_only=True)
 class Between(tree.Tree):
-    """Contacts that push two bodies which dofs move, in a list as long as there are slots.
+    """Pairs of bodies that dofs move, and that push each other, in lists as long as there are slots.
 
-    slot: (ncon,) which they are, there: (2 ncon,) bool, up to which there are some, twice
-    body: (2 ncon,) the first bodies, then the second, other: (2 ncon,) the second, then the first
-    wrench: (2, ncon, w, 6) what the rows do to them, signs apart
+    slot: (ncon,) the contacts of these pairs, there: (ncon,) bool, up to which there are some
+    pair: (ncon,) the pair of each
+    body: (2, ncon) the bodies of each pair, met: (ncon,) bool, up to which there are some
+    arm: one (ncon, 3) [m] from the point that the motion of the first body is about to each contact
+    shift: one (ncon, 3) [m] for each pair, from the point that the motion of the second is about to that of the first
     """
 
     slot: Tensor
     there: Tensor
+    pair: Tensor
     body: Tensor
-    other: Tensor
-    wrench: Tensor
+    met: Tensor
+    arm: tuple[Tensor, ...]
+    shift: tuple[Tensor, ...]
 
 
 @tree.dataclass(kw_only=True)
@@ -55,35 +60,46 @@ class Conjugate(tree.Tree):
     step: Tensor
 
 
-def listed(c: Contacts, moves: Tensor, wrench: Tensor) -> Between:
-    """Those of the contacts of which both bodies are to be found in `moves` (2, ncon); wrench: (2, ncon, w, 6)."""
+def listed(c: Contacts, moves: Tensor) -> Between:
+    """Those of the contacts of which both bodies are to be found in `moves` (2, ncon)."""
     slot, there, _ = compacted(moves.all(0), len(c.row))
     body = c.body[:, slot]
+    # The contacts of two geoms come one after another. Where those of two bodies do not, they are several pairs.
+    new = there & torch.cat([torch.ones_like(there[:1]), (body[:, 1:] != body[:, :-1]).any(0)])
+    first, met, _ = compacted(new, len(slot))
     return Between(
         slot=slot,
-        there=there.repeat(2),
-        body=body.flatten(),
-        other=body.flip(0).flatten(),
-        wrench=torch.where(there[:, None, None], wrench[:, slot], 0.0),
+        there=there,
+        pair=torch.clamp(new.cumsum(0) - 1, min=0),
+        body=body[:, first],
+        met=met,
+        arm=tuple(arm[0, slot] for arm in c.arm),
+        shift=tuple((arm[1] - arm[0])[slot[first]] for arm in c.arm),
     )
 
 
 def couplings(at: Between, rows: BodyRows, weight: Tensor) -> Tensor:
-    """The force on each `body` (2 ncon, 6, 6) if the `other` moves, signs apart."""
+    """The force on the first body of each pair if the second moves (ncon, 6, 6), signs apart."""
     (c,) = rows.contacts
     *_, touching = rows.split(weight)
-    w = torch.cat([touching, touching.new_zeros(1)])[c.row[at.slot]]
-    first, second = at.wrench
-    spring = (w[:, :, None, None] * first[..., :, None] * second[..., None, :]).sum(1)
-    spring = torch.where(at.there[: len(c.row), None, None], spring, 0.0)
-    return torch.cat([spring, spring.mT])
+    spring = halves(c.springs(touching)[at.slot], at.arm)
+    # Said where it is added, zeros are not added.
+    total = torch.zeros_like(spring).index_add(0, at.pair, torch.where(at.there[:, None], spring, 0.0))
+    total = total[:, rows.bodies.symmetric].unflatten(1, (-1, rows.axis.shape[1]))
+    for shift in at.shift:
+        angular, linear = total.split(3, dim=-1)
+        total = torch.cat([angular + cross(shift[:, None], linear), linear], dim=-1)
+    return torch.where(at.met[:, None, None], total, 0.0)
 
 
 def coupled(at: Between, rows: BodyRows, spring: Tensor, x: Tensor) -> Tensor:
     """What the `couplings` add to `H x` (nv,), of x (nv,)."""
     motion = rows.motion(rows.axis * x[:, None])
-    force = torch.where(at.there[:, None], along(spring, motion[at.other]), 0.0)
-    return -rows.pushed(torch.zeros_like(motion).index_add(0, at.body, force))
+    first, second = at.body
+    force = torch.zeros_like(motion)
+    for body, one, other in ((first, spring, second), (second, spring.mT, first)):
+        force = force.index_add(0, body, torch.where(at.met[:, None], along(one, motion[other]), 0.0))
+    return -rows.pushed(force)
 
 
 def along(spring: Tensor, motion: Tensor) -> Tensor:

@@ -81,7 +81,6 @@ class Forest(tree.Tree):
     source: (nv, nv) where each element of a dense matrix lies in [blocks, 0]
     slot: (k,) the contacts of two trees, or the first of them, there: (k,) bool, up to which there are some
     stiff: (2, ncon) bool, the bodies that contacts make stiff: all but those of these and of `Trees.slot`
-    wrench: (2, ncon, w, 6) what the rows of contacts do to these bodies, zero to others
     between: the contacts of which both bodies are made stiff: what couples these is in no block
     M: (npair + 1,) the inertia at the pairs of dofs of the plan, and zero
     band: all of it, if it is an effective one that couples trees
@@ -96,7 +95,6 @@ class Forest(tree.Tree):
     slot: Tensor
     there: Tensor
     stiff: Tensor
-    wrench: Tensor
     between: tuple[Between, ...]
     M: Tensor
     band: tuple[Banded, ...]
@@ -141,7 +139,7 @@ def build(m: Model, d: Data, rows: BodyRows, band: tuple[Banded, ...] = ()) -> F
         stored, place = torch.cat([x.value, x.value.new_zeros(1)]), m.plan.metric[0].pair
     M = torch.cat([stored[place], stored.new_zeros(1)])
     nothing = torch.zeros_like(k.dof_body[:0])
-    slot, there, stiff, wrench = nothing, nothing > 0, nothing > 0, d.M.new_zeros(0)
+    slot, there, stiff = nothing, nothing > 0, nothing > 0
     more = (rows.fixed[plan.shared[MOST:]] != 0).any()
     for e in rows.edges:
         more = more | e.there
@@ -165,14 +163,14 @@ def build(m: Model, d: Data, rows: BodyRows, band: tuple[Banded, ...] = ()) -> F
     groups = []
     for g in plan.groups:
         own, own_there, J = nothing.expand(len(g.dof), 0), nothing.expand(len(g.dof), 0) > 0, d.M.new_zeros(0)
-        for c in rows.contacts if plan.own else ():
+        for c in rows.contacts if g.own else ():
             first, second = c.tree
             mine = c.there & (first == second) & (first == g.number[:, None])
             own, own_there, past = compacted(mine, min(MOST_OWN, c.row.shape[0]))
             stiff = stiff & ~(mine & ~past).any(0)
             more = more | past.any()
             J = own_rows(c, rows.axis[g.dof], g, own, own_there)
-        if rows.contacts and not plan.own:
+        if rows.contacts and not g.own:
             J = d.M.new_zeros(len(g.dof), 0, g.dof.shape[1])
         U, number, met = shared_rows(rows, plan, g, slot, there)
         both = (met[:, :, None] & met[:, None, :]).tril()
@@ -197,9 +195,8 @@ def build(m: Model, d: Data, rows: BodyRows, band: tuple[Banded, ...] = ()) -> F
         )
     between: tuple[Between, ...] = ()
     for c in rows.contacts:
-        wrench = torch.where(stiff[..., None, None], c.wrench(), 0.0)
-        if plan.joins or plan.own:
-            between = (listed(c, stiff, wrench),)
+        if plan.joins or any(g.own for g in plan.groups):
+            between = (listed(c, stiff),)
     return Forest(
         plan=plan,
         groups=tuple(groups),
@@ -209,7 +206,6 @@ def build(m: Model, d: Data, rows: BodyRows, band: tuple[Banded, ...] = ()) -> F
         slot=slot,
         there=there,
         stiff=stiff,
-        wrench=wrench,
         between=between,
         M=M,
         band=band,
@@ -294,7 +290,7 @@ def terms(f: Forest, rows: BodyRows, weight: Tensor, base: Tensor) -> tuple[Tens
         of_slots.append(torch.cat([touching, touching.new_zeros(1)])[c.row])
         of_pairs = torch.where(f.there[:, None], of_slots[0][f.slot], 0.0)
         shared_weight = torch.cat([shared_weight, of_pairs.flatten()])
-    value = rows.stiffness(f.stiff, f.wrench, touching).index_add(0, rows.bodies.diagonal, rows.diagonal(single))
+    value = rows.stiffness(f.stiff, touching).index_add(0, rows.bodies.diagonal, rows.diagonal(single))
     for e in rows.edges:
         value = e.add_stiffness(value, held)
     value = base + torch.cat([value, value.new_zeros(1)])

@@ -1,7 +1,5 @@
 """Index plan of the rows of contacts as what bodies do where they touch, and bodies as what dofs do to them."""
 
-import itertools
-
 import mujoco
 import numpy as np
 from torch import Tensor
@@ -35,7 +33,7 @@ class HeldEdgesPlan(tree.Tree):
 class BodiesPlan(tree.Tree):
     """How contacts touch bodies, and which dofs move these.
 
-    joins, own: static, whether contacts may touch two kinematic trees, and whether a tree may touch itself
+    joins: static, whether contacts may touch two kinematic trees, own: static, the trees that may touch themselves
     elements: static, whether elements of flexes may touch something
     leaves: static, whether no dof moves more than one body
     turning: static, whether any joint turns bodies; where all are slides motion has no angular part
@@ -44,13 +42,12 @@ class BodiesPlan(tree.Tree):
     diagonal: (nv,) which pair is each dof with itself
     hops: where chains are long, the body (nbody,) that is 1, 2, 4, ... above each; the world is above itself
     geom_tree: (ncollider,) the tree of each, -1: none
-    upper_row, upper_col: (21,) the upper half of a symmetric matrix (6, 6)
     edges: those that equalities hold, if there are any
-    symmetric: (36,) where the elements of the whole matrix lie in that; if nothing turns, of one of (3, 3) all three
+    symmetric: (36,) where the elements of a matrix (6, 6) lie among its `halves`, or (9,) of one of (3, 3)
     """
 
     joins: bool = tree.field(static=True)
-    own: bool = tree.field(static=True)
+    own: tuple[int, ...] = tree.field(static=True)
     elements: bool = tree.field(static=True)
     leaves: bool = tree.field(static=True)
     turning: bool = tree.field(static=True)
@@ -62,8 +59,6 @@ class BodiesPlan(tree.Tree):
     hops: tuple[Tensor, ...]
     geom_tree: Tensor
     edges: tuple[HeldEdgesPlan, ...]
-    upper_row: Tensor
-    upper_col: Tensor
     symmetric: Tensor
 
 
@@ -80,13 +75,9 @@ def build(m: mujoco.MjModel, make: Tensors, tried: GeomPairs, edge: np.ndarray, 
     moved = moved_bodies(m)
     row, col = dof_pairs(m)
     turning = bool((m.jnt_type != mujoco.mjtJoint.mjJNT_SLIDE).any())
-    width = 6 if turning else 3
-    upper = np.array(list(itertools.combinations_with_replacement(range(width), 2)))
-    full = np.zeros((width, width), dtype=int)
-    full[tuple(upper.T)] = full[tuple(upper.T[::-1])] = np.arange(len(upper))
     return BodiesPlan(
         joins=patched(m) or bool((both & (first != second)).any()),
-        own=bool((both & (first == second)).any()),
+        own=tuple(np.unique(first[both & (first == second)]).tolist()),
         elements=len(element_flex(m)) > 0,
         leaves=bool((moved[:, 1] - moved[:, 0] == 1).all()),
         turning=turning,
@@ -98,10 +89,17 @@ def build(m: mujoco.MjModel, make: Tensors, tried: GeomPairs, edge: np.ndarray, 
         hops=(),
         geom_tree=make.ints(tree_of),
         edges=held_edges(m, make, edge, others, row, col),
-        upper_row=make.ints(upper[:, 0]),
-        upper_col=make.ints(upper[:, 1]),
-        symmetric=make.ints(full.ravel()),
+        symmetric=make.ints(whole(turning).ravel()),
     )
+
+
+def whole(turning: bool) -> np.ndarray:
+    """`BodiesPlan.symmetric`, as a matrix."""
+    half = np.zeros((3, 3), dtype=int)
+    upper = np.triu_indices(3)
+    half[upper] = half[upper[::-1]] = np.arange(6)
+    across = 6 + np.arange(9).reshape(3, 3)
+    return np.block([[half, across.T], [across, 15 + half]]) if turning else half
 
 
 def held_edges(

@@ -24,6 +24,8 @@ LEAST_DOFS_OF_FLEXES = 60
 class GroupPlan(tree.Tree):
     """The kinematic trees that have n dofs each, in the order of `TreesPlan`.
 
+    own: static, whether contacts of geoms may touch one of them alone; where elements of flexes touch something this is
+        not asked
     number: (ntree,) which trees these are
     dof: (ntree, n) their dofs, leaves first: a factor then has the zeros that branches make
     M: (ntree, n, n) where each element of their blocks of the inertia lies in [M, 0]
@@ -31,6 +33,7 @@ class GroupPlan(tree.Tree):
     source: (ntree, n, n) where each element of their blocks lies in [pairs of `BodiesPlan`, 0]
     """
 
+    own: bool = tree.field(static=True)
     number: Tensor
     dof: Tensor
     M: Tensor
@@ -43,8 +46,8 @@ class GroupPlan(tree.Tree):
 class ForestPlan(tree.Tree):
     """Kinematic trees that are solved one by one, and the rows of several dofs that touch several.
 
-    joins, own: static, whether contacts of geoms may touch two trees, and whether a tree may touch itself; where
-        elements of flexes touch something neither is asked
+    joins: static, whether contacts of geoms may touch two trees; where elements of flexes touch something it is not
+        asked
     groups: the trees, by size
     place: (nv,) where each dof of the model lies in the dofs of these, one after another
     M: (npair,) where each pair of dofs that move the same (`BodiesPlan.row` and `col`) lies in [M, 0]
@@ -53,7 +56,6 @@ class ForestPlan(tree.Tree):
     """
 
     joins: bool = tree.field(static=True)
-    own: bool = tree.field(static=True)
     groups: tuple[GroupPlan, ...]
     place: Tensor
     M: Tensor
@@ -82,14 +84,15 @@ def build(
     moved, place = moved_bodies(m), pair_places(m)
     stored = np.full((m.nv, m.nv), m.nC)
     stored[np.repeat(np.arange(m.nv), m.M_rownnz), m.M_colind[: m.nC]] = np.arange(m.nC)
+    own = () if bodies.elements else bodies.own
     groups = [(t.dof.cpu().numpy()[:, ::-1], t.M.cpu().numpy()[:, ::-1, ::-1]) for t in trees]
     touched = [t for t, alone in zip(trees_of_rows(m, constraint), apart, strict=False) if not alone]
     return (
         ForestPlan(
             joins=bodies.joins and not bodies.elements,
-            own=bodies.own and not bodies.elements,
             groups=tuple(
                 GroupPlan(
+                    own=bool(np.isin(m.dof_treeid[dof[:, 0]], own).any()),
                     number=make.ints(m.dof_treeid[dof[:, 0]]),
                     dof=make.ints(dof),
                     M=make.ints(inertia),
