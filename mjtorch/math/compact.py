@@ -9,10 +9,9 @@ def compacted(flag: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
 
     And which of those that are true come after them (..., n).
     """
-    number = torch.arange(flag.shape[-1], device=flag.device).expand(flag.shape)
     count = flag.cumsum(-1)
-    past = flag & (count > most)
-    # What is not to be found goes to a place that is cut off.
-    target = torch.where(flag & ~past, count - 1, most)
-    place = torch.zeros_like(number[..., :1]).expand(*flag.shape[:-1], most + 1).scatter(-1, target, number)[..., :-1]
-    return place, torch.arange(most, device=flag.device) < count[..., -1:], past
+    number = torch.arange(flag.shape[-1], device=flag.device)
+    # What is past goes to a place that is cut off. Added, not written, so that where no flag is true nothing is done.
+    target = (count - 1).clamp(min=0, max=most)
+    place = count.new_zeros(*flag.shape[:-1], most + 1).scatter_add(-1, target, torch.where(flag, number, 0))
+    return place[..., :-1], torch.arange(most, device=flag.device) < count[..., -1:], flag & (count > most)
