@@ -11,6 +11,7 @@ from torch import Tensor
 from mjtorch import jit
 from mjtorch.compiler.ir.nodes import Scalarized, Statement, While
 from mjtorch.compiler.ir.walk import bodies, walk
+from mjtorch.compiler.lower.reduce import APART
 from mjtorch.compiler.lowered import Lowered
 from mjtorch.compiler.passes import run_passes
 from mjtorch.compiler.passes.scalarize import is_walk
@@ -214,11 +215,12 @@ def test_sort_counts_nan_as_the_greatest(dtype, descending):
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.9])
 @pytest.mark.parametrize("with_nan", [False, True])
-def test_the_first_of_many_that_are_mostly_infinite(descending, share, with_nan):
+@pytest.mark.parametrize("size", [70, APART])
+def test_the_first_of_many_that_are_mostly_infinite(descending, share, with_nan, size):
     """What is cut off is not looked for; `share` are not infinite, fewer or more than are asked for."""
     generator = torch.Generator().manual_seed(0)
     end = -math.inf if descending else math.inf
-    x = torch.where(torch.rand(19, 70, generator=generator) < share, torch.rand(19, 70, generator=generator), end)
+    x = torch.where(torch.rand(19, size, generator=generator) < share, torch.rand(19, size, generator=generator), end)
     x[:, 5] = x[:, 9]
     if with_nan:
         x[::4, :12] = math.nan

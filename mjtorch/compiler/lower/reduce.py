@@ -19,6 +19,9 @@ from mjtorch.compiler.lower.values import Array, Lazy, Value, View, number, nume
 UNROLLED = 4
 # Orderings, and searches, of this many elements look for those that are in no world worth a look.
 MANY = 32
+# From this many elements on each world has a list of its own of what is to be ordered: a hundred humanoids, whose pairs
+# of geoms are ordered by their distances, step 1.2 times as fast.
+APART = 256
 
 
 def reduce(low: Lowering, a: Array, dims: Any, keepdim: bool, op: str, start: Expr) -> Array:
@@ -243,6 +246,47 @@ def _cumsum(low: Lowering, node: Node, x: Value, dim: int, **_: Any) -> Array:
     return out
 
 
+def _listed(
+    low: Lowering,
+    n: int,
+    which: Callable[[Index], Index],
+    found: Index,
+    at: Callable[[Index], Expr],
+    is_meant: Callable[[Expr], Expr],
+    filling: Expr,
+) -> tuple[Callable[[Index], Expr], Index, Callable[[Index], Expr]]:
+    """Lists that each world has for itself of what is meant of n elements, in their order.
+
+    Which element each entry is, how long the longest list is, and the entries themselves; shorter ones are filled up.
+
+    which, found: a list of elements that has all that are meant in any world, and its length
+    """
+    dtype = filling.dtype
+    entries, rows = low.alloc((n + 1,), dtype), low.alloc((n + 1,), INT)
+    count = low.local(INT, Number(0, INT))
+
+    def append(q: Index) -> None:
+        mine = low.local(dtype, at(which(q)))
+        meant = low.local(BOOL, is_meant(mine))
+        # What is not meant is written past all places.
+        place = low.local(INT, Call("where", (meant, count, Number(n, INT)), INT))
+        low.emit(store(entries.buffer, entries.base, mine, place))
+        low.emit(store(rows.buffer, rows.base, FromIndex(which(q)), place))
+        low.emit(Assign(count, call("add", count, cast(meant, INT), dtype=INT)))
+
+    def is_there(q: Index) -> Expr:
+        return Call("lt", (FromIndex(q), count), BOOL)
+
+    def fill(q: Index) -> None:
+        value = Call("where", (is_there(q), entries.at([q]), filling), dtype)
+        low.emit(Store(entries.buffer, entries.address([q]), value))
+
+    low.loop(found, append)
+    _, longest = low.compact(n, is_there)
+    low.loop(longest, fill)
+    return lambda q: rows.at([q]), longest, lambda q: entries.at([q])
+
+
 @rule("sort")
 def _sort(
     low: Lowering, node: Node, x: Value, *args: Any, dim: int = -1, descending: bool = False, stable: bool = True
@@ -331,14 +375,14 @@ def ordered(low: Lowering, x: Value, dim: int, count: int, descending: bool) -> 
             low.loop(k, lambda j: add_if(place, Call(weak, (key(j), mine), BOOL)))
             low.loop(stop, lambda j: add_if(place, Call(strict, (key(j), mine), BOOL)), start=k + 1)
 
-        def put(i: Index, mine: Expr, place: Expr) -> None:
+        def put(i: Index | Expr, mine: Expr, place: Expr) -> None:
             if count < n:
                 place = Call("min", (place, number(count, unit)), unit)
             stride = values.axes[dim][1] - values.axes[dim][0] if count else 0
             offset = call("mul", cast(place, INT), Number(stride, INT), dtype=INT)
             base = values.address(_merge(index, [dim], [Index()]))
             low.emit(store(values.buffer, base, mine, offset))
-            low.emit(store(places.buffer, base, FromIndex(i), offset))
+            low.emit(store(places.buffer, base, FromIndex(i) if isinstance(i, Index) else i, offset))
 
         def rank(i: Index) -> None:
             mine, place = low.local(a.dtype, at(i)), low.local(unit, none)
@@ -395,18 +439,22 @@ def ordered(low: Lowering, x: Value, dim: int, count: int, descending: bool) -> 
             """Without NaN: those that come last do so in the order in which they stand, so early ones stand early."""
             which, found = low.compact(n, lambda i: is_nearer(at(i)))
             far = low.local(unit, nearer)
+            listed = which, found, lambda q: at(which(q))
+            if n >= APART:
+                listed = _listed(low, n, which, found, at, is_nearer, last)
+            row_of, longest, key = listed
 
             def put_nearer(q: Index) -> None:
-                mine, place = low.local(a.dtype, at(which(q))), low.local(unit, none)
-                count_before(place, mine, q, found, lambda p: at(which(p)))
-                put(which(q), mine, Call("where", (is_nearer(mine), place, number(count, unit)), unit))
+                mine, place = low.local(a.dtype, key(q)), low.local(unit, none)
+                count_before(place, mine, q, longest, key)
+                put(row_of(q), mine, Call("where", (is_nearer(mine), place, number(count, unit)), unit))
 
             def put_last(i: Index) -> None:
                 mine = low.local(a.dtype, at(i))
                 put(i, mine, Call("where", (is_nearer(mine), number(count, unit), far), unit))
                 add_if(far, Call("eq", (mine, last), BOOL))
 
-            low.loop(found, put_nearer)
+            low.loop(longest, put_nearer)
             low.loop(min(n, count), put_last)
 
         low.choose(Call("gt", (nans, none), BOOL), lambda: low.loop(n, rank), lambda: low.group(nearest_first))
