@@ -12,8 +12,8 @@ from mjtorch.model.plan.tensors import Tensors
 WIDTH = 6
 # With fewer dofs whole rows are stored, and with more parts of a tree, of which each two have code of their own. With
 # more dofs trees are solved one by one. What that takes beside it depends on what joins them: of tables on which things
-# stand in stacks 1.25 times as long with 189 dofs, 1.2 with 249 and as long with 369, of piles 0.7 times with 300 and 0.2
-# with 600.
+# stand in stacks 1.25 times as long with 189 dofs, 1.2 with 249 and the same with 369, of piles 0.7 with 300 and 0.2
+# with 600 dofs.
 LEAST_DOFS, MOST_DOFS = 60, 250
 MOST_PARTS = 2
 
