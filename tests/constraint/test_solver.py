@@ -8,7 +8,7 @@ from constraint.solver_reference import OUTPUTS, compiled, error, from_c, moving
 from reference import slow_but
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mjtorch import tree
+from mjtorch import jit, tree
 from mjtorch.constraint.solver import dual, solve
 from mjtorch.constraint.solver.qcqp import qcqp
 from mjtorch.model import Data, Model
@@ -267,3 +267,16 @@ def test_qcqp(n: int) -> None:
     torch.testing.assert_close(slope / slope.norm(), x / radius, rtol=1e-6, atol=1e-6)
     x, on_sphere = qcqp(torch.zeros_like(A), b, radius, by_determinant)
     assert not on_sphere and not x.any()
+
+
+def test_qcqp_of_what_rounding_made_indefinite() -> None:
+    """The last pivot is negative: zero is returned, compiled, too, where its root is no number."""
+    A = torch.ones(2, 2, dtype=torch.float64) - torch.diag(torch.tensor([0.0, 1e-3], dtype=torch.float64))
+    b, radius = torch.ones(3, 2, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
+
+    def solved(b: torch.Tensor, radius: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return qcqp(A, b, radius, torch.tensor(True))
+
+    for run in (torch.vmap(solved), jit(solved, in_dims=0, strict=True)):
+        x, on_sphere = run(b, radius)
+        assert not x.any() and not on_sphere.any()

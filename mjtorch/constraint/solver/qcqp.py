@@ -44,7 +44,8 @@ def qcqp(A: Tensor, b: Tensor, radius: Tensor, by_determinant: Tensor) -> tuple[
         factor = linalg.cholesky(A + s.shift * identity)
         pivots = factor.diagonal()
         measure = torch.where(by_determinant, (pivots * pivots).prod(0), (pivots * pivots).amin(0))
-        singular = (measure < TOLERANCE) | (pivots <= 0).any()
+        # Asked such that a pivot which is no number, the root of a negative one, is none.
+        singular = ~((measure >= TOLERANCE) & (pivots > 0).all())
         if A.dtype == torch.float32:
             singular = singular | linalg.has_lost(pivots, A.diagonal() + s.shift, linalg.WEAK)
         x = -linalg.cholesky_solve(factor, b)
