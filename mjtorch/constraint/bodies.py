@@ -307,7 +307,7 @@ class BodyRows(tree.Tree):
         """
         (c,) = self.contacts
         spring = c.springs(weight)
-        # Contact by contact, so that of bodies that are not stiff nothing is computed.
+        # Contact by contact: first all first bodies, then all second ones, took longer.
         each = spring[:, None].expand(-1, len(c.body), -1, -1).flatten(0, 1)
         own = halves(each, tuple(arm.movedim(0, 1).flatten(0, 1) for arm in c.arm))
         for share in c.share:

@@ -56,6 +56,11 @@ def any_of(flags: list[Expr]) -> Expr:
     return found
 
 
+def minus(total: Expr, x: Expr, y: Expr) -> Expr:
+    """`total - x * y`."""
+    return call("sub", total, call("mul", x, y, dtype=total.dtype), dtype=total.dtype)
+
+
 def update(
     low: Lowering,
     out: View,
@@ -236,9 +241,6 @@ def cholesky(low: Lowering, node: Node, a: Array, upper: bool) -> tuple[View, Vi
             low.loop(i + 1, lambda j: put(i, j, a.at([*batch, i, j])))
             low.loop(n, lambda j: put(i, j, zero(dtype)), start=i + 1)
 
-        def minus(total: Expr, x: Expr, y: Expr) -> Expr:
-            return call("sub", total, call("mul", x, y, dtype=dtype), dtype=dtype)
-
         def diagonal(k: Index, width: int) -> tuple[list[list[Local]], list[Local]]:
             """The factor of the block at k, of which `inverse` are one over the diagonal."""
             block: list[list[Local]] = []
@@ -355,9 +357,6 @@ def triangular(low: Lowering, a: View, b: Array, out: View, upper: bool, unit: b
                     put(c, i, value)
             some = any_of([nonzero(x) for known in found for x in known])
             low.choose(some, lambda: low.loop(count, take_out), lambda: None)
-
-        def minus(total: Expr, x: Expr, y: Expr) -> Expr:
-            return call("sub", total, call("mul", x, y, dtype=dtype), dtype=dtype)
 
         def rows_from(step: Index, width: int) -> None:
             rows = [turned(step + r) for r in range(width)]

@@ -81,7 +81,7 @@ class Forest(tree.Tree):
     source: (nv, nv) where each element of a dense matrix lies in [blocks, 0]
     slot: (k,) the contacts of two trees, or the first of them, there: (k,) bool, up to which there are some
     stiff: (2, ncon) bool, the bodies that contacts make stiff: all but those of these and of `Trees.slot`
-    between: the contacts of which both bodies are made stiff: what couples these is in no block
+    between: the pairs of bodies that contacts make stiff, both of them: what couples these is in no block
     M: (npair + 1,) the inertia at the pairs of dofs of the plan, and zero
     band: all of it, if it is an effective one that couples trees
     more: () bool, whether there are more contacts, or other rows, of two trees, or of a tree with itself
