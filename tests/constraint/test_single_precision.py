@@ -138,6 +138,26 @@ def test_forward(name: str) -> None:
     assert not single.warning.any()
 
 
+def test_dry_friction_that_turns_round() -> None:
+    """Joints that a step throws from slipping one way into slipping the other: the steps are not over there."""
+    hinge = '<joint axis="{} {} {}" frictionloss="{}"/><geom type="capsule" fromto="0 0 0 .1 0 0" size="{}" contype="0"/>'
+    links = [(0, 0, 1, 60, 0.03), (0, 1, 0, 60, 0.03), (0, 1, 0, 60, 0.03), (1, 0, 0, 30, 0.015), (0, 1, 0, 30, 0.015)]
+    nested = "".join(f'<body pos=".1 0 0">{hinge.format(*link)}' for link in links) + "</body>" * len(links)
+    mj_model = mujoco.MjModel.from_xml_string(FLOOR.format(nested))
+    generator = np.random.default_rng(0)
+    sizes = {"qpos": 1, "qvel": 5, "qfrc_applied": 30}
+    values = {name: size * generator.standard_normal((40, 5)) for name, size in sizes.items()}
+    m = mjtorch.put_model(mj_model, dtype=torch.float32)
+    single = torch.vmap(mjtorch.forward, in_dims=(None, 0))(m, batch(m, values))
+    d = mujoco.MjData(mj_model)
+    for k in range(40):
+        for name, x in values.items():
+            getattr(d, name)[:] = x[k]
+        d.qacc_warmstart[:] = 0.0
+        mujoco.mj_forward(mj_model, d)
+        torch.testing.assert_close(single.qacc[k].double(), torch.tensor(d.qacc), rtol=0.0, atol=1e-3 * abs(d.qacc).max())
+
+
 @pytest.mark.parametrize("name", ["chain of 40", "key in hand"])
 def test_gradient(name: str) -> None:
     """Derivatives of accelerations by velocities are finite, and those of double precision."""

@@ -179,10 +179,15 @@ def small(p: Problem, x: Tensor) -> Tensor:
 
 
 def same_piece(p: Problem, one: Residuals, two: Residuals) -> Tensor:
-    """Whether () the cost is one quadratic function of both; not asked in double precision, and never of cones."""
+    """Whether () the cost is one quadratic function of both; not asked in double precision, and never of cones.
+
+    On either side of what dry friction holds the cost is straight, but with slopes of opposite signs.
+    """
     if p.cones or p.aref.dtype != torch.float32:
         return torch.zeros_like(p.scale, dtype=torch.bool)
-    return (curvature(p, one) == curvature(p, two)).all()
+    x, y = one.terms, two.terms
+    crossed = ((p.low < x) != (p.low < y)) | ((x < p.high) != (y < p.high))
+    return ~(crossed & (p.D != 0)).any()
 
 
 def unresolved(p: Problem, at: Residuals) -> Tensor:
