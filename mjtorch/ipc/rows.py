@@ -82,9 +82,6 @@ def with_pushes(problem: Problem, p: IpcPlan, found: Pushes, J: Tensor) -> Probl
     n, r = problem.nefc, len(J)
     assert isinstance(problem.rows, Rows)
 
-    def after(x: Tensor, new: Tensor) -> Tensor:
-        return torch.cat([x[:n], new, x[n:]])
-
     none = torch.zeros_like(found.D)
     source = problem.row_source
     moved = torch.where(source < n, source, source + r)
@@ -98,9 +95,9 @@ def with_pushes(problem: Problem, p: IpcPlan, found: Pushes, J: Tensor) -> Probl
         aref=torch.cat([problem.aref, found.aref]),
         R=torch.cat([problem.R, none]),
         active=torch.cat([problem.active, found.there]),
-        D=after(problem.D, found.D),
-        low=after(problem.low, none - torch.inf),
-        high=after(problem.high, none),
+        D=torch.cat([problem.D, found.D]),
+        low=torch.cat([problem.low, none - torch.inf]),
+        high=torch.cat([problem.high, none]),
         row_source=torch.cat([moved, n + torch.arange(r, device=source.device)]),
     )
 

@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import mujoco
 import pytest
 import torch
 from compiler.interpreted import interpreted
 from torch import Tensor
 
+import mjtorch
 from mjtorch import jit
 from mjtorch.compiler.ir.nodes import Compact, For, Program
 from mjtorch.compiler.ir.walk import walk
@@ -67,6 +69,14 @@ def again(x: Tensor, y: Tensor) -> Any:
     return fori_loop(0, 5, body, (torch.zeros_like(y[0]), torch.ones_like(x[:SLOTS])))
 
 
+def twice(x: Tensor, y: Tensor) -> Any:
+    """Two rows of each slot, all first ones before all second ones."""
+    depth, there = nearest(x[:SLOTS])
+    both = torch.cat([y, depth, torch.where(there, y[0] - depth, 0.0)])
+    weight = torch.where(torch.cat([y > 0, there, there]), both * both + 1, 0.0)
+    return weight.sum(), (weight * both).amax()
+
+
 def worlds(number: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """From worlds without any to some in which all slots are taken."""
     generator = torch.Generator().manual_seed(number)
@@ -81,14 +91,14 @@ def flat(tree: Any) -> list[Tensor]:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("number", [3, 9, 70])
-@pytest.mark.parametrize("f", [solved, again])
+@pytest.mark.parametrize("f", [solved, again, twice])
 def test_worlds_with_few_and_with_all(f: Any, number: int, dtype: torch.dtype) -> None:
     args = worlds(number, dtype)
     for found, wanted in zip(flat(jit(f)(*args)), flat(torch.vmap(f)(*args)), strict=True):
         torch.testing.assert_close(found, wanted, rtol=2e-5 if dtype == torch.float32 else 1e-12, atol=1e-6)
 
 
-@pytest.mark.parametrize("f", [solved, again])
+@pytest.mark.parametrize("f", [solved, again, twice])
 def test_what_is_not_there_is_never_read(f: Any) -> None:
     """The interpreter poisons all memory, and each world runs by itself, so that its own slots are all there are."""
     args = worlds(7, torch.float64)
@@ -109,3 +119,27 @@ def test_loops_of_contacts_and_rows_end_early() -> None:
     holes = [s.holes for s in walk(p.body) if isinstance(s, (For, Compact)) and s.holes]
     assert len(holes) >= 6
     assert any([stop for _, stop in x] == [3 + SLOTS, 3 + SLOTS + 3 * OTHERS] for x in holes), "rows of both kinds"
+
+
+def test_loops_of_several_rows_of_slots_are_cut() -> None:
+    """All first rows of contacts before all second ones: where the second begin another loop does."""
+    p = run_passes(jit(twice).lower(*worlds(3, torch.float32)).program, CPU)
+    holes = [s.holes for s in walk(p.body) if isinstance(s, For) and s.holes]
+    stops = {stop for x in holes for _, stop in x}
+    assert stops >= {SLOTS, 3 + SLOTS, 3 + 2 * SLOTS}, stops
+
+
+@pytest.mark.parametrize("cone", ["pyramidal", "elliptic"])
+def test_steps_cost_the_contacts_that_there_are(cone: str) -> None:
+    """All loops of the solver through contacts, and through their rows, end at the last that there is."""
+    ball = '<body pos="{} {} .1"><joint type="slide" axis="0 0 1"/><joint axis="1 0 0"/><geom size=".1"/></body>'
+    balls = "".join(ball.format(0.19 * (k % 3), 0.19 * (k // 3)) for k in range(6))
+    plane = '<geom type="plane" size="1 1 .1"/>'
+    xml = f'<mujoco><option cone="{cone}"/><worldbody>{plane}{balls}</worldbody></mujoco>'
+    m = mjtorch.put_model(mujoco.MjModel.from_xml_string(xml), contact_capacity=SLOTS)
+    d = mjtorch.batch(mjtorch.make_data(m), 2)
+    p = run_passes(jit(mjtorch.step, in_dims=(None, 0)).lower(m, d, outputs="state").program, CPU)
+    whole = [s for s in walk(p.body) if isinstance(s, For) and s.has_fixed_ends and not s.holes and s.since is None]
+    solver = [s for s in whole if s.origin and s.origin.source and "constraint" in s.origin.source.file]
+    long = [s for s in solver if s.stop.base - s.start.base >= SLOTS]
+    assert not long, {(s.origin.source.file, s.origin.source.line) for s in long}

@@ -142,6 +142,8 @@ class Tail:
     first, last: the iterations from which on, and up to which, there are slots; each: how many of each slot
     stores: what it stores, in which loops inside; folds: variables from around it, and what is added to them
     plain: whether it does nothing else
+    cuts: iterations at which it begins anew with the first slot, if it goes through them several times; then nothing
+        but `slot` is known
     """
 
     axes: Axes
@@ -152,6 +154,7 @@ class Tail:
     stores: list[tuple[Store, Axes, Value]] = dataclasses.field(default_factory=list)
     folds: list[tuple[Assign, Value]] = dataclasses.field(default_factory=list)
     plain: bool = True
+    cuts: tuple[int, ...] = ()
 
     @property
     def loop(self) -> For:
@@ -177,9 +180,11 @@ class Tail:
 
 @dataclasses.dataclass(eq=False)
 class Elements:
-    """What is known of arrays that have elements for slots.
+    """What is known of arrays that have elements for slots, and of those that a loop fills in each iteration anew.
 
-    slot: of each element; number, state: what it holds if that is not taken; changed: since this was last false
+    slot: of each element of the former
+    number, state: what each holds if its slot, or that of the iteration, is not taken
+    changed: since this was last false
     """
 
     slots: Slots
@@ -218,6 +223,8 @@ class Run:
             self.store(s, axes)
         elif isinstance(s, (Scatter, Compact, Pack)):
             self.tail.plain = False
+            if isinstance(s, Scatter) and s.buffer in self.elements.state:
+                self.elements.state[s.buffer][:] = ANYTHING
         elif isinstance(s, If):  # the first is right whether the flag is true or not
             self.body(s.otherwise if self.value(s.flag, axes).is_all(False) else s.body, axes)
         else:
@@ -263,20 +270,20 @@ class Run:
         value = self.wide(s.value, axes)
         self.tail.stores.append((s, axes, value))
         at = axes.index(s.index)
-        if s.buffer not in self.elements.slot or at is None:
+        if s.buffer not in self.elements.state:
             return
         number, state = self.elements.number[s.buffer], self.elements.state[s.buffer]
-        at, new, new_state = np.broadcast_arrays(at, value.number, value.state)
-        old, old_state = number[at], state[at]
-        same = alike(old, new.astype(number.dtype))
-        result = np.where(
-            new_state == NOTHING,
-            old_state,
-            np.where(old_state == NOTHING, new_state, np.where(same & (new_state == old_state), old_state, ANYTHING)),
-        )
-        number[at] = np.where((old_state == NOTHING) & (new_state == CONSTANT), new, old)
-        state[at] = result
-        self.elements.changed |= bool((result != old_state).any())
+        before = state.copy()
+        if at is None:
+            state[:] = ANYTHING
+        else:
+            at, new, new_state = np.broadcast_arrays(at, value.number.astype(number.dtype), value.state)
+            fresh = (before[at] == NOTHING) & (new_state == CONSTANT)
+            number[at[fresh]] = new[fresh]
+            # Several iterations may store to one element.
+            other = (new_state == CONSTANT) & ~alike(number[at], new)
+            np.maximum.at(state, at, np.where(other, ANYTHING, new_state).astype(state.dtype))
+        self.elements.changed |= bool((state != before).any())
 
     # --- values ---
 
@@ -337,10 +344,13 @@ class Run:
             return UNKNOWN[e.dtype]
         if e.buffer.constant is not None:
             return known(e.buffer.constant.reshape(-1)[at].astype(TYPES[e.dtype]))
-        if e.buffer not in self.elements.slot:
+        if e.buffer not in self.elements.state:
             return UNKNOWN[e.dtype]
-        own = self.elements.slot[e.buffer][at] == self.tail.of(at.ndim, past=True)
-        return Value(self.elements.number[e.buffer][at], np.where(own, self.elements.state[e.buffer][at], ANYTHING))
+        number, state = self.elements.number[e.buffer][at], self.elements.state[e.buffer][at]
+        slot = self.elements.slot.get(e.buffer)
+        if slot is not None:
+            state = np.where(slot[at] == self.tail.of(at.ndim, past=True), state, ANYTHING)
+        return Value(number, state)
 
 
 # What a product, a quotient, and so on, is if one of its terms is this.

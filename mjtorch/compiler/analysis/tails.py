@@ -9,8 +9,9 @@ the loops that go through slots, and what tails hold by running these loops in n
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -33,11 +34,14 @@ from mjtorch.compiler.ir.nodes import (
     Statement,
     Store,
     Variable,
+    While,
 )
-from mjtorch.compiler.ir.walk import bodies, expressions, loads, remembered, walk
+from mjtorch.compiler.ir.walk import bodies, expressions, loads, map_bodies, remembered, walk
 
 # Elements that have not come up, and those of no slot.
 NOT_SEEN, NO_SLOT = -2, -1
+# A loop through all slots several times is two or more loops, if it has no more statements.
+SHORT = 64
 
 
 def flags(statements: Sequence[Statement], least: int) -> list[Slots]:
@@ -107,9 +111,50 @@ def long_loops(
                 yield from long_loops(body, least, inner, around)
 
 
+def runs(slot: np.ndarray, size: int) -> list[tuple[int, int, int]]:
+    """Where iterations go through all slots, given the slot of each: from which on, up to which, how many of each.
+
+    Nothing if they go through some in any other way.
+    """
+    starts = np.flatnonzero((slot == 0) & (np.append(NO_SLOT, slot[:-1]) != 0))
+    if not len(starts) or (slot[: starts[0]] >= 0).any():
+        return []
+    found = []
+    for start, stop in itertools.pairwise([*starts.tolist(), len(slot)]):
+        mine = slot[start:stop]
+        count = int((mine >= 0).sum())
+        each = count // size
+        if not each or count != each * size or (mine[:count] != np.repeat(np.arange(size), each)).any():
+            return []
+        found.append((start, start + count, each))
+    return found
+
+
+def is_short(loop: For) -> bool:
+    """Whether there may as well be several of a loop."""
+    statements = list(walk(loop.body))
+    return len(statements) <= SHORT and not any(isinstance(s, (Compact, Pack, Scatter, While)) for s in statements)
+
+
+def apart(statements: Body, cuts: Mapping[For, Sequence[int]]) -> Body:
+    """With loops that are cut in front of some of their iterations."""
+    found: list[Statement] = []
+    for s in statements:
+        if isinstance(s, For) and s in cuts:
+            ends = [s.start, *(s.start + k for k in cuts[s]), s.stop]
+            for one, two in itertools.pairwise(ends):
+                holes = tuple(hole for hole in s.holes if one.base < hole[1] <= two.base)
+                found.append(dataclasses.replace(s, start=one, stop=two, holes=holes))
+        else:
+            found.append(map_bodies(s, lambda body: apart(body, cuts)))
+    return tuple(found)
+
+
 class Tails:
     """The loops of a scope that go through slots, and the arrays that have elements for these.
 
+    cuts: where loops are to be cut, so that each part goes through the slots once; if there are some, nothing else is
+        known
     slot: of each element; elements: what these hold if it is not taken
     inside: arrays that nothing but one of the loops uses, and it in each iteration anew
     filters: loops over what statements select from, and over lists, of which all that is selected is taken
@@ -129,10 +174,14 @@ class Tails:
         self.loops: dict[For, Tail] = {}
         while self._arrange():
             pass
+        self.cuts = {loop: tail.cuts for loop, tail in self.loops.items() if tail.cuts}
+        if self.cuts:
+            return
         self.inside = self._inside()
         self.slot = {b: x for b, x in self.slot.items() if b not in self.whole}
-        number: dict[Buffer, np.ndarray] = {b: np.zeros(b.size, TYPES[b.dtype]) for b in self.slot}
-        state = {b: np.full(b.size, NOTHING, np.int8) for b in self.slot}
+        seen = [*self.slot, *(b for b in self.inside if b not in self.slot)]
+        number: dict[Buffer, np.ndarray] = {b: np.zeros(b.size, TYPES[b.dtype]) for b in seen}
+        state = {b: np.full(b.size, NOTHING, np.int8) for b in seen}
         self.elements = Elements(slots, self.slot, number, state)
         self._settle()
         for x in state.values():
@@ -214,14 +263,11 @@ class Tails:
                             slot = np.maximum(slot, found.max(others))
                 elif self.slots.is_flag(e) and count == self.slots.size and is_place(e.args[0], loop):  # type: ignore[union-attr]
                     slot = np.maximum(slot, np.arange(count))
-        taken = np.flatnonzero(slot >= 0)
-        each = len(taken) // self.slots.size
-        if not each:
+        found = runs(slot, self.slots.size)
+        if not found or (len(found) > 1 and not is_short(loop)):
             return None
-        first, last = int(taken[0]), int(taken[0]) + each * self.slots.size
-        if len(taken) != last - first or (slot[first:last] != np.repeat(np.arange(self.slots.size), each)).any():
-            return None
-        return Tail(axes, slot, first, last, each)
+        (first, last, each), *others = found
+        return Tail(axes, slot, first, last, each, cuts=tuple(start for start, _, _ in others))
 
     def _spread(self, tail: Tail) -> None:
         """Give what a loop stores the slots of its iterations."""
@@ -245,9 +291,10 @@ class Tails:
         return fits
 
     def _inside(self) -> set[Buffer]:
-        users: dict[Buffer, set[For | None]] = {b: {None} for b in self.elsewhere}
+        # Loops that were one have the same variable.
+        users: dict[Buffer, set[str | None]] = {b: {None} for b in self.elsewhere}
         for s, _, tail in self.statements():
             touched = [e.buffer for e in loads(s)] + ([s.buffer] if isinstance(s, (Store, Scatter)) else [])
             for b in touched:
-                users.setdefault(b, set()).add(None if tail is None or b.kind != SCRATCH else tail.loop)
+                users.setdefault(b, set()).add(None if tail is None or b.kind != SCRATCH else tail.loop.variable)
         return {b for b, loops in users.items() if len(loops) == 1 and None not in loops}

@@ -9,7 +9,7 @@ import numpy as np
 
 from mjtorch.compiler.analysis.dependence import writes_and_reads
 from mjtorch.compiler.analysis.tail_values import Axes, Slots, Tail, Value, adds_nothing, alike, repeats, through
-from mjtorch.compiler.analysis.tails import Tails, flags
+from mjtorch.compiler.analysis.tails import Tails, apart, flags
 from mjtorch.compiler.ir.nodes import (
     BOOL,
     OUTPUT,
@@ -52,7 +52,8 @@ def _trimmed(statements: Body, slots: Slots, p: Program) -> Body:
             return (*statements[:k], new, *statements[k + 1 :])
         if slots.count.buffer in writes_and_reads(statements[k:])[0]:
             return statements
-        return _Trim(slots, statements, k, p).body(statements)
+        trim = _Trim(slots, statements, k, p)
+        return trim.body(trim.scope)
     return statements
 
 
@@ -63,8 +64,12 @@ class _Trim:
         mine = set(walk(scope))
         others = [s for s in walk(p.body) if s not in mine and not bodies(s)]
         written, read = writes_and_reads(others)
-        self.slots = slots
-        self.tails = Tails(slots, scope, first, {b for b in written | read if isinstance(b, Buffer)})
+        elsewhere = {b for b in written | read if isinstance(b, Buffer)}
+        self.slots, self.scope = slots, scope
+        self.tails = Tails(slots, scope, first, elsewhere)
+        while self.tails.cuts:
+            self.scope = apart(self.scope, self.tails.cuts)
+            self.tails = Tails(slots, self.scope, first, elsewhere)
         self.needed = {b for b in self.tails.slot if b.kind == OUTPUT}
         readers = self._readers()
         self.trimmed = set(self.tails.loops.values())

@@ -41,8 +41,8 @@ class Bends(tree.Tree):
 
 
 def curvature(p: Problem, at: Residuals) -> Tensor:
-    """Second derivative (nterm,) of the cost of each term by its residual."""
-    return torch.where((p.low < at.terms) & (at.terms < p.high), p.D, 0.0)
+    """Second derivative (nefc,) of the cost of each row by its residual; those of cones have none of their own."""
+    return torch.where((p.low < at.jar) & (at.jar < p.high), p.D, 0.0)
 
 
 def bends(p: Problem, at: Residuals) -> Bends:
@@ -51,12 +51,11 @@ def bends(p: Problem, at: Residuals) -> Bends:
     In a cone's middle zone the cost is the square of r, and bends by `1 - t t'` with t the tangential direction, of
     which its rows have the 1. In the bottom zone it is the sum of the squares of all rows.
     """
-    weight = curvature(p, at)
-    rows = weight[: p.nefc]
+    rows = curvature(p, at)
     directions: tuple[Tensor, ...] = ()
     squares: tuple[Tensor, ...] = ()
     for c, s in zip(p.cones, at.slips, strict=True):
-        r, q = weight[p.nefc :].unflatten(0, (2, -1)).unbind(0)
+        r, q = torch.where(s.terms < 0, c.Dm, 0.0).unbind(0)
         sticks, bend = q != 0, c.Dm * s.bending
         rows = merge(p, rows, bend[:, None] * c.scale * c.tangential)
         normal, tangent = c.scale[:, :1], s.U / s.T[:, None] * c.scale[:, 1:]
@@ -108,7 +107,7 @@ def hessian_solve(p: Problem, at: Residuals, x: Tensor, negligible: Tensor | Non
     if p.forest and isinstance(p.rows, BodyRows):
         return trees_solve(p, at, x, p.forest[0], p.rows, negligible)
     for chains in p.articulated:
-        return articulated.solve(chains, curvature(p, at)[: p.nefc], x, negligible)
+        return articulated.solve(chains, curvature(p, at), x, negligible)
     return dense_solve(p, at, x)
 
 
@@ -131,7 +130,7 @@ def next_solve(
     """
     if not p.parts or not isinstance(p.rows, BodyRows):
         return hessian_solve(p, at, x, negligible), held
-    weight = curvature(p, at)[: p.nefc]
+    weight = curvature(p, at)
     held = tuple(parts.changed(one, p.rows, before, weight) for one, before in zip(p.parts, held, strict=True))
     return dense_solve(p, at, x, parts.add_held(p.parts, p.rows, inertia(p), held, weight)), held
 

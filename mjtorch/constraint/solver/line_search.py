@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.constraint.solver.problem import MIN_SQUARE, Cones, Problem, Residuals, bending, inertia_times, turn
+from mjtorch.constraint.solver.problem import MIN_SQUARE, Problem, Residuals, bending, inertia_times, turn
 from mjtorch.control_flow import while_loop
 from mjtorch.math.vector import MIN_VALUE
 
@@ -23,14 +23,20 @@ ROUNDING = 16 * torch.finfo(torch.float32).eps
 
 @tree.dataclass(kw_only=True)
 class ConeLine:
-    """Elliptic cones along the line; all (ncone,).
+    """Elliptic cones along the line; all (ncone, 1), but for the first two.
 
+    x: (2, ncone, 1) r and q at the start, y: (2, ncone, 1) these, but not above zero
+    mu, Dm: of the cones
     T: length of the tangential part at the start
     dN: change of the normal part
     TT, Td, dd: the tangential part squared, times its change, its change squared
     speed: length of its change
     """
 
+    x: Tensor
+    y: Tensor
+    mu: Tensor
+    Dm: Tensor
     T: Tensor
     dN: Tensor
     TT: Tensor
@@ -43,8 +49,8 @@ class ConeLine:
 class Line:
     """The cost along `a + alpha search`.
 
-    x: (nterm, 1) residuals of the terms, y: (nterm, 1) clamped to where they are quadratic, which is
-    low, high: (nterm, 1) between these
+    x: (nefc, 1) residuals of the rows, y: (nefc, 1) clamped to where their cost is quadratic, which is
+    low, high: (nefc, 1) between these
     Jv: (nefc,) change of the rows' residuals
     slope, curvature: () derivatives of the inertial cost at the start
     Mv: (nv,) change of `M a`
@@ -100,10 +106,22 @@ def prepare(p: Problem, at: Residuals, Ma: Tensor, search: Tensor) -> Line:
     cones: tuple[ConeLine, ...] = ()
     for c, start in zip(p.cones, at.slips, strict=True):
         V = Jv[c.rows] * c.scale
-        dN, V = V[:, 0], V[:, 1:]
-        dd = (V * V).sum(-1)
-        cones = (ConeLine(T=start.T, dN=dN, TT=start.T**2, Td=(start.U * V).sum(-1), dd=dd, speed=dd.sqrt()),)
-    x, low, high = at.terms[:, None], p.low[:, None], p.high[:, None]
+        dN, V = V[:, :1], V[:, 1:]
+        dd, T = (V * V).sum(-1, keepdim=True), start.T[:, None]
+        along = ConeLine(
+            x=start.terms[..., None],
+            y=torch.clamp(start.terms, max=0)[..., None],
+            mu=c.mu[:, None],
+            Dm=c.Dm[:, None],
+            T=T,
+            dN=dN,
+            TT=T * T,
+            Td=(start.U * V).sum(-1, keepdim=True),
+            dd=dd,
+            speed=dd.sqrt(),
+        )
+        cones = (along,)
+    x, low, high = at.jar[:, None], p.low[:, None], p.high[:, None]
     return Line(
         x=x,
         y=torch.clamp(x, low, high),
@@ -126,34 +144,31 @@ def evaluate(p: Problem, line: Line, alpha: Tensor) -> Tensor:
     rate = line.Jv[:, None]
     step = alpha * rate
     curved = alpha * line.curvature
-    curvature = line.curvature
-    for c, cones in zip(p.cones, line.cones, strict=True):
-        step, rate, T, ddT = _cone_steps(c, cones, alpha[:, None], step, rate)
-        curvature = curvature + (bending(c, T, (line.x + step)[line.Jv.shape[0] :].mT) * ddT) @ c.Dm
     x = line.x + step
     y = torch.clamp(x, line.low, line.high)
     change = (y - line.y) * (line.x - 0.5 * (y + line.y)) + y * step
     cost = change.mT @ p.D + alpha * (line.slope + 0.5 * curved)
     slope = (y * rate).mT @ p.D + line.slope + curved
-    curvature = curvature + torch.where((line.low < x) & (x < line.high), rate * rate, 0.0).mT @ p.D
+    curvature = line.curvature + torch.where((line.low < x) & (x < line.high), rate * rate, 0.0).mT @ p.D
+    for cones in line.cones:
+        more = _cone_sums(cones, alpha)
+        cost, slope, curvature = cost + more[0], slope + more[1], curvature + more[2]
     return torch.stack([alpha, cost, slope, torch.where(curvature <= 0, MIN_VALUE, curvature)])
 
 
-def _cone_steps(
-    c: Cones, line: ConeLine, alpha: Tensor, step: Tensor, rate: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`step` and `rate` of the rows, continued by those of r and q (nterm, k); T; T times its second derivative.
-
-    alpha is (k, 1), and the last two (k, ncone).
-    """
+def _cone_sums(line: ConeLine, alpha: Tensor) -> Tensor:
+    """What cones add to cost, slope and curvature (3, k)."""
     Td = line.Td + alpha * line.dd
     change = alpha * (line.Td + Td)
     T = torch.clamp(line.TT + change, min=MIN_SQUARE).sqrt()
     # Where T almost vanishes the quotient is noise, but no faster than the vector it is the length of.
     dT = torch.clamp(Td / T, -line.speed, line.speed)
-    step = torch.cat([step, turn(c, alpha * line.dN, change / (T + line.T)).mT])
-    rate = torch.cat([rate.expand(-1, dT.shape[0]), turn(c, line.dN, dT).mT])
-    return step, rate, T, line.dd - dT * dT
+    step, rate = turn(line.mu, alpha * line.dN, change / (T + line.T)), turn(line.mu, line.dN, dT)
+    x = line.x + step
+    y = torch.clamp(x, max=0)
+    cost = (y - line.y) * (line.x - 0.5 * (y + line.y)) + y * step
+    curvature = torch.where(x < 0, rate * rate, 0.0).sum(0) + bending(line.mu, T, x) * (line.dd - dT * dT)
+    return (torch.stack([cost.sum(0), (y * rate).sum(0), curvature]) * line.Dm).sum(1)
 
 
 def newton(point: Tensor) -> Tensor:

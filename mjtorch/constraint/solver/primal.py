@@ -185,7 +185,7 @@ def same_piece(p: Problem, one: Residuals, two: Residuals) -> Tensor:
     """
     if p.cones or p.aref.dtype != torch.float32:
         return torch.zeros_like(p.scale, dtype=torch.bool)
-    x, y = one.terms, two.terms
+    x, y = one.jar, two.jar
     crossed = ((p.low < x) != (p.low < y)) | ((x < p.high) != (y < p.high))
     return ~(crossed & (p.D != 0)).any()
 
@@ -200,7 +200,7 @@ def unresolved(p: Problem, at: Residuals) -> Tensor:
     if p.aref.dtype != torch.float32:
         return torch.zeros_like(p.scale)
     error = torch.finfo(torch.float32).eps * p.aref
-    return 0.5 * (curvature(p, at)[: p.nefc] @ (error * error))
+    return 0.5 * (curvature(p, at) @ (error * error))
 
 
 def length(x: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ MuJoCo's documentation. The cost `s` is a sum over rows and elliptic cones, as f
   r >= 0 is the top zone, q < 0 the bottom zone, and between them lies the middle zone. This relies on how the stiffness
   of the friction rows follows from that of the normal row (mj_makeImpedance).
 
-So everything is a sum over *terms*: the rows, followed by r and q of every cone, with a stiffness and an interval each.
+So everything is a sum over *terms*: the rows, and r and q of every cone, with a stiffness and an interval each.
 """
 
 import torch
@@ -66,7 +66,7 @@ class Cones(tree.Tree):
 
 @tree.dataclass(kw_only=True)
 class Problem(tree.Tree):
-    """One world's minimisation; `nterm = nefc + 2 ncone`.
+    """One world's minimisation.
 
     M: one (nv, nv), none if there is a forest, or a band, or `trees`, which have it
     qLD: (nv, nv) lower, `M = qLD^T qLD`; empty if there is a band, which a forest may have, too
@@ -75,8 +75,8 @@ class Problem(tree.Tree):
     jacobian: one J (nefc, nv), none if it is not stored; rows: the same as the solvers multiply by it
     aref, R: (nefc,)
     active: (nefc,) bool
-    D: (nterm,) stiffness; zero in rows that are not active, and in those of cones
-    low, high: (nterm,) the interval where a term is quadratic
+    D: (nefc,) stiffness; zero in rows that are not active, and in those of cones
+    low, high: (nefc,) the interval where a row's cost is quadratic
     row_source: (nefc,) where each row is found in [rows, flattened cones]
     cones: one `Cones` if there are elliptic contacts, else none
     articulated: what the second derivative is made of where chains are long, and no rows stored
@@ -132,19 +132,20 @@ class Slip:
     """Where each cone stands.
 
     T: (ncone,), U: (ncone, w - 1) the vector that T is the length of
-    bending: (ncone,) see `bending`
+    terms: (2, ncone) r and q; bending: (ncone,) see `bending`
     """
 
     T: Tensor
     U: Tensor
+    terms: Tensor
     bending: Tensor
 
 
 @tree.dataclass(kw_only=True)
 class Residuals:
-    """Residuals at some acceleration: of all terms (nterm,), and where the cones stand."""
+    """Residuals at some acceleration: of rows (nefc,), and where the cones stand."""
 
-    terms: Tensor
+    jar: Tensor
     slips: tuple[Slip, ...]
 
 
@@ -156,11 +157,6 @@ def build(m: Model, d: Data, metric: tuple[Metric, ...] = ()) -> Problem:
     R = torch.where(active, d.efc_R, 0.0)
     bound = R * d.efc_frictionloss
     D, low, high = d.efc_D * p.alone, p.low - bound, p.high + bound
-    cones = (_cones(m, d),) if p.ncone else ()
-    for c in cones:
-        zero = torch.zeros_like(c.Dm)
-        D = torch.cat([D, c.Dm, c.Dm])
-        low, high = torch.cat([low, zero - torch.inf, zero - torch.inf]), torch.cat([high, zero, zero])
     k = m.plan.kinematics
     jacobian: tuple[Tensor, ...] = ()
     chains: tuple[Articulated, ...] = ()
@@ -208,7 +204,7 @@ def build(m: Model, d: Data, metric: tuple[Metric, ...] = ()) -> Problem:
         low=low,
         high=high,
         row_source=p.row_source,
-        cones=cones,
+        cones=(_cones(m, d),) if p.ncone else (),
         articulated=chains,
         parts=blocks,
         band=band,
@@ -285,28 +281,26 @@ def inertia(p: Problem) -> Tensor:
 
 def residuals(p: Problem, jar: Tensor) -> Residuals:
     """The residuals of all terms, from those of the rows `jar (nefc,)`."""
-    terms = jar
     slips: tuple[Slip, ...] = ()
     for c in p.cones:
         U = jar[c.rows] * c.scale
         N, U = U[:, 0], U[:, 1:]
         T = torch.clamp((U * U).sum(-1), min=MIN_SQUARE).sqrt()
-        turned = turn(c, N, T)
-        terms = torch.cat([jar, turned])
-        slips = (Slip(T=T, U=U, bending=bending(c, T, turned)),)
-    return Residuals(terms=terms, slips=slips)
+        terms = turn(c.mu, N, T)
+        slips = (Slip(T=T, U=U, terms=terms, bending=bending(c.mu, T, terms)),)
+    return Residuals(jar=jar, slips=slips)
 
 
-def turn(c: Cones, N: Tensor, T: Tensor) -> Tensor:
-    """From (N, T) to r and q, one after the other (..., 2 ncone)."""
-    return torch.cat([N - c.mu * T, c.mu * N + T], dim=-1)
+def turn(mu: Tensor, N: Tensor, T: Tensor) -> Tensor:
+    """From (N, T) of cones to r and q, (2, ...)."""
+    return torch.stack([N - mu * T, mu * N + T])
 
 
-def bending(c: Cones, T: Tensor, terms: Tensor) -> Tensor:
-    """`-d cost / dT / (Dm T)` for each cone (..., ncone): how the tangential part adds to forces and curvature."""
-    r, q = terms.unflatten(-1, (2, -1)).unbind(-2)
+def bending(mu: Tensor, T: Tensor, terms: Tensor) -> Tensor:
+    """`-d cost / dT / (Dm T)` of cones (...), whose r and q are (2, ...): what the tangential part adds to curvature."""
+    r, q = terms.unbind(0)
     # In the bottom zone the quotient is constant; computed, it would be noise when T is small.
-    return torch.where(q < 0, 1 + c.mu * c.mu, -c.mu * torch.clamp(r, max=0) / T)
+    return torch.where(q < 0, 1 + mu * mu, -mu * torch.clamp(r, max=0) / T)
 
 
 def merge(p: Problem, alone: Tensor, cones: Tensor) -> Tensor:
@@ -316,18 +310,22 @@ def merge(p: Problem, alone: Tensor, cones: Tensor) -> Tensor:
 
 def force(p: Problem, at: Residuals) -> Tensor:
     """Constraint forces (nefc,), minus the slope of the cost in the residuals."""
-    force = -p.D * torch.clamp(at.terms, p.low, p.high)
+    force = -p.D * torch.clamp(at.jar, p.low, p.high)
     for c, s in zip(p.cones, at.slips, strict=True):
-        r, q = force[p.nefc :].unflatten(0, (2, -1)).unbind(0)
-        cones = torch.cat([(r + c.mu * q)[:, None], -(c.Dm * s.bending)[:, None] * s.U], dim=1)
-        return merge(p, force[: p.nefc], c.scale * cones)
+        r, q = torch.clamp(s.terms, max=0).unbind(0)
+        cones = torch.cat([-(c.Dm * (r + c.mu * q))[:, None], -(c.Dm * s.bending)[:, None] * s.U], dim=1)
+        return merge(p, force, c.scale * cones)
     return force
 
 
 def cost(p: Problem, at: Residuals) -> Tensor:
     """`s(jar)`, a number."""
-    y = torch.clamp(at.terms, p.low, p.high)
-    return p.D @ (y * (at.terms - 0.5 * y))
+    y = torch.clamp(at.jar, p.low, p.high)
+    total = p.D @ (y * (at.jar - 0.5 * y))
+    for c, s in zip(p.cones, at.slips, strict=True):
+        y = torch.clamp(s.terms, max=0)
+        total = total + 0.5 * (c.Dm * (y * y)).sum()
+    return total
 
 
 def gradient(p: Problem, Ma: Tensor, at: Residuals) -> Tensor:
@@ -337,12 +335,11 @@ def gradient(p: Problem, Ma: Tensor, at: Residuals) -> Tensor:
 
 def state(m: Model, p: Problem, at: Residuals) -> Tensor:
     """mjtConstraintState of each row (nefc,); a row that is not active counts as satisfied."""
-    plan, rows = m.plan.solver, slice(p.nefc)
-    jar = at.terms[rows]
-    states = torch.where(jar <= p.low[rows], plan.state_low, QUADRATIC)
-    states = torch.where(jar >= p.high[rows], plan.state_high, states)
-    for c in p.cones:
-        r, q = at.terms[p.nefc :].unflatten(0, (2, -1)).unbind(0)
+    plan = m.plan.solver
+    states = torch.where(at.jar <= p.low, plan.state_low, QUADRATIC)
+    states = torch.where(at.jar >= p.high, plan.state_high, states)
+    for c, s in zip(p.cones, at.slips, strict=True):
+        r, q = s.terms.unbind(0)
         zone = torch.where(q <= 0, QUADRATIC, torch.where(r < 0, CONE, SATISFIED))
         states = merge(p, states, zone[:, None].expand(c.rows.shape))
     return torch.where(p.active, states, SATISFIED)
