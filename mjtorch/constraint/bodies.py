@@ -80,7 +80,7 @@ class Contacts(tree.Tree):
 
     def force(self, x: Tensor, nbody: int) -> Tensor:
         """Spatial forces (nbody, 3 or 6) on bodies of forces x (nc,) along the rows."""
-        share = torch.cat([x, x.new_zeros(1)])[self.row][..., None] * self.direction
+        share = self.by_slot(x)[..., None] * self.direction
         return self.spread(share.sum(1), nbody)
 
     def spread(self, total: Tensor, nbody: int) -> Tensor:
@@ -128,9 +128,17 @@ class Contacts(tree.Tree):
 
     def springs(self, weight: Tensor) -> Tensor:
         """The forces (ncon, k, k) on the second sides of contacts that move, k being 3 or 6; weight: (nc,) of rows."""
-        w = torch.cat([weight, weight.new_zeros(1)])[self.row][..., None, None]
+        w = self.by_slot(weight)[..., None, None]
         spring = (w * self.direction[..., :, None] * self.direction[..., None, :]).sum(1)
         return torch.where(self.there[:, None, None], spring, 0.0)
+
+    def turned(self, mix: Tensor) -> "Contacts":
+        """With rows that are sums of these, `mix (ncon, w, w)` times them."""
+        return self.replace(direction=torch.where(self.there[:, None, None], mix @ self.direction, 0.0))
+
+    def by_slot(self, x: Tensor) -> Tensor:
+        """Those of x (nc,) that belong to the rows of each slot (ncon, w), zero where it has none."""
+        return torch.cat([x, x.new_zeros(1)])[self.row]
 
     def at(self, slot: Tensor) -> "Contacts":
         """Those in the slots `slot` (...): fields have its axes for that of the contacts."""

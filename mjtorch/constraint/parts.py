@@ -35,13 +35,17 @@ class Parts(tree.Tree):
         return (self.J.square() / own[self.number][:, :, None]).amax((1, -1)).flatten()
 
     def add_blocks(self, blocks: Tensor, weight: Tensor) -> Tensor:
-        """`blocks + J' diag(weight) J` (nblock, WIDTH * WIDTH), of weight (ncon, w)."""
-        there = (self.number < self.plan.none) & (weight != 0).any(1)[:, None]
+        """`blocks + J' weight J` (nblock, WIDTH * WIDTH), of weight (ncon, w), or (ncon, w, w) that couples rows."""
+        there = (self.number < self.plan.none) & (weight != 0).flatten(1).any(1)[:, None]
         left, right = self.J[..., self.plan.row], self.J[..., self.plan.col]
+        couples = weight.dim() == 3
+        if couples:
+            right = (weight[:, None] @ self.J)[..., self.plan.col]
         for k in range(self.number.shape[1]):
             for j in range(k + 1):
                 both = (there[:, k] & there[:, j])[:, None]
-                block = (weight[..., None] * left[:, j] * right[:, k]).sum(1)
+                block = left[:, j] * right[:, k]
+                block = (block if couples else weight[..., None] * block).sum(1)
                 # Said to be zero where nothing is, it is neither computed nor added there.
                 place = self.plan.block(self.number[:, j], self.number[:, k])
                 blocks = blocks.index_add(0, place, torch.where(both, block, 0.0))
@@ -50,7 +54,7 @@ class Parts(tree.Tree):
 
 @tree.dataclass(kw_only=True)
 class Held(tree.Tree):
-    """What contacts add to a second derivative, blocks (nblock, WIDTH * WIDTH), at the weight (nefc,) of the rows.
+    """What contacts add to a second derivative, blocks (nblock, WIDTH * WIDTH), at a weight as in `Parts.add_blocks`.
 
     What is added and taken away again leaves its rounding: less than M, as R is that of `resolved` rows at least.
     """
@@ -110,17 +114,18 @@ def of_contacts(plan: PartsPlan, c: Contacts, cdof: Tensor) -> Parts:
     return Parts(plan=plan, number=number, J=J)
 
 
-def nothing_held(parts: Parts, weight: Tensor) -> Held:
-    """What is added by contacts of no weight; weight: (nefc,) any."""
-    return Held(weight=torch.zeros_like(weight), blocks=weight.new_zeros(parts.plan.nblock, WIDTH * WIDTH))
+def nothing_held(parts: Parts, couples: bool) -> Held:
+    """What is added by contacts of no weight; couples: whether weights couple rows."""
+    count, _, width, _ = parts.J.shape
+    return Held(
+        weight=parts.J.new_zeros(count, *([width] * (2 if couples else 1))),
+        blocks=parts.J.new_zeros(parts.plan.nblock, WIDTH * WIDTH),
+    )
 
 
-def changed(parts: Parts, rows: BodyRows, held: Held, weight: Tensor) -> Held:
-    """What contacts add at another weight (nefc,), given what they did: those whose weight is the same cost nothing."""
-    (c,) = rows.contacts
-    *_, touching = rows.split(weight - held.weight)
-    by_slot = torch.cat([touching, touching.new_zeros(1)])[c.row]
-    return Held(weight=weight, blocks=parts.add_blocks(held.blocks, by_slot))
+def changed(parts: Parts, held: Held, weight: Tensor) -> Held:
+    """What contacts add at another weight, given what they did: those whose weight is the same cost nothing."""
+    return Held(weight=weight, blocks=parts.add_blocks(held.blocks, weight - held.weight))
 
 
 def add_held(parts: tuple[Parts, ...], rows: BodyRows, M: Tensor, held: tuple[Held, ...], weight: Tensor) -> Tensor:
@@ -130,9 +135,3 @@ def add_held(parts: tuple[Parts, ...], rows: BodyRows, M: Tensor, held: tuple[He
     for one, found in zip(parts, held, strict=True):
         H = H + found.blocks.flatten()[one.plan.source]
     return torch.addmm(H, rows.fixed.mT, fixed[:, None] * rows.fixed) if len(fixed) else H
-
-
-def add_gram(parts: tuple[Parts, ...], rows: BodyRows, M: Tensor, weight: Tensor) -> Tensor:
-    """`M + J' diag(weight) J` (nv, nv), of weight (nefc,)."""
-    held = tuple(changed(one, rows, nothing_held(one, weight), weight) for one in parts)
-    return add_held(parts, rows, M, held, weight)

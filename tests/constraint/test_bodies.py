@@ -22,7 +22,8 @@ ARM = """<body name="{name}" pos="{x} 0 .045" euler="0 0 {turn}"><freejoint/>
     <geom type="capsule" size=".04" fromto="0 0 0 .2 0 .1" condim="{two}"/>
     <body pos=".2 0 .1"><joint name="{name}_elbow" axis="0 1 0" range="-.2 .2" frictionloss=".1"/>
       <geom type="capsule" size=".04" fromto="0 0 0 -.28 .02 -.03" condim="{one}"/></body></body></body>"""
-TIED = """<mujoco><option timestep="0.003" impratio="3"/><worldbody><geom type="plane" size="5 5 .1" condim="1"/>
+TIED = """<mujoco><option timestep="0.003" impratio="3" cone="{cone}"/><worldbody>
+<geom type="plane" size="5 5 .1" condim="1"/>
 {arms}<body pos="0 3 .1"><freejoint/><geom type="box" size=".1 .1 .1"/></body></worldbody>
 <tendon><spatial name="a" limited="true" range="0 .3"><site site="k0"/><site site="k1"/></spatial>
 <fixed name="b" frictionloss=".3"><joint joint="k0_elbow" coef="1"/><joint joint="k1_elbow" coef="-2"/></fixed></tendon>
@@ -31,14 +32,18 @@ TIED = """<mujoco><option timestep="0.003" impratio="3"/><worldbody><geom type="
 <connect body1="k0" anchor=".1 0 .2"/></equality></mujoco>"""
 
 
-def tied() -> mujoco.MjModel:
+def tied(cone: str = "pyramidal") -> mujoco.MjModel:
     arms = "".join(
         ARM.format(name=f"k{k}", x=0.3 * k, turn=30 * k, one=(1, 3, 4, 6)[k], two=(3, 6, 1, 4)[k]) for k in range(4)
     )
-    return converged(load(TIED.format(arms=arms)))
+    return converged(load(TIED.format(arms=arms, cone=cone)))
 
 
-@pytest.mark.parametrize("model", [tied, lambda: scene(JOINED)])
+def elliptic() -> mujoco.MjModel:
+    return tied("elliptic")
+
+
+@pytest.mark.parametrize("model", [tied, elliptic, lambda: scene(JOINED)])
 def test_as_dense(model) -> None:
     mj_model = model()
     m, d = mjtorch.put_model(mj_model, dtype=torch.float64), state(mj_model)
@@ -46,7 +51,7 @@ def test_as_dense(model) -> None:
     (plan,), (forest,) = m.plan.solver.bodies, m.plan.solver.forest
     tree = plan.geom_tree[theirs.contact.geom[theirs.contact.detected]]
     assert ((tree[:, 0] != tree[:, 1]) & (tree >= 0).all(1)).any()
-    if model is tied:
+    if model in (tied, elliptic):
         assert ((tree[:, 0] == tree[:, 1]) & (tree >= 0).all(1)).any() and len(forest.shared)
         assert (theirs.ne, theirs.nf, theirs.nl) == (d.ne, d.nf, d.nl) and d.nl > 1 and len(set(d.contact.dim)) > 2
     rows = bodies.build(m, theirs)
@@ -56,8 +61,9 @@ def test_as_dense(model) -> None:
     torch.testing.assert_close(rows.transpose_times(f), f @ theirs.efc_J, rtol=1e-9, atol=1e-9)
 
 
-def test_tied_as_c() -> None:
-    mj_model = tied()
+@pytest.mark.parametrize("cone", ["pyramidal", "elliptic"])
+def test_tied_as_c(cone: str) -> None:
+    mj_model = tied(cone)
     m, d = mjtorch.put_model(mj_model, dtype=torch.float64), state(mj_model)
     theirs = mjtorch.put_data(mj_model, d, model=m)
     mine = mjtorch.forward(m, theirs)

@@ -3,7 +3,7 @@
 import mujoco
 import pytest
 import torch
-from constraint.test_bodies import tied
+from constraint.test_bodies import elliptic, tied
 from constraint.test_trees import JOINED, scene, state
 from reference import assert_fields_close, converged, load, slow_but
 
@@ -24,6 +24,9 @@ LINK = (
 )
 TABLE = """<mujoco><option {option}/><worldbody><geom type="plane" size="5 5 .1"/>{things}
 <body pos="-.1 0 -.08">{arm}</body></worldbody></mujoco>"""
+
+
+ELLIPTIC = 'cone="elliptic" impratio="3"'
 
 
 def table(things: int, option: str = "") -> mujoco.MjModel:
@@ -51,7 +54,7 @@ def dense(h: Parts, nv: int) -> torch.Tensor:
     return torch.einsum("ckwi,ckin->cwn", h.J, columns[h.number])
 
 
-@pytest.mark.parametrize("model", [tied, lambda: scene(JOINED), lambda: table(5)])
+@pytest.mark.parametrize("model", [tied, elliptic, lambda: scene(JOINED), lambda: table(5), lambda: table(5, ELLIPTIC)])
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-3), (torch.float64, 1e-9)])
 def test_as_stored(model, dtype: torch.dtype, tolerance: float) -> None:
     mj_model = model()
@@ -76,7 +79,7 @@ def test_as_stored(model, dtype: torch.dtype, tolerance: float) -> None:
     size = wanted.diagonal().sqrt()
     assert ((hessian(p, at) - wanted) / size[:, None] / size).abs().max() < tolerance
     # What is held may be of another point: only what has changed since then is added.
-    held = parts.nothing_held(h, p.aref)
+    held = parts.nothing_held(h, couples=bool(p.cones))
     _, held = next_solve(p, residuals(p, d.efc_J @ d.qacc - d.efc_aref), x, (held,), torch.zeros_like(p.scale))
     assert (held[0].blocks != 0).any()
     found = torch.linalg.solve(wanted.double(), x.double())
@@ -91,7 +94,7 @@ def test_as_stored(model, dtype: torch.dtype, tolerance: float) -> None:
         assert error @ wanted.double() @ error < tolerance**2 * scale
 
 
-@pytest.mark.parametrize("option", ["", 'integrator="implicitfast"', 'solver="CG"', 'cone="pyramidal" impratio="3"'])
+@pytest.mark.parametrize("option", ["", 'integrator="implicitfast"', 'solver="CG"', 'impratio="3"', ELLIPTIC])
 def test_as_c(option: str) -> None:
     mj_model = table(5, option)
     m, d = mjtorch.put_model(mj_model, dtype=torch.float64), state(mj_model)
@@ -105,9 +108,10 @@ def test_as_c(option: str) -> None:
 
 
 @pytest.mark.slow
-def test_worlds_and_derivatives() -> None:
+@pytest.mark.parametrize("option", ["", ELLIPTIC])
+def test_worlds_and_derivatives(option: str) -> None:
     """Side by side and compiled, one in the air; and what derivatives there are, as with rows that are stored."""
-    mj_model = table(3)
+    mj_model = table(3, option)
     m = mjtorch.put_model(mj_model, dtype=torch.float64)
     d = mjtorch.put_data(mj_model, state(mj_model), model=m)
     above = d.qpos.clone()
@@ -133,15 +137,16 @@ def test_worlds_and_derivatives() -> None:
         torch.testing.assert_close(mine, other, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("option", slow_but(["", ELLIPTIC], ""))
 @pytest.mark.parametrize("rigid, most", slow_but([(False, 250), (True, 250), (True, 0)], (True, 250), (True, 0)))
-def test_single_precision(rigid: bool, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_precision(rigid: bool, most: int, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in double precision, side by side; also where a contact is rigid to C, as the arm turns about its middle.
 
     With more dofs than `most` trees are solved one by one, and rows of contacts are asked only how stiff they are.
     """
     monkeypatch.setattr("mjtorch.model.plan.parts.MOST_DOFS", most)
     monkeypatch.setattr("mjtorch.model.plan.forest.LEAST_DOFS", 0)
-    mj_model, found = table(4), []
+    mj_model, found = table(4, option), []
     if rigid:
         body = mj_model.geom_bodyid[-1]
         mj_model.body_ipos[body] = 0
@@ -162,5 +167,6 @@ def test_which_have_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert solver.parts and solver.bodies and not solver.forest
     assert mjtorch.put_model(table(42)).plan.solver.forest
     assert not mjtorch.put_model(table(3)).plan.solver.parts
-    for option in ('solver="PGS"', 'noslip_iterations="3"', 'cone="elliptic"'):
+    assert mjtorch.put_model(table(12, ELLIPTIC)).plan.solver.parts
+    for option in ('solver="PGS"', 'noslip_iterations="3"', 'noslip_iterations="3" cone="elliptic"'):
         assert not mjtorch.put_model(table(12, option)).plan.solver.parts

@@ -9,8 +9,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import mjtorch
 from mjtorch import tree
-from mjtorch.constraint.bodies import BodyRows
-from mjtorch.constraint.solver.curvature import curvature, hessian, hessian_solve
+from mjtorch.constraint.solver.curvature import hessian, hessian_solve, straightened
 from mjtorch.constraint.solver.problem import build, residuals
 from mjtorch.constraint.solver.trees import whitened_solve
 from mjtorch.math.compact import compacted
@@ -69,10 +68,11 @@ def test_as_c(distance: float, integrator: str, cone: str) -> None:
     assert_fields_close(mine, mjtorch.put_data(mj_model, d, model=m), ("qpos", "qvel"), 1e-8)
 
 
+@pytest.mark.parametrize("cone", ["pyramidal", "elliptic"])
 @pytest.mark.parametrize("most, of_a_tree", [(8, 8), (1, 8), (8, 1)])
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-2), (torch.float64, 1e-6)])
 def test_joined_as_dense(
-    dtype: torch.dtype, tolerance: float, most: int, of_a_tree: int, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, tolerance: float, most: int, of_a_tree: int, cone: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Systems of equations with the second derivative, where contacts join trees, few of them or more.
 
@@ -81,7 +81,7 @@ def test_joined_as_dense(
     monkeypatch.setattr("mjtorch.constraint.solver.trees.most_contacts", lambda *_: most)
     monkeypatch.setattr("mjtorch.constraint.solver.trees.most_shared", lambda *_: of_a_tree)
     few = most == of_a_tree
-    mj_model = scene(JOINED)
+    mj_model = scene(JOINED, cone=cone)
     m = mjtorch.put_model(mj_model, dtype=dtype)
     d = mjtorch.forward(m, mjtorch.put_data(mj_model, state(mj_model), model=m))
     p = build(m, d)
@@ -90,19 +90,19 @@ def test_joined_as_dense(
     x = torch.linspace(-1, 1, m.nv, dtype=dtype)
     H = hessian(p, at).double()
     wanted = torch.linalg.solve(H, x.double())
-    rows, weight = p.rows, curvature(p, at)
-    assert isinstance(rows, BodyRows)
+    forest, rows, weight = straightened(p, at, p.forest[0], p.rows)
     found = [hessian_solve(p, at, x)]
     if few:
-        found.append(whitened_solve(p.forest[0], rows, weight, x))
-        unstable = whitened_solve(p.forest[0], rows, -1e6 * weight, x)
+        found.append(whitened_solve(forest, rows, weight, x))
+        unstable = whitened_solve(forest, rows, -1e6 * weight, x)
         torch.testing.assert_close(unstable, mjtorch.solve_m(m, d, x), rtol=1e-4, atol=1e-4)
     for y in found:
         error = y.double() - wanted
         assert error @ H @ error < tolerance**2 * (x.double() @ wanted)
 
 
-def test_things_in_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cone", ["pyramidal", "elliptic"])
+def test_things_in_stacks(cone: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two boxes that touch in several points are one pair; no thing that is one body looks for contacts with itself."""
     monkeypatch.setattr("mjtorch.constraint.solver.trees.most_contacts", lambda *_: 0)
     boxes = "".join(
@@ -110,7 +110,7 @@ def test_things_in_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
         f'<geom type="box" size=".1 .1 .1" condim="{(3, 6, 4)[k]}"/></body>'
         for k in range(3)
     )
-    xml = WORLD.format(bodies=boxes + ROBOT.format(x=2), integrator="Euler", cone="pyramidal")
+    xml = WORLD.format(bodies=boxes + ROBOT.format(x=2), integrator="Euler", cone=cone)
     mj_model = converged(load(xml))
     m = mjtorch.put_model(mj_model, dtype=torch.float64)
     d = mjtorch.forward(m, mjtorch.put_data(mj_model, state(mj_model), model=m))
@@ -161,9 +161,10 @@ def test_compacted() -> None:
     assert row[there].tolist() == [1] and past.nonzero().tolist() == [[0, 3]]
 
 
-def test_worlds() -> None:
+@pytest.mark.parametrize("cone", ["pyramidal", "elliptic"])
+def test_worlds(cone: str) -> None:
     """Side by side, one with trees joined and one without; compiled; and what derivatives there are."""
-    mj_model = scene(APART)
+    mj_model = scene(APART, cone=cone)
     m = mjtorch.put_model(mj_model, dtype=torch.float64)
     d = mjtorch.put_data(mj_model, state(mj_model), model=m)
     near = d.qpos.clone()

@@ -263,11 +263,11 @@ class Tails:
                             slot = np.maximum(slot, found.max(others))
                 elif self.slots.is_flag(e) and count == self.slots.size and is_place(e.args[0], loop):  # type: ignore[union-attr]
                     slot = np.maximum(slot, np.arange(count))
-        found = runs(slot, self.slots.size)
-        if not found or (len(found) > 1 and not is_short(loop)):
+        parts = runs(slot, self.slots.size)
+        if not parts or (len(parts) > 1 and not is_short(loop)):
             return None
-        (first, last, each), *others = found
-        return Tail(axes, slot, first, last, each, cuts=tuple(start for start, _, _ in others))
+        (first, last, each), *more = parts
+        return Tail(axes, slot, first, last, each, cuts=tuple(start for start, _, _ in more))
 
     def _spread(self, tail: Tail) -> None:
         """Give what a loop stores the slots of its iterations."""

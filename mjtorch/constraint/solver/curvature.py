@@ -5,11 +5,12 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.constraint import parts
-from mjtorch.constraint.bodies import BodyRows
+from mjtorch.constraint.bodies import BodyRows, Contacts
 from mjtorch.constraint.parts import Held
 from mjtorch.constraint.solver import articulated, trees
 from mjtorch.constraint.solver.articulated import doubled
 from mjtorch.constraint.solver.problem import (
+    Cones,
     Problem,
     Residuals,
     inertia,
@@ -73,19 +74,62 @@ def hessian(p: Problem, at: Residuals) -> Tensor:
 def gram(p: Problem, M: Tensor, b: Bends) -> Tensor:
     """`M + J' b J` (nv, nv)."""
     if isinstance(p.rows, Rows):
-        return add_cones(p, b, p.rows.add_gram(M, b.rows))
+        return add_cones(b, tuple(J for c in p.cones for J in c.J), p.rows.add_gram(M, b.rows))
     if p.forest or p.articulated:
         J = p.J
-        return torch.addmm(M, J.mT, b.rows[:, None] * J)
-    return parts.add_gram(p.parts, p.rows, M, b.rows)
+        return add_cones(b, tuple(J[c.rows] for c in p.cones), torch.addmm(M, J.mT, b.rows[:, None] * J))
+    nothing = tuple(parts.nothing_held(one, couples=bool(p.cones)) for one in p.parts)
+    return parts.add_held(p.parts, p.rows, M, held_at(p, p.rows, b, nothing), b.rows)
 
 
-def add_cones(p: Problem, b: Bends, H: Tensor) -> Tensor:
-    """H (nv, nv) and the squares along the directions of cones, which cost something only where these are touched."""
-    for c, direction, square in zip(p.cones, b.directions, b.squares, strict=True):
-        J = torch.where((square != 0)[..., None], direction @ c.J, 0.0).flatten(0, 1)
-        H = torch.addmm(H, J.mT, square.flatten()[:, None] * J)
+def add_cones(b: Bends, J: tuple[Tensor, ...], H: Tensor) -> Tensor:
+    """H (nv, nv) and the squares along the directions of cones, which cost something only where these are touched.
+
+    J: (ncone, w, nv) of the cones, if there are any
+    """
+    for cones, direction, square in zip(J, b.directions, b.squares, strict=True):
+        along = torch.where((square != 0)[..., None], direction @ cones, 0.0).flatten(0, 1)
+        H = torch.addmm(H, along.mT, square.flatten()[:, None] * along)
     return H
+
+
+def held_at(p: Problem, rows: BodyRows, b: Bends, held: tuple[Held, ...]) -> tuple[Held, ...]:
+    """What contacts add to the second derivative, given what is held of it at another point."""
+    weights = []
+    for c in rows.contacts:
+        *_, touching = rows.split(b.rows)
+        weight = c.by_slot(touching)
+        for cones, direction, square in zip(p.cones, b.directions, b.squares, strict=True):
+            couples = (square[..., None, None] * direction[..., None] * direction[..., None, :]).sum(1)
+            weight = torch.diag_embed(weight) + of_slots(c, cones, couples, torch.zeros_like(couples[:1]))
+        weights.append(weight)
+    return tuple(parts.changed(one, before, w) for one, before, w in zip(p.parts, held, weights, strict=True))
+
+
+def of_slots(c: Contacts, cones: Cones, x: Tensor, none: Tensor) -> Tensor:
+    """What cones have (ncone, w, w), by slots (ncon, w, w); none: (1, w, w) of slots that have none."""
+    return torch.cat([x, none])[cones.slot_cone[: len(c.row)]]
+
+
+def straightened(p: Problem, at: Residuals, forest: Forest, rows: BodyRows) -> tuple[Forest, BodyRows, Tensor]:
+    """Rows of which the second derivative of the cost is a sum of squares, and what each square counts (nefc,).
+
+    Of the rows of a cone in its middle zone the first becomes the slope, the others what is across to the slip.
+    """
+    weight = curvature(p, at)
+    for c, s in zip(p.cones, at.slips, strict=True):
+        r, q = torch.where(s.terms < 0, c.Dm, 0.0).unbind(0)
+        slip = torch.where((q != 0)[:, None], 0.0, s.U / s.T[:, None])
+        one = torch.eye(c.scale.shape[1], dtype=slip.dtype, device=slip.device)
+        first = torch.cat([one[:1, :1].expand(len(slip), -1), -c.mu[:, None] * slip], dim=1)
+        across = torch.nn.functional.pad(one[1:, 1:] - slip[:, :, None] * slip[:, None], (1, 0))
+        mixed = torch.cat([first[:, None], across], dim=1) * c.scale[:, None]
+        counts = torch.cat([(r + c.mu * c.mu * q)[:, None], (c.Dm * s.bending)[:, None].expand(slip.shape)], dim=1)
+        weight = merge(p, weight, counts)
+        for contacts in rows.contacts:
+            mix = of_slots(contacts, c, mixed, one[None])
+            forest, rows = forest.turned(mix), rows.replace(contacts=(contacts.turned(mix),))
+    return forest, rows, weight
 
 
 def hessian_times(p: Problem, b: Bends, x: Tensor) -> Tensor:
@@ -116,9 +160,10 @@ def trees_solve(
 ) -> Tensor:
     """`hessian_solve`, tree by tree."""
     b = bends(p, at)
-    blocks = trees.blocks(forest, rows, b.rows)
-    found = trees.solve(forest, rows, blocks, b.rows, x, lambda y: hessian_times(p, b, y), negligible)
-    return if_any(blocks.lost, lambda: trees.whitened_solve(forest, rows, b.rows, x), found)
+    forest, rows, weight = straightened(p, at, forest, rows)
+    blocks = trees.blocks(forest, rows, weight)
+    found = trees.solve(forest, rows, blocks, weight, x, lambda y: hessian_times(p, b, y), negligible)
+    return if_any(blocks.lost, lambda: trees.whitened_solve(forest, rows, weight, x), found)
 
 
 def next_solve(
@@ -130,9 +175,9 @@ def next_solve(
     """
     if not p.parts or not isinstance(p.rows, BodyRows):
         return hessian_solve(p, at, x, negligible), held
-    weight = curvature(p, at)
-    held = tuple(parts.changed(one, p.rows, before, weight) for one, before in zip(p.parts, held, strict=True))
-    return dense_solve(p, at, x, parts.add_held(p.parts, p.rows, inertia(p), held, weight)), held
+    b = bends(p, at)
+    held = held_at(p, p.rows, b, held)
+    return dense_solve(p, at, x, parts.add_held(p.parts, p.rows, inertia(p), held, b.rows)), held
 
 
 def dense_solve(p: Problem, at: Residuals, x: Tensor, H: Tensor | None = None) -> Tensor:
@@ -182,7 +227,7 @@ def whitened_solve(p: Problem, b: Bends, x: Tensor) -> Tensor:
     if p.jacobian:
         W = linalg.ltl_half_solve(qLD, p.J.mT).mT
         K = torch.addmm(identity, W.mT, b.rows[:, None] * W)
-        K = add_cones(p.replace(cones=tuple(c.replace(J=W[c.rows]) for c in p.cones)), b, K)
+        K = add_cones(b, tuple(W[c.rows] for c in p.cones), K)
     else:
         added = linalg.ltl_half_solve(qLD, gram(p, torch.zeros_like(identity), b))
         K = identity + linalg.ltl_half_solve(qLD, added.mT)

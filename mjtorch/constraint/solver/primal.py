@@ -96,7 +96,7 @@ def cg_direction(p: Problem, s: Iterate, at: Residuals) -> Direction:
 def solve_newton(p: Problem, qacc: Tensor, iterations: int, ls_iterations: int) -> Iterate:
     """Newton's method, from `qacc (nv,)`."""
     start = begin(p, qacc, (torch.zeros_like(p.scale),), gradient_too=True)
-    start = start.replace(held=tuple(parts.nothing_held(one, p.aref) for one in p.parts))
+    start = start.replace(held=tuple(parts.nothing_held(one, couples=bool(p.cones)) for one in p.parts))
     return _iterate(p, newton_direction, start, iterations, ls_iterations)
 
 

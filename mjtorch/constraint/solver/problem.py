@@ -53,7 +53,8 @@ class Cones(tree.Tree):
     mu: (ncone,) of the regularized cone
     Dm: (ncone,) stiffness
     tangential: (ncone, w) the friction coefficients, zero elsewhere
-    J: (ncone, w, nv)
+    J: one (ncone, w, nv), none if rows are not stored
+    slot_cone: (ncon,) the cone of each slot; as many as there are: none
     """
 
     rows: Tensor
@@ -61,7 +62,8 @@ class Cones(tree.Tree):
     mu: Tensor
     Dm: Tensor
     tangential: Tensor
-    J: Tensor
+    J: tuple[Tensor, ...]
+    slot_cone: Tensor
 
 
 @tree.dataclass(kw_only=True)
@@ -239,7 +241,8 @@ def _cones(m: Model, d: Data) -> Cones:
         mu=mu,
         Dm=D / (mu * mu * (1 + mu * mu)),
         tangential=torch.cat([torch.zeros_like(scale[:, :1]), scale[:, 1:]], dim=1),
-        J=d.efc_J[p.cone_rows],
+        J=() if p.bodies else (d.efc_J[p.cone_rows],),
+        slot_cone=p.slot_cone,
     )
 
 
@@ -297,7 +300,7 @@ def turn(mu: Tensor, N: Tensor, T: Tensor) -> Tensor:
 
 
 def bending(mu: Tensor, T: Tensor, terms: Tensor) -> Tensor:
-    """`-d cost / dT / (Dm T)` of cones (...), whose r and q are (2, ...): what the tangential part adds to curvature."""
+    """`-d cost / dT / (Dm T)` of cones (...) by their r and q (2, ...): how the tangential part adds to curvature."""
     r, q = terms.unbind(0)
     # In the bottom zone the quotient is constant; computed, it would be noise when T is small.
     return torch.where(q < 0, 1 + mu * mu, -mu * torch.clamp(r, max=0) / T)

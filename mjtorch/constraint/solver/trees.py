@@ -100,6 +100,23 @@ class Forest(tree.Tree):
     band: tuple[Banded, ...]
     more: Tensor
 
+    def turned(self, mix: Tensor) -> "Forest":
+        """Of rows that are sums of those of each contact, `mix (ncon, w, w)` times them."""
+        width, fixed = mix.shape[1], len(self.plan.shared[:MOST])
+        groups = []
+        for t in self.groups:
+            own = mix[t.slot] @ t.J.unflatten(1, (-1, width))
+            joint = (t.number[:, fixed::width] - fixed) // width
+            met = t.met[:, fixed::width, None, None]
+            joins = torch.where(met, mix[self.slot[joint]] @ t.U[:, fixed:].unflatten(1, (-1, width)), 0.0)
+            groups.append(
+                t.replace(
+                    J=torch.where(t.there[..., None, None], own, 0.0).flatten(1, 2),
+                    U=torch.cat([t.U[:, :fixed], joins.flatten(1, 2)], dim=1),
+                )
+            )
+        return self.replace(groups=tuple(groups))
+
 
 class Terms(NamedTuple):
     """What makes up the blocks of trees of n dofs: `added + J' diag(weight) J`, and the rows U that join them.
@@ -287,7 +304,7 @@ def terms(f: Forest, rows: BodyRows, weight: Tensor, base: Tensor) -> tuple[Tens
     shared = f.plan.shared[:MOST]
     shared_weight, of_slots = fixed[shared], []
     for c in rows.contacts:
-        of_slots.append(torch.cat([touching, touching.new_zeros(1)])[c.row])
+        of_slots.append(c.by_slot(touching))
         of_pairs = torch.where(f.there[:, None], of_slots[0][f.slot], 0.0)
         shared_weight = torch.cat([shared_weight, of_pairs.flatten()])
     value = rows.stiffness(f.stiff, touching).index_add(0, rows.bodies.diagonal, rows.diagonal(single))

@@ -58,6 +58,7 @@ class SolverPlan(tree.Tree):
     cone_rows: (ncone, w) rows of each elliptic contact, normal first
     cone_mask: (ncone, w) 1 for its rows, 0 for filling
     cone_slot: (ncone,) contact slot
+    slot_cone: (ncon,) the cone of each slot; as many as there are: none
     row_source: (nefc,) where a row is found in [all rows, flattened cones]
     force_low, force_high: (nefc,) the interval of the force, without the friction bound
     block_rows: (nblock, w) rows that PGS updates together
@@ -80,6 +81,7 @@ class SolverPlan(tree.Tree):
     cone_rows: Tensor
     cone_mask: Tensor
     cone_slot: Tensor
+    slot_cone: Tensor
     row_source: Tensor
     force_low: Tensor
     force_high: Tensor
@@ -125,8 +127,10 @@ def build(
     by_part: tuple[PartsPlan, ...] = ()
     chains: tuple[ArticulatedPlan, ...] = ()
     needs_rows = pgs or mj_model.opt.noslip_iterations or discrete
-    long = not (needs_rows or has_heavy_tendons(mj_model)) and bodies.mean_chain(mj_model) >= LONG
-    if (trees or long) and moved_by_bodies(constraint) and not single.all():
+    elliptic = int(CONSTRAINT.mjCNSTR_CONTACT_ELLIPTIC) in constraint.efc_type
+    long = not (needs_rows or has_heavy_tendons(mj_model)) and bodies.mean_chain(mj_model) >= LONG and not elliptic
+    joined = trees and not (elliptic and needs_rows)
+    if (joined or long) and moved_by_bodies(constraint) and not single.all():
         edge = constraint.equality.edge.cpu().numpy()
         plan = bodies.build(mj_model, make, tried, edge, np.flatnonzero(~held[: constraint.ne]))
         geoms = not (plan.elements or plan.edges)
@@ -157,11 +161,10 @@ def build(
 def moved_by_bodies(constraint: ConstraintPlan) -> bool:
     """Whether rows of contacts are what bodies do where they touch.
 
-    Not those of elliptic contacts, nor where vertices lie between nodes, nor of rods; nor with equalities of cells.
+    Not where vertices lie between nodes, nor of rods; nor with equalities of cells.
     """
-    elliptic = int(CONSTRAINT.mjCNSTR_CONTACT_ELLIPTIC) in constraint.efc_type
     touched = constraint.contact.node_body.shape[1] or constraint.contact.rods
-    return not (elliptic or constraint.equality.nmode or touched)
+    return not (constraint.equality.nmode or touched)
 
 
 def from_rows(
@@ -190,6 +193,8 @@ def from_rows(
     for c, rows in enumerate(cones):
         source[rows] = len(kind) + c * width + np.arange(len(rows))
     cone_of = {rows[0]: c for c, rows in enumerate(cones)}
+    slot_cone = np.full(len(contact_dim), len(cones))
+    slot_cone[[efc_id[rows[0]] for rows in cones]] = np.arange(len(cones))
 
     return SolverPlan(
         low=make.floats(np.where(friction, 0.0, -np.inf)),
@@ -200,6 +205,7 @@ def from_rows(
         cone_rows=make.ints(_filled(cones, width)),
         cone_mask=make.floats(_mask(cones, width)),
         cone_slot=make.ints([efc_id[rows[0]] for rows in cones]),
+        slot_cone=make.ints(slot_cone),
         row_source=make.ints(source),
         force_low=make.floats(np.where(friction | one_sided, 0.0, -np.inf)),
         force_high=make.floats(np.where(friction, 0.0, np.inf)),
