@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import mujoco
+import numpy as np
 import pytest
 from reference import load
 
@@ -103,13 +104,32 @@ def test_rollouts_end_when_more_would_change_nothing(
 def test_rollouts_end_when_the_solver_has_worked_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     def steps() -> list[int]:
         moving = (moment.step for moment in contact_capacity.states(load("collection/humanoid")) if not moment.is_pose)
-        return [step for step, after in itertools.pairwise((*moving, 0)) if not after]
+        ends = [step for step, after in itertools.pairwise((*moving, 0)) if not after]
+        return ends[: contact_capacity.EPISODES]
 
     all_of_them = steps()
     monkeypatch.setattr(contact_capacity, "SOLVED_BY_OTHERS", 1.0)
     first, *others = steps()
     assert first == all_of_them[0]
     assert max(others) < min(all_of_them)
+
+
+def test_what_is_put_into_each_other_by_noise_is_seen() -> None:
+    """A gripper that is closed at the start, as environments reset it: in some starts a finger is on the other side."""
+    finger = '<body pos="0 {0} 0"><joint type="slide" axis="0 {1} 0" range=".02 .05"/>{2}</body>'
+    pads = "".join(f'<geom type="box" size=".004 .004 .004" pos="{0.008 * k} {{0}} 0"/>' for k in range(6))
+    left, right = (finger.format(0.0, sign, pads.format(0.0101 * sign)) for sign in (1, -1))
+    arm = f'<body><joint axis="0 0 1"/><geom size=".001" mass="1" contype="0" conaffinity="0"/>{left}{right}</body>'
+    mj_model = mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{arm}</worldbody></mujoco>")
+    starts = [m for m in contact_capacity.states(mj_model) if not m.step and m.at_start and not m.is_pose]
+    away = [abs(m.data.qpos[1:]).max() for m in starts]
+    assert sum(0 < x < 5 * contact_capacity.NOISE for x in away) >= contact_capacity.NEAR
+    data, most = mujoco.MjData(mj_model), 0
+    for x in np.random.default_rng(0).normal(0.0, contact_capacity.NOISE, (100, 3)):
+        data.qpos[:] = x
+        mujoco.mj_forward(mj_model, data)
+        most = max(most, data.ncon)
+    assert 12 < most <= sum(dim > 0 for dim in slots(mj_model)) < 6 * 6 * 8
 
 
 def test_a_model_that_is_solved_as_by_default_is_not_copied() -> None:

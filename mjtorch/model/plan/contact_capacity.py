@@ -44,6 +44,7 @@ MOST = 0.6  # of all that may be: then there is room for all
 TO_FALL = 300  # steps: in fewer, heaps do not come to rest
 UNSETTLED = 2.0  # places for each that others would get, where they do not
 SETTLE = 0.1  # [s] after which a start in any position is forgotten
+NEAR, NOISE = 24, 0.02  # starts near the reference positions, as environments reset, and how far from them [rad, m]
 POSES = 50  # random ones that are looked at, fewer of large models
 SHARE = 0.9  # of these, whose contacts have slots
 HOLD = 0.2  # [s] that a random control is held
@@ -279,6 +280,14 @@ def states(mj_model: mujoco.MjModel) -> Iterator[Moment]:
             left -= data.nJ**2 / max(data.nefc, 1)
             if min(work, left) < 0:
                 break
+    work, left = WORK_OF_OTHERS, SOLVED_BY_OTHERS
+    for seed in range(episodes, episodes + NEAR):
+        steps = max(1, round(SETTLE / model.opt.timestep))
+        for step, data in enumerate(_rollout(model, starts[seed % len(starts)], seed, steps, NOISE)):
+            yield Moment(data, step, True, False)
+            work, left = work - model.nv - model.ngeom, left - data.nJ**2 / max(data.nefc, 1)
+        if min(work, left) < 0:
+            break
     rng = np.random.default_rng(episodes)
     data = mujoco.MjData(model)
     for number in range(min(POSES, _steps(model, WORK_OF_OTHERS)) if _bounded(model).any() else 0):
@@ -341,17 +350,21 @@ def _overlapping(family: str, boxes: Boxes, pairs: Pairs) -> int:
     return int(np.count_nonzero(close))
 
 
-def _rollout(model: mujoco.MjModel, keyframe: int | None, seed: int, steps: int) -> Iterator[mujoco.MjData]:
+def _rollout(
+    model: mujoco.MjModel, keyframe: int | None, seed: int, steps: int, noise: float = 0.0
+) -> Iterator[mujoco.MjData]:
     """The states of one episode, until it diverges or memory is short.
 
-    The first half of the seeds start almost at rest, the others at speed, or, where there is no keyframe, in any
-    position within the limits of the joints.
+    The first half of the seeds start almost at rest, the second at speed, or, where there is no keyframe, in any
+    position within the limits of the joints; with `noise` in the positions all start almost at rest.
     """
     rng = np.random.default_rng(seed)
     data = mujoco.MjData(model)
     if keyframe is not None:
         mujoco.mj_resetDataKeyframe(model, data, keyframe)
-    calm = seed < EPISODES // 2
+    calm = noise > 0 or seed < EPISODES // 2
+    if noise:
+        mujoco.mj_integratePos(model, data.qpos, noise * rng.standard_normal(model.nv), 1.0)
     data.qvel += (0.01 if calm else 1.0) * rng.standard_normal(model.nv)
     if keyframe is None and not calm:
         _place_anywhere(model, data, rng)
