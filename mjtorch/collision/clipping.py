@@ -189,7 +189,7 @@ def depths(ground: Outline, lines: Tensor, subject: Outline) -> Tensor:
     k = subject.corner.shape[1]
     origin = ground.corner[:, :1]
     at_line = dot(ground.corner - origin, lines, keepdim=True)
-    depth = lines @ (subject.corner - origin).mT - at_line
+    depth = dot(lines[:, :, None], (subject.corner - origin)[:, None]) - at_line
     there = counted(ground.number, k)[:, :, None] & counted(subject.number, k)[:, None]
     return torch.where(there, snapped(depth), torch.inf)
 
