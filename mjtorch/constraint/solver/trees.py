@@ -12,6 +12,9 @@ Contacts of elements of flexes join the trees of several vertices each, and so d
 these are left to conjugate gradients, and blocks have what couples the dofs of each tree. So it is with an effective
 inertia that couples trees, a band: blocks have what is theirs of it.
 
+Rows of elliptic contacts are turned first, so that the second derivative is a sum of squares of theirs, too
+(`curvature.straightened`).
+
 What contacts of one body with the world add to a block needs no rows: they are a stiffness (6, 6) of the body, and
 those of all bodies that two dofs both move make up, as inertias do, what couples these dofs (`BodyRows.stiffness`).
 """

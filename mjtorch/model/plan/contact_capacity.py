@@ -7,7 +7,7 @@ import math
 import pathlib
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import mujoco
@@ -44,7 +44,7 @@ MOST = 0.6  # of all that may be: then there is room for all
 TO_FALL = 300  # steps: in fewer, heaps do not come to rest
 UNSETTLED = 2.0  # places for each that others would get, where they do not
 SETTLE = 0.1  # [s] after which a start in any position is forgotten
-NEAR, NOISE = 24, 0.02  # starts near the reference positions, as environments reset, and how far from them [rad, m]
+NEAR, NOISE = 24, 0.02  # starts near the reference pose, as environments reset, and how far from it [rad, m]
 POSES = 50  # random ones that are looked at, fewer of large models
 SHARE = 0.9  # of these, whose contacts have slots
 HOLD = 0.2  # [s] that a random control is held
@@ -72,7 +72,7 @@ class Moment(NamedTuple):
     """What a short rollout passes through.
 
     step: its number, or that of the pose; at_start: geoms may still be in each other, because they were put there
-    is_pose: nothing moves, and of `data` only positions and contacts hold
+    is_pose: a random one, of which most have slots enough, not all; of `data` only positions and contacts hold
     """
 
     data: mujoco.MjData
@@ -280,27 +280,17 @@ def states(mj_model: mujoco.MjModel) -> Iterator[Moment]:
             left -= data.nJ**2 / max(data.nefc, 1)
             if min(work, left) < 0:
                 break
-    work, left = WORK_OF_OTHERS, SOLVED_BY_OTHERS
-    for seed in range(episodes, episodes + NEAR):
-        steps = max(1, round(SETTLE / model.opt.timestep))
-        for step, data in enumerate(_rollout(model, starts[seed % len(starts)], seed, steps, NOISE)):
-            yield Moment(data, step, True, False)
-            work, left = work - model.nv - model.ngeom, left - data.nJ**2 / max(data.nefc, 1)
-        if min(work, left) < 0:
-            break
-    rng = np.random.default_rng(episodes)
-    data = mujoco.MjData(model)
-    for number in range(min(POSES, _steps(model, WORK_OF_OTHERS)) if _bounded(model).any() else 0):
-        _place_anywhere(model, data, rng)
-        try:
-            mujoco.mj_kinematics(model, data)
-            mujoco.mj_comPos(model, data)
-            mujoco.mj_flex(model, data)
-            mujoco.mj_collision(model, data)
-        except mujoco.FatalError:  # too little memory for what is in each other there
-            data = mujoco.MjData(model)
-            continue
-        yield Moment(data, number, True, True)
+    rng, most = np.random.default_rng(episodes), _steps(model, WORK_OF_OTHERS)
+
+    def near(data: mujoco.MjData, number: int) -> None:
+        _reset(model, data, starts[number % len(starts)])
+        mujoco.mj_integratePos(model, data.qpos, NOISE * rng.standard_normal(model.nv), 1.0)
+
+    if _bounded(model).any():
+        for number, data in _poses(model, min(POSES, most), lambda data, _: _place_anywhere(model, data, rng)):
+            yield Moment(data, number, True, True)
+    for _, data in _poses(model, min(NEAR, most), near):
+        yield Moment(data, 0, True, False)
 
 
 def _plain(mj_model: mujoco.MjModel) -> mujoco.MjModel:
@@ -350,21 +340,41 @@ def _overlapping(family: str, boxes: Boxes, pairs: Pairs) -> int:
     return int(np.count_nonzero(close))
 
 
-def _rollout(
-    model: mujoco.MjModel, keyframe: int | None, seed: int, steps: int, noise: float = 0.0
-) -> Iterator[mujoco.MjData]:
+def _poses(
+    model: mujoco.MjModel, count: int, place: Callable[[mujoco.MjData, int], None]
+) -> Iterator[tuple[int, mujoco.MjData]]:
+    """Poses that `place` makes, with their contacts, and the number of each."""
+    data = mujoco.MjData(model)
+    for number in range(count):
+        place(data, number)
+        try:
+            mujoco.mj_kinematics(model, data)
+            mujoco.mj_comPos(model, data)
+            mujoco.mj_flex(model, data)
+            mujoco.mj_collision(model, data)
+        except mujoco.FatalError:  # too little memory for what is in each other there
+            data = mujoco.MjData(model)
+            continue
+        yield number, data
+
+
+def _reset(model: mujoco.MjModel, data: mujoco.MjData, keyframe: int | None) -> None:
+    if keyframe is None:
+        mujoco.mj_resetData(model, data)
+    else:
+        mujoco.mj_resetDataKeyframe(model, data, keyframe)
+
+
+def _rollout(model: mujoco.MjModel, keyframe: int | None, seed: int, steps: int) -> Iterator[mujoco.MjData]:
     """The states of one episode, until it diverges or memory is short.
 
     The first half of the seeds start almost at rest, the second at speed, or, where there is no keyframe, in any
-    position within the limits of the joints; with `noise` in the positions all start almost at rest.
+    position within the limits of the joints.
     """
     rng = np.random.default_rng(seed)
     data = mujoco.MjData(model)
-    if keyframe is not None:
-        mujoco.mj_resetDataKeyframe(model, data, keyframe)
-    calm = noise > 0 or seed < EPISODES // 2
-    if noise:
-        mujoco.mj_integratePos(model, data.qpos, noise * rng.standard_normal(model.nv), 1.0)
+    _reset(model, data, keyframe)
+    calm = seed < EPISODES // 2
     data.qvel += (0.01 if calm else 1.0) * rng.standard_normal(model.nv)
     if keyframe is None and not calm:
         _place_anywhere(model, data, rng)
