@@ -41,7 +41,7 @@ from mjtorch.compiler.ir.walk import bodies, expressions, loads, map_bodies, rem
 # Elements that have not come up, and those of no slot.
 NOT_SEEN, NO_SLOT = -2, -1
 # A loop through all slots several times is two or more loops, if it has no more statements.
-SHORT = 64
+SHORT = 256
 
 
 def flags(statements: Sequence[Statement], least: int) -> list[Slots]:

@@ -111,12 +111,14 @@ def of_slots(c: Contacts, cones: Cones, x: Tensor, none: Tensor) -> Tensor:
     return torch.cat([x, none])[cones.slot_cone[: len(c.row)]]
 
 
-def straightened(p: Problem, at: Residuals, forest: Forest, rows: BodyRows) -> tuple[Forest, BodyRows, Tensor]:
-    """Rows of which the second derivative of the cost is a sum of squares, and what each square counts (nefc,).
+def straightened(
+    p: Problem, at: Residuals, b: Bends, forest: Forest, rows: BodyRows
+) -> tuple[Forest, BodyRows, Tensor]:
+    """Rows of which the second derivative of the cost, b, is a sum of squares, and what each square counts (nefc,).
 
     Of the rows of a cone in its middle zone the first becomes the slope, the others what is across to the slip.
     """
-    weight = curvature(p, at)
+    weight = b.rows
     for c, s in zip(p.cones, at.slips, strict=True):
         r, q = torch.where(s.terms < 0, c.Dm, 0.0).unbind(0)
         slip = torch.where((q != 0)[:, None], 0.0, s.U / s.T[:, None])
@@ -160,7 +162,7 @@ def trees_solve(
 ) -> Tensor:
     """`hessian_solve`, tree by tree."""
     b = bends(p, at)
-    forest, rows, weight = straightened(p, at, forest, rows)
+    forest, rows, weight = straightened(p, at, b, forest, rows)
     blocks = trees.blocks(forest, rows, weight)
     found = trees.solve(forest, rows, blocks, weight, x, lambda y: hessian_times(p, b, y), negligible)
     return if_any(blocks.lost, lambda: trees.whitened_solve(forest, rows, weight, x), found)
