@@ -107,8 +107,8 @@ def held_at(p: Problem, rows: BodyRows, b: Bends, held: tuple[Held, ...]) -> tup
 
 
 def of_slots(c: Contacts, cones: Cones, x: Tensor, none: Tensor) -> Tensor:
-    """What cones have (ncone, w, w), by slots (ncon, w, w); none: (1, w, w) of slots that have none."""
-    return torch.cat([x, none])[cones.slot_cone[: len(c.row)]]
+    """What cones have (ncone, w, w), by slots (ncon, w, w), zero in empty ones; none: (1, w, w) of what has no cone."""
+    return torch.where(c.there[:, None, None], torch.cat([x, none])[cones.slot_cone[: len(c.row)]], 0.0)
 
 
 def straightened(
