@@ -254,6 +254,10 @@ class BodyRows(tree.Tree):
             return (self.axis * (self.body_dof.mT @ force)).sum(-1)
         return (self.axis * force[self.dof_body]).sum(-1)
 
+    def turned(self, mix: Tensor) -> "BodyRows":
+        """With rows of contacts that are sums of these, `mix (ncon, w, w)` times those of each."""
+        return self.replace(contacts=tuple(c.turned(mix) for c in self.contacts))
+
     def motion(self, x: Tensor) -> Tensor:
         """How bodies move (nbody, 3 or 6) if dofs move what they move by x (nv, 3 or 6)."""
         if not (self.bodies.leaves or self.bodies.hops):

@@ -3,9 +3,9 @@
 import mujoco
 import pytest
 import torch
-from constraint.test_bodies import tied
+from constraint.test_bodies import elliptic, tied
 from constraint.test_trees import state
-from reference import assert_fields_close, converged, load
+from reference import assert_fields_close, converged, load, slow_but
 
 import mjtorch
 from mjtorch import tree
@@ -20,6 +20,9 @@ LINK = """<body pos=".1 0 .002" euler="0 0 43"><joint axis="0 {y} {z}"/>
 CHAIN = """<mujoco><option timestep="0.002" {option}/><worldbody><geom type="plane" size="5 5 .1"/>
 <body pos="0 0 .05"><freejoint/><geom type="capsule" size=".03" fromto="0 0 0 .1 0 0"/>{links}</body></worldbody>
 </mujoco>"""
+
+
+ELLIPTIC = 'cone="elliptic" impratio="3"'
 
 
 def linked(links: int) -> str:
@@ -49,7 +52,7 @@ def articulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mjtorch.model.plan.forest.LEAST_DOFS_OF_FLEXES", 10**9)
 
 
-@pytest.mark.parametrize("model", [tied, lambda: chain(12), sliding])
+@pytest.mark.parametrize("model", [tied, elliptic, lambda: chain(12), sliding])
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-3), (torch.float64, 1e-9)])
 def test_as_stored(model, dtype: torch.dtype, tolerance: float, articulated: None) -> None:
     mj_model = model()
@@ -72,7 +75,7 @@ def test_as_stored(model, dtype: torch.dtype, tolerance: float, articulated: Non
     assert error @ wanted.double() @ error < tolerance**2 * scale
 
 
-@pytest.mark.parametrize("option", ["", 'integrator="implicitfast"', 'solver="CG"'])
+@pytest.mark.parametrize("option", ["", ELLIPTIC, 'integrator="implicitfast"', 'solver="CG"'])
 def test_long_chains_as_c(option: str) -> None:
     mj_model = chain(40, option)
     m, d = mjtorch.put_model(mj_model, dtype=torch.float64), state(mj_model)
@@ -86,9 +89,10 @@ def test_long_chains_as_c(option: str) -> None:
 
 
 @pytest.mark.slow
-def test_worlds_and_derivatives(articulated: None) -> None:
+@pytest.mark.parametrize("links, option", [(12, ""), (16, ELLIPTIC)])
+def test_worlds_and_derivatives(links: int, option: str, articulated: None) -> None:
     """Side by side and compiled, one in the air; and what derivatives there are, as with rows that are stored."""
-    mj_model = chain(12)
+    mj_model = chain(links, option)
     m = mjtorch.put_model(mj_model, dtype=torch.float64)
     d = mjtorch.put_data(mj_model, state(mj_model), model=m)
     above = d.qpos.clone()
@@ -112,9 +116,10 @@ def test_worlds_and_derivatives(articulated: None) -> None:
     torch.testing.assert_close(*grads, rtol=1e-6, atol=1e-6)
 
 
-def test_single_precision_and_a_batch_of_one() -> None:
+@pytest.mark.parametrize("option", slow_but(["", ELLIPTIC], ""))
+def test_single_precision_and_a_batch_of_one(option: str) -> None:
     """A chain on the floor and on itself, compiled, for one world: as in double precision."""
-    mj_model = chain(40)
+    mj_model = chain(40, option)
     data, found = state(mj_model), []
     for dtype in (torch.float32, torch.float64):
         m = mjtorch.put_model(mj_model, dtype=dtype)
@@ -146,7 +151,7 @@ def hung(links: int) -> str:
     return CHAIN.format(links=bodies, option="").replace("</mujoco>", f"{tendon}</mujoco>")
 
 
-@pytest.mark.parametrize("option", ['solver="PGS"', 'noslip_iterations="3"', 'cone="elliptic"'])
+@pytest.mark.parametrize("option", ['solver="PGS"', 'noslip_iterations="3"', 'noslip_iterations="3" cone="elliptic"'])
 def test_what_needs_rows_has_them(option: str) -> None:
     assert not mjtorch.put_model(chain(40, option)).plan.solver.bodies
 

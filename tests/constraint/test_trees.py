@@ -9,6 +9,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import mjtorch
 from mjtorch import tree
+from mjtorch.constraint.bodies import BodyRows
 from mjtorch.constraint.solver.curvature import bends, hessian, hessian_solve, straightened
 from mjtorch.constraint.solver.problem import build, residuals
 from mjtorch.constraint.solver.trees import whitened_solve
@@ -90,7 +91,12 @@ def test_joined_as_dense(
     x = torch.linspace(-1, 1, m.nv, dtype=dtype)
     H = hessian(p, at).double()
     wanted = torch.linalg.solve(H, x.double())
-    forest, rows, weight = straightened(p, at, bends(p, at), p.forest[0], p.rows)
+    (forest,), rows = p.forest, p.rows
+    assert isinstance(rows, BodyRows)
+    mix, weight = straightened(p, at, bends(p, at))
+    assert len(mix) == (cone == "elliptic")
+    for mixed in mix:
+        forest, rows = forest.turned(mixed), rows.turned(mixed)
     found = [hessian_solve(p, at, x)]
     if few:
         found.append(whitened_solve(forest, rows, weight, x))

@@ -111,14 +111,14 @@ def of_slots(c: Contacts, cones: Cones, x: Tensor, none: Tensor) -> Tensor:
     return torch.where(c.there[:, None, None], torch.cat([x, none])[cones.slot_cone[: len(c.row)]], 0.0)
 
 
-def straightened(
-    p: Problem, at: Residuals, b: Bends, forest: Forest, rows: BodyRows
-) -> tuple[Forest, BodyRows, Tensor]:
-    """Rows of which the second derivative of the cost, b, is a sum of squares, and what each square counts (nefc,).
+def straightened(p: Problem, at: Residuals, b: Bends) -> tuple[tuple[Tensor, ...], Tensor]:
+    """The second derivative of the cost, b, as squares of sums of rows: these, and what each square counts (nefc,).
 
-    Of the rows of a cone in its middle zone the first becomes the slope, the others what is across to the slip.
+    Of the rows of a cone in its middle zone the first becomes the slope, the others what is across to the slip. The
+    sums are one (ncon, w, w), as for `BodyRows.turned`, or none if there are no cones.
     """
     weight = b.rows
+    mix: tuple[Tensor, ...] = ()
     for c, s in zip(p.cones, at.slips, strict=True):
         r, q = torch.where(s.terms < 0, c.Dm, 0.0).unbind(0)
         slip = torch.where((q != 0)[:, None], 0.0, s.U / s.T[:, None])
@@ -128,10 +128,9 @@ def straightened(
         mixed = torch.cat([first[:, None], across], dim=1) * c.scale[:, None]
         counts = torch.cat([(r + c.mu * c.mu * q)[:, None], (c.Dm * s.bending)[:, None].expand(slip.shape)], dim=1)
         weight = merge(p, weight, counts)
-        for contacts in rows.contacts:
-            mix = of_slots(contacts, c, mixed, one[None])
-            forest, rows = forest.turned(mix), rows.replace(contacts=(contacts.turned(mix),))
-    return forest, rows, weight
+        contacts = p.rows.contacts if isinstance(p.rows, BodyRows) else ()
+        mix = tuple(of_slots(x, c, mixed, one[None]) for x in contacts)
+    return mix, weight
 
 
 def hessian_times(p: Problem, b: Bends, x: Tensor) -> Tensor:
@@ -153,7 +152,11 @@ def hessian_solve(p: Problem, at: Residuals, x: Tensor, negligible: Tensor | Non
     if p.forest and isinstance(p.rows, BodyRows):
         return trees_solve(p, at, x, p.forest[0], p.rows, negligible)
     for chains in p.articulated:
-        return articulated.solve(chains, curvature(p, at), x, negligible)
+        mix, weight = straightened(p, at, bends(p, at))
+        rows = chains.rows
+        for mixed in mix:
+            rows = rows.turned(mixed.double())
+        return articulated.solve(chains.replace(rows=rows), weight, x, negligible)
     return dense_solve(p, at, x)
 
 
@@ -162,7 +165,9 @@ def trees_solve(
 ) -> Tensor:
     """`hessian_solve`, tree by tree."""
     b = bends(p, at)
-    forest, rows, weight = straightened(p, at, b, forest, rows)
+    mix, weight = straightened(p, at, b)
+    for mixed in mix:
+        forest, rows = forest.turned(mixed), rows.turned(mixed)
     blocks = trees.blocks(forest, rows, weight)
     found = trees.solve(forest, rows, blocks, weight, x, lambda y: hessian_times(p, b, y), negligible)
     return if_any(blocks.lost, lambda: trees.whitened_solve(forest, rows, weight, x), found)

@@ -128,7 +128,7 @@ def build(
     chains: tuple[ArticulatedPlan, ...] = ()
     needs_rows = pgs or mj_model.opt.noslip_iterations or discrete
     elliptic = int(CONSTRAINT.mjCNSTR_CONTACT_ELLIPTIC) in constraint.efc_type
-    long = not (needs_rows or has_heavy_tendons(mj_model)) and bodies.mean_chain(mj_model) >= LONG and not elliptic
+    long = not (needs_rows or has_heavy_tendons(mj_model)) and bodies.mean_chain(mj_model) >= LONG
     joined = trees and not (elliptic and needs_rows)
     if (joined or long) and moved_by_bodies(constraint) and not single.all():
         edge = constraint.equality.edge.cpu().numpy()
