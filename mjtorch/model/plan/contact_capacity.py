@@ -267,7 +267,10 @@ def contact_kinds(mj_model: mujoco.MjModel, contact: Any) -> list[Kinds]:
 
 
 def states(mj_model: mujoco.MjModel) -> Iterator[Moment]:
-    """What short rollouts pass through, and then random poses: always the same data; `mj_model` is not changed."""
+    """What short rollouts pass through, and then poses: random ones, and some near the reference pose.
+
+    Always the same data; `mj_model` is not changed.
+    """
     model = _plain(mj_model)
     starts = [None, *range(min(model.nkey, EPISODES))]
     episodes = max(EPISODES, len(starts))
