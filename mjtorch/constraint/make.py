@@ -16,7 +16,7 @@ from mjtorch.control_flow import if_any
 from mjtorch.math.impedance import impedance, settled, stiffness_damping
 from mjtorch.math.linalg import ltl_half_solve
 from mjtorch.math.vector import MIN_VALUE
-from mjtorch.model import Data, DisableBit, EnableBit, Integrator, Model
+from mjtorch.model import Cone, Data, DisableBit, EnableBit, Integrator, Model
 from mjtorch.model.sleeping import any_awake, awake
 from mjtorch.model.touching import colliders
 from mjtorch.smooth.adhesion import row_adhesion, used_rows
@@ -163,12 +163,18 @@ def resolved(m: Model, d: Data, push: Tensor, R: Tensor, active: Tensor) -> Tens
     A body that turns about its centre of mass has no inverse weight there. A contact elsewhere on it gets the least R
     of all, 1e-15, and C balances forces of 1e16 N. Such rows are as good as rigid with `HARDNESS` of the inverse
     inertia that they push against, `max_k J_k^2 / M_kk` or more. All have the same R, as in C, or those that contradict
-    each other would find another balance. What no dof answers to adds a cost that nothing can change, of 1e17 and more,
-    beside which single precision sees no other: such rows get R = 1.
+    each other would find another balance: so do rows of the least R that push against next to nothing. All rows of an
+    elliptic cone have what one of them needs, or it would be no cone. What no dof answers to adds a cost that nothing
+    can change, of 1e17 and more, beside which single precision sees no other: such rows get R = 1.
     """
-    least = HARDNESS * torch.where(active, push.detach(), 0.0)
+    p, push = m.plan.constraint, torch.where(active, push.detach(), 0.0)
+    if p.nc and m.opt.cone == Cone.ELLIPTIC:
+        by_slot = F.pad(push[-p.nc :], (0, 1))[p.contact.row].amax(1)
+        push = torch.cat([push[: -p.nc], by_slot[p.contact.slot]])
+    least = HARDNESS * push
     low = least > R
-    R = torch.where(low, torch.where(low, least, 0.0).amax(), R)
+    rigid = torch.where(low, least, 0.0).amax()
+    R = torch.where(low | (R <= MIN_VALUE), torch.maximum(R, rigid), R)
     return torch.where((least == 0) & (R < HARDNESS), 1.0, R)
 
 

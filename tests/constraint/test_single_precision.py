@@ -159,6 +159,44 @@ def test_dry_friction_that_turns_round() -> None:
         assert abs(single.qacc[k].numpy() - d.qacc).max() < 1e-3 * abs(d.qacc).max()
 
 
+@pytest.mark.parametrize("beside", [0.0, 1e-7, 1e-6, 1e-5])
+@pytest.mark.parametrize("cone", ["pyramidal", "elliptic"])
+def test_contact_at_the_axis(cone: str, beside: float) -> None:
+    """A plate that turns about its centre of mass is touched so far [m] beside its axis: friction holds it, as in C."""
+    plate = '<body><joint axis="0 0 1"/><geom type="box" size=".1 .02 .1" mass="1"/></body>'
+    rod = f'<geom type="capsule" fromto="{beside} -.2 0 {beside} -.03 0" size=".0105"/>'
+    xml = f'<mujoco><option cone="{cone}"/><worldbody>{rod}{plate}</worldbody></mujoco>'
+    mj_model = mujoco.MjModel.from_xml_string(xml)
+    d = mujoco.MjData(mj_model)
+    d.qvel[:] = 0.1
+    mujoco.mj_forward(mj_model, d)
+    m = mjtorch.put_model(mj_model, dtype=torch.float32)
+    single = mjtorch.forward(m, mjtorch.make_data(m).replace(qvel=torch.tensor([0.1])))
+    assert d.ncon == 1 and abs(d.qacc[0]) > 1
+    assert abs(float(single.qacc) - d.qacc[0]) < 1e-4 * abs(d.qacc[0])
+
+
+def test_cones_that_slip_at_the_end() -> None:
+    """Fingers in each other that damping and cones hold back: iterations end with what can be seen of the minimum."""
+    half = '<joint axis="0 0 {}1" damping="30" frictionloss=".5" range="0 .55"/><geom type="box" {} mass="{}"/>'
+    outer = half.format("{1}", 'pos=".01 0 0" size=".02 .008 .01"', 0.04)
+    inner = half.format("{0}", 'pos=".04 0 0" size=".05 .008 .01"', 0.17)
+    finger = f'<body pos="0 {{2}} 0">{inner}<body pos=".09 0 0">{outer}</body></body>'
+    fingers = finger.format("", "-", 0.006) + finger.format("-", "", -0.006)
+    settings = '<compiler angle="radian"/><option cone="elliptic" impratio="100" gravity="0 0 0"/>'
+    mj_model = mujoco.MjModel.from_xml_string(f"<mujoco>{settings}<worldbody>{fingers}</worldbody></mujoco>")
+    generator = np.random.default_rng(0)
+    values = {"qpos": 0.3 * generator.standard_normal((40, 4)), "qvel": generator.standard_normal((40, 4))}
+    single, double = (
+        torch.vmap(mjtorch.forward, in_dims=(None, 0))(m, batch(m, values))
+        for m in (mjtorch.put_model(mj_model, dtype=dtype) for dtype in (torch.float32, torch.float64))
+    )
+    assert (double.efc_state == 4).any()
+    assert single.solver_niter.max() <= double.solver_niter.max() + 2
+    error = (single.qacc - double.qacc).abs().amax(1) / double.qacc.abs().amax(1)
+    assert error.median() < 1e-5 and error.max() < 1e-3
+
+
 @pytest.mark.parametrize("name", ["chain of 40", "key in hand"])
 def test_gradient(name: str) -> None:
     """Derivatives of accelerations by velocities are finite, and those of double precision."""

@@ -72,6 +72,9 @@ def newton_direction(p: Problem, s: Iterate, at: Residuals) -> Direction:
     converged = small(p, decrease) | (decrease < rounding)
     stop = converged & (~first | small(p, length(s.grad)))
     stalled = s.same & (decrease > STALLED * s.memory[0])
+    if p.cones:
+        # Where they slip their cost is no quadratic function, but to the last digits that can be seen of it.
+        stalled = stalled & (torch.finfo(rounding.dtype).eps * decrease < rounding)
     return Direction(search=-Hgrad, stop=stop | stalled, memory=(decrease,), held=held)
 
 
@@ -179,28 +182,36 @@ def small(p: Problem, x: Tensor) -> Tensor:
 
 
 def same_piece(p: Problem, one: Residuals, two: Residuals) -> Tensor:
-    """Whether () the cost is one quadratic function of both; not asked in double precision, and never of cones.
+    """Whether () the cost is one smooth function of both, quadratic but for cones; not asked in double precision.
 
     On either side of what dry friction holds the cost is straight, but with slopes of opposite signs.
     """
-    if p.cones or p.aref.dtype != torch.float32:
+    if p.aref.dtype != torch.float32:
         return torch.zeros_like(p.scale, dtype=torch.bool)
     x, y = one.jar, two.jar
-    crossed = ((p.low < x) != (p.low < y)) | ((x < p.high) != (y < p.high))
-    return ~(crossed & (p.D != 0)).any()
+    crossed = (((p.low < x) != (p.low < y)) | ((x < p.high) != (y < p.high))) & (p.D != 0)
+    same = ~crossed.any()
+    for c, s, t in zip(p.cones, one.slips, two.slips, strict=True):
+        same = same & ~(((s.terms < 0) != (t.terms < 0)) & (c.Dm != 0)).any()
+    return same
 
 
 def unresolved(p: Problem, at: Residuals) -> Tensor:
     """What the rounding of the rows' residuals adds to `grad' H^-1 grad / 2`, at most.
 
     Residuals are differences of numbers of the size of `aref`, so they are off by `eps |aref|`, and the gradient is by
-    `n = J' W eps |aref|`, with `W` the curvatures. As `J H^-1 J' <= W^-1`, `n' H^-1 n <= eps^2 aref' W aref`. In double
-    precision, as in C, all is taken to be exact.
+    `n = J' W eps |aref|`, with `W` the curvatures. As `J H^-1 J' <= W^-1`, `n' H^-1 n <= eps^2 aref' W aref`. Of a cone
+    that touches the curvature, in its scaled rows, is `Dm (1 + mu^2)` at most. In double precision, as in C, all is
+    taken to be exact.
     """
     if p.aref.dtype != torch.float32:
         return torch.zeros_like(p.scale)
     error = torch.finfo(torch.float32).eps * p.aref
-    return 0.5 * (curvature(p, at) @ (error * error))
+    twice = curvature(p, at) @ (error * error)
+    for c, s in zip(p.cones, at.slips, strict=True):
+        of_cone = (error[c.rows] * c.scale).square().sum(-1)
+        twice = twice + torch.where((s.terms < 0).any(0), c.Dm * (1 + c.mu * c.mu) * of_cone, 0.0).sum()
+    return 0.5 * twice
 
 
 def length(x: Tensor) -> Tensor:
