@@ -4,26 +4,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mjtorch import tree
-from mjtorch.constraint import bodies, element, parts
+from mjtorch.constraint import bodies, element
 from mjtorch.constraint.contact import contact, contact_jacobian, present, regularizer_scale
 from mjtorch.constraint.element import Elements
 from mjtorch.constraint.equality import equality, jac_dot_v
 from mjtorch.constraint.friction import friction, frictionloss, tendon_friction
+from mjtorch.constraint.hardness import resolved
 from mjtorch.constraint.limit import limit, tendon_limit
 from mjtorch.constraint.surface import surface_velocity
-from mjtorch.control_flow import if_any
 from mjtorch.math.impedance import impedance, settled, stiffness_damping
 from mjtorch.math.linalg import ltl_half_solve
 from mjtorch.math.vector import MIN_VALUE
-from mjtorch.model import Cone, Data, DisableBit, EnableBit, Integrator, Model
+from mjtorch.model import Data, DisableBit, EnableBit, Integrator, Model
 from mjtorch.model.sleeping import any_awake, awake
 from mjtorch.model.touching import colliders
 from mjtorch.smooth.adhesion import row_adhesion, used_rows
-from mjtorch.smooth.inertia import diagonal_m
-
-# R over inverse inertia that makes a row rigid in single precision.
-HARDNESS = 1e-6
 
 
 def make_constraint(m: Model, d: Data) -> Data:
@@ -65,8 +60,8 @@ def make_constraint(m: Model, d: Data) -> Data:
         diag = exact_diagonal(m, d, J, diag)
     R = torch.where(active, ((1 - imp) / imp * diag).clamp(min=MIN_VALUE), 1.0)
     if p.has_rigid_row and R.dtype == torch.float32:
-        stored = torch.cat(families[:-1]) if p.nc and m.plan.solver.parts else J
-        R = resolved(m, d, pushes(m, d, stored, active), R, active)
+        stored = torch.cat([families[0][:0], *families[:-1]]) if p.nc and m.plan.solver.parts else J
+        R = resolved(m, d, stored, R, active)
     if p.nc and p.contact.max_dim > 1:
         R = torch.cat([R[: -p.nc], R[-p.nc :] * regularizer_scale(m, d)])
     row_pos = torch.cat([equality_pos, rows[p.ne :, 4]]) if p.ne else rows[:, 4]
@@ -133,49 +128,6 @@ def assemble(m: Model, d: Data) -> tuple[Elements, list[Tensor], Tensor]:
         # After what masks it: so a compiler computes the rows that are there, and each is masked as it is computed.
         jacobians.append(contact_jacobian(m, d, there))
     return elements, jacobians, equality_pos
-
-
-def pushes(m: Model, d: Data, J: Tensor, active: Tensor) -> Tensor:
-    """The inverse inertia (nefc,) that rows push against, at least: `max_k J_k^2 / M_kk`.
-
-    Where rows of contacts are not stored, and J (n, nv) has others only, it is asked for of those of geoms that are
-    `rigid` alone: of others next to nothing, but more.
-    """
-    p = m.plan.constraint
-    diagonal = diagonal_m(m, d)
-    if not (m.plan.solver.parts and p.nc):
-        return (J.square() / diagonal).amax(1)
-    asked = p.rigid[colliders(m, d)[: len(p.contact.row)]].any(1)[p.contact.slot]
-    push = touching_pushes(m, d, active[-p.nc :] & asked, diagonal)
-    return torch.cat([(J.square() / diagonal).amax(1), torch.where(asked, push, MIN_VALUE)])
-
-
-def touching_pushes(m: Model, d: Data, there: Tensor, diagonal: Tensor) -> Tensor:
-    """`pushes` of the rows of contacts (nc,) that are `there (nc,)`, without J; without derivatives."""
-    (plan,), nothing = m.plan.solver.parts, torch.zeros_like(there, dtype=diagonal.dtype)
-    c, cdof, diagonal = tree.map(torch.Tensor.detach, (bodies.contacts(m, d, there), d.cdof, diagonal))
-    return if_any(there.any(), lambda: parts.of_contacts(plan, c, cdof).largest(diagonal)[c.place], nothing)
-
-
-def resolved(m: Model, d: Data, push: Tensor, R: Tensor, active: Tensor) -> Tensor:
-    """R (nefc,) of rows that are active (nefc,), where too small for single precision replaced by one that is not.
-
-    A body that turns about its centre of mass has no inverse weight there. A contact elsewhere on it gets the least R
-    of all, 1e-15, and C balances forces of 1e16 N. Such rows are as good as rigid with `HARDNESS` of the inverse
-    inertia that they push against, `max_k J_k^2 / M_kk` or more. All have the same R, as in C, or those that contradict
-    each other would find another balance: so do rows of the least R that push against next to nothing. All rows of an
-    elliptic cone have what one of them needs, or it would be no cone. What no dof answers to adds a cost that nothing
-    can change, of 1e17 and more, beside which single precision sees no other: such rows get R = 1.
-    """
-    p, push = m.plan.constraint, torch.where(active, push.detach(), 0.0)
-    if p.nc and m.opt.cone == Cone.ELLIPTIC:
-        by_slot = F.pad(push[-p.nc :], (0, 1))[p.contact.row].amax(1)
-        push = torch.cat([push[: -p.nc], by_slot[p.contact.slot]])
-    least = HARDNESS * push
-    low = least > R
-    rigid = torch.where(low, least, 0.0).amax()
-    R = torch.where(low | (R <= MIN_VALUE), torch.maximum(R, rigid), R)
-    return torch.where((least == 0) & (R < HARDNESS), 1.0, R)
 
 
 def exact_diagonal(m: Model, d: Data, J: Tensor, approximate: Tensor) -> Tensor:

@@ -159,21 +159,43 @@ def test_dry_friction_that_turns_round() -> None:
         assert abs(single.qacc[k].numpy() - d.qacc).max() < 1e-3 * abs(d.qacc).max()
 
 
-@pytest.mark.parametrize("beside", [0.0, 1e-7, 1e-6, 1e-5])
-@pytest.mark.parametrize("cone", ["pyramidal", "elliptic"])
-def test_contact_at_the_axis(cone: str, beside: float) -> None:
-    """A plate that turns about its centre of mass is touched so far [m] beside its axis: friction holds it, as in C."""
-    plate = '<body><joint axis="0 0 1"/><geom type="box" size=".1 .02 .1" mass="1"/></body>'
-    rod = f'<geom type="capsule" fromto="{beside} -.2 0 {beside} -.03 0" size=".0105"/>'
-    xml = f'<mujoco><option cone="{cone}"/><worldbody>{rod}{plate}</worldbody></mujoco>'
+ROD = '<geom type="capsule" fromto="{0} -.2 0 {0} -.03 0" size=".0105"/>'
+WHEEL = '<body pos="{0} 0 0"><joint axis="0 0 1" pos="{1} 0 0"/><geom type="box" size="{2} .02 {2}" mass="{3}"/></body>'
+
+
+def accelerations(xml: str, speed: float) -> tuple[mujoco.MjData, Tensor, Model]:
+    """C's data and our accelerations in single precision, with the model, where all moves at that speed."""
     mj_model = mujoco.MjModel.from_xml_string(xml)
     d = mujoco.MjData(mj_model)
-    d.qvel[:] = 0.1
+    d.qvel[:] = speed
     mujoco.mj_forward(mj_model, d)
     m = mjtorch.put_model(mj_model, dtype=torch.float32)
-    single = mjtorch.forward(m, mjtorch.make_data(m).replace(qvel=torch.tensor([0.1])))
+    single = mjtorch.make_data(m)
+    return d, mjtorch.forward(m, single.replace(qvel=torch.full_like(single.qvel, speed))).qacc, m
+
+
+@pytest.mark.parametrize(("off", "beside"), [(0, 0), (0, 1e-7), (0, 1e-6), (0, 1e-5), (1e-7, 1e-6), (1e-6, 1e-4)])
+@pytest.mark.parametrize("cone", ["pyramidal", "elliptic"])
+def test_contact_at_the_axis(cone: str, off: float, beside: float) -> None:
+    """A plate that is touched so far [m] beside its axis, from which its centre is so far off: friction holds it."""
+    xml = f'<mujoco><option cone="{cone}"/><worldbody>{{}}</worldbody></mujoco>'
+    d, qacc, _ = accelerations(xml.format(ROD.format(beside) + WHEEL.format(off, -off, 0.1, 1)), 0.1)
     assert d.ncon == 1 and abs(d.qacc[0]) > 1
-    assert abs(float(single.qacc) - d.qacc[0]) < 1e-4 * abs(d.qacc[0])
+    assert abs(float(qacc) - d.qacc[0]) < 1e-4 * abs(d.qacc[0])
+
+
+@pytest.mark.parametrize("balls", [0, 30])
+def test_what_is_not_concerned(balls: int) -> None:
+    """A wheel of a ton and one of a gram are touched: each is as hard as it needs; with balls, rows are not stored."""
+    light = ROD.format(0.005) + WHEEL.format(0, 0, 0.01, 0.001)
+    heavy = ROD.format(2.3) + WHEEL.format(2, 0, 0.5, 1000)
+    ball = '<body pos="{} 9 0"><freejoint/><geom size=".1"/></body>'
+    more = "".join(ball.format(k) for k in range(balls))
+    xml = f'<mujoco><option gravity="0 0 0"/><worldbody>{light}{heavy}{more}</worldbody></mujoco>'
+    d, qacc, m = accelerations(xml, -0.1)
+    assert d.ncon == 2 and (abs(d.qacc[:2]) > 1).all()
+    assert bool(m.plan.solver.parts) == bool(balls)
+    assert (abs(qacc[:2].numpy() - d.qacc[:2]) < 1e-3 * abs(d.qacc[:2])).all()
 
 
 def test_cones_that_slip_at_the_end() -> None:
