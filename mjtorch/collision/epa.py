@@ -126,7 +126,8 @@ def attempted(
     polytope = polytope._replace(done=~active)
     scale = norm(difference(polytope.point1[:, :4], polytope.point2[:, :4])).amax(-1)
     rounding = 64 * torch.finfo(scale.dtype).eps * scale
-    enough = torch.maximum(2 * rounding, relative * scale).clamp(min=tolerance)
+    # Points and a face are compared along the same normal, so that it does not count what that is off by.
+    enough = torch.maximum(0.25 * rounding, relative * scale).clamp(min=tolerance)
 
     def grown(p: Polytope, corners: int) -> Polytope:
         """Polytopes with `corners`, or done before, grown as far as there is room."""

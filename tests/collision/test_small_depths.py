@@ -154,3 +154,26 @@ def test_what_falls_on_a_box_stays_there(kind):
         deepest = torch.minimum(deepest, torch.where(d.contact.detected, d.contact.dist, 0.0).amin(-1))
     assert deepest.min() > -0.03
     assert (deepest < -1e-3).all() and d.qpos.isfinite().all()
+
+
+def test_facets_that_are_hardly_apart() -> None:
+    """A brick with bulging faces on a slab: which of its facets touches, planes of which are micrometres apart."""
+    grid = np.stack(np.meshgrid(*2 * [np.linspace(-1, 1, 9)]), -1).reshape(-1, 2)
+    top = np.column_stack([grid, 1 + 2.5e-4 * (2 - (grid**2).sum(1))])
+    brick = 0.1 * np.concatenate([np.roll(side * top, k, 1) for side in (-1, 1) for k in range(3)])
+    slab = np.stack(np.meshgrid([-0.2, 0.2], [-0.2, 0.2], [-0.1, 0.1]), -1)
+    mesh = '<mesh name="{}" vertex="{}"/>'
+    meshes = "".join(mesh.format(name, " ".join(map(str, x.ravel()))) for name, x in {"a": slab, "b": brick}.items())
+    body = '<body><freejoint/><geom type="mesh" mesh="b"/></body>'
+    xml = f"<mujoco><asset>{meshes}</asset><worldbody><geom type='mesh' mesh='a'/>{body}</worldbody></mujoco>"
+    mj_model = mujoco.MjModel.from_xml_string(xml)
+    rng = np.random.default_rng(0)
+    qpos = np.concatenate([rng.uniform(-0.05, 0.05, (200, 3)), 0.002 * rng.standard_normal((200, 4))], axis=1)
+    qpos[:, 2:4] = 0.18, 1
+    qpos[:, 3:] /= np.linalg.norm(qpos[:, 3:], axis=1, keepdims=True)
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        m = mjtorch.put_model(mj_model, dtype=dtype)
+        d = mjtorch.batch(mjtorch.make_data(m), len(qpos)).replace(qpos=torch.tensor(qpos, dtype=dtype))
+        found.append(torch.vmap(mjtorch.fwd_position, in_dims=(None, 0))(m, d).ncon)
+    assert (found[1] > 0).all() and (found[0] != found[1]).sum() <= 1
