@@ -6,7 +6,8 @@ inertia that they push against, `max_k J_k^2 / M_kk` or more.
 
 In C rows that contradict each other have the same R: with another they would find another balance. So the rows of a
 contact, and all that some dof of a softened row answers to as well, get the R of the softest of them; what other bodies
-do is not concerned.
+do is not concerned. Where rows of contacts are not stored, it is contacts of one tree that share R, and rows that are
+stored, such as welds, do not share theirs with contacts.
 """
 
 import torch

@@ -184,18 +184,44 @@ def test_contact_at_the_axis(cone: str, off: float, beside: float) -> None:
     assert abs(float(qacc) - d.qacc[0]) < 1e-4 * abs(d.qacc[0])
 
 
-@pytest.mark.parametrize("balls", [0, 30])
-def test_what_is_not_concerned(balls: int) -> None:
-    """A wheel of a ton and one of a gram are touched: each is as hard as it needs; with balls, rows are not stored."""
+def wheels(balls: int) -> str:
+    """A wheel of a gram and one of a ton, touched; with balls beside them, rows are not stored."""
     light = ROD.format(0.005) + WHEEL.format(0, 0, 0.01, 0.001)
     heavy = ROD.format(2.3) + WHEEL.format(2, 0, 0.5, 1000)
     ball = '<body pos="{} 9 0"><freejoint/><geom size=".1"/></body>'
     more = "".join(ball.format(k) for k in range(balls))
-    xml = f'<mujoco><option gravity="0 0 0"/><worldbody>{light}{heavy}{more}</worldbody></mujoco>'
-    d, qacc, m = accelerations(xml, -0.1)
+    return f'<mujoco><option gravity="0 0 0"/><worldbody>{light}{heavy}{more}</worldbody></mujoco>'
+
+
+@pytest.mark.parametrize("balls", [0, 30])
+def test_what_is_not_concerned(balls: int) -> None:
+    """Each wheel is as hard as it needs."""
+    d, qacc, m = accelerations(wheels(balls), -0.1)
     assert d.ncon == 2 and (abs(d.qacc[:2]) > 1).all()
     assert bool(m.plan.solver.parts) == bool(balls)
     assert (abs(qacc[:2].numpy() - d.qacc[:2]) < 1e-3 * abs(d.qacc[:2])).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("worlds", [1, 20])
+@pytest.mark.parametrize("balls", [0, 30])
+def test_softened_rows_compiled(balls: int, worlds: int) -> None:
+    """Accelerations and their derivatives by velocities: in single precision as in double, some wheels let go."""
+    mj_model, found = mujoco.MjModel.from_xml_string(wheels(balls)), []
+
+    def value(m: Model, d: Data, qvel: Tensor) -> tuple[Tensor, Tensor]:
+        qacc = mjtorch.forward(m, d.replace(qvel=qvel)).qacc[:2]
+        return qacc.sum(), qacc
+
+    for dtype in (torch.float32, torch.float64):
+        m = mjtorch.put_model(mj_model, dtype=dtype)
+        qvel = torch.full((worlds, m.nv), -0.1, dtype=dtype)
+        qvel[1::3] = 0.1
+        f = mjtorch.jit(torch.func.grad(value, argnums=2, has_aux=True), in_dims=(None, 0, 0))
+        gradient, qacc = f(m, mjtorch.batch(mjtorch.make_data(m), worlds), qvel)
+        found.append((gradient[:, :2].double(), qacc.double()))
+    for single, double in zip(*found, strict=True):
+        torch.testing.assert_close(single, double, rtol=1e-3, atol=1e-3)
 
 
 def test_cones_that_slip_at_the_end() -> None:
