@@ -200,6 +200,26 @@ def test_lights_of_the_world_track_its_centre_of_mass() -> None:
     assert mj_data.light_xpos[0, 2] == pytest.approx(5)
 
 
+def test_a_mocap_body_wakes_a_flex() -> None:
+    """As C says where it is awake; asleep C finds no contact between the two, but with other bodies."""
+    mj_model = mujoco.MjModel.from_xml_string("""<mujoco><option sleep_tolerance="1e-2"><flag sleep="enable"/></option>
+      <worldbody><geom type="plane" size="5 5 .1"/>
+        <body name="hand" mocap="true" pos="2 0 .04"><geom size=".04"/></body>
+        <body name="line" pos="0 0 .01"><flexcomp name="line" type="grid" dim="1" count="3 1 1" spacing=".05 .05 .05"
+          radius=".01" mass="1"><edge equality="true"/></flexcomp></body></worldbody></mujoco>""")
+    asleep, awake = mujoco.MjData(mj_model), mujoco.MjData(mj_model)
+    mujoco.mj_step(mj_model, asleep, 40)
+    assert (asleep.tree_asleep >= 0).all()
+    m = mjtorch.put_model(mj_model, dtype=torch.float64)
+    asleep.mocap_pos[0, 0] = awake.mocap_pos[0, 0] = 0
+    awake.qpos[:] = asleep.qpos
+    found = mjtorch.forward(m, mjtorch.put_data(mj_model, asleep, model=m))
+    for mj_data in (asleep, awake):
+        mujoco.mj_forward(mj_model, mj_data)
+    assert (found.tree_asleep < 0).all() and (asleep.tree_asleep >= 0).all() and asleep.ncon == 0
+    assert_fields_close(found, awake, ["qacc", "ncon", "nefc"], 1e-9, m=m)
+
+
 @pytest.mark.slow
 def test_what_sleeps_stays_where_it_is_with_rk4() -> None:
     """C wakes it again: the evaluations within the step see the speed that its last acceleration makes."""

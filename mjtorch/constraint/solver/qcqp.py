@@ -42,12 +42,7 @@ def qcqp(A: Tensor, b: Tensor, radius: Tensor, by_determinant: Tensor) -> tuple[
 
     def body(s: Multiplier) -> Multiplier:
         factor = linalg.cholesky(A + s.shift * identity)
-        pivots = factor.diagonal()
-        measure = torch.where(by_determinant, (pivots * pivots).prod(0), (pivots * pivots).amin(0))
-        # Asked such that a pivot which is no number, the root of a negative one, is none.
-        singular = ~((measure >= TOLERANCE) & (pivots > 0).all())
-        if A.dtype == torch.float32:
-            singular = singular | linalg.has_lost(pivots, A.diagonal() + s.shift, linalg.WEAK)
+        singular = is_singular(factor, A.diagonal() + s.shift, by_determinant)
         x = -linalg.cholesky_solve(factor, b)
         excess = x @ x - radius * radius
         delta = 0.5 * excess / (x @ linalg.cholesky_solve(factor, x))
@@ -63,6 +58,15 @@ def qcqp(A: Tensor, b: Tensor, radius: Tensor, by_determinant: Tensor) -> tuple[
     init = Multiplier(x=torch.zeros_like(b), shift=torch.zeros_like(radius), niter=count, done=count > 0)
     last = while_loop(go_on, body, init)
     return last.x, last.shift != 0
+
+
+def is_singular(factor: Tensor, diagonal: Tensor, by_determinant: Tensor) -> Tensor:
+    """Whether () the matrix of a lower factor (n, n) is taken to be; diagonal: (n,) its. Else as in `qcqp`."""
+    pivots = factor.diagonal()
+    measure = torch.where(by_determinant, (pivots * pivots).prod(0), (pivots * pivots).amin(0))
+    # Asked such that a pivot which is no number, the root of a negative one, is none.
+    singular = ~((measure >= TOLERANCE) & (pivots > 0).all())
+    return singular | linalg.has_lost(pivots, diagonal, linalg.WEAK) if factor.dtype == torch.float32 else singular
 
 
 def friction_force(A: Tensor, b: Tensor, friction: Tensor, normal: Tensor, by_determinant: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.constraint.implicit_rows import floating
 from mjtorch.constraint.order import visits
+from mjtorch.constraint.solver import sticking
 from mjtorch.constraint.solver.implicit import attach
 from mjtorch.constraint.solver.noslip import solve_noslip
 from mjtorch.constraint.solver.pgs import dual_state, solve_pgs
@@ -23,8 +24,7 @@ def solve(m: Model, d: Data, metric: tuple[Metric, ...] = ()) -> Data:
     """Solve for `qacc`, `qfrc_constraint`, `efc_force` and `efc_state`; sets `efc_b` and `solver_niter` too.
 
     Islands (see `island`) are solved together, which gives the same solution. Everything can be differentiated, by the
-    implicit function theorem: derivatives are those of the exact minimiser. Noslip iterations change forces but have no
-    derivatives of their own.
+    implicit function theorem: derivatives are those of the exact minimiser, and of as many noslip sweeps as there were.
 
     metric: the effective inertia of the integrator `discrete`, if that is known already.
     """
@@ -52,9 +52,10 @@ def minimised(m: Model, d: Data, metric: tuple[Metric, ...]) -> Data:
     if m.opt.noslip_iterations == 0:
         return d
     # What slips is found in an inertia that has no couplings of tendons and actuators.
+    slipping = problem
     for x in metric if m.opt.solver != Solver.PGS else ():
-        fixed = dataclasses.replace(fixed, qLD=linalg.ltl(x.backbone.detach()))
-    return _noslip(m, d, problem, fixed, fixed_b)
+        slipping = dataclasses.replace(problem, qLD=linalg.ltl(x.backbone))
+    return _noslip(m, d, problem, slipping)
 
 
 def inv_constraint(m: Model, d: Data) -> Data:
@@ -107,12 +108,15 @@ def _dual(m: Model, d: Data, problem: Problem, p: Problem, efc_b: Tensor, previo
     )
 
 
-def _noslip(m: Model, d: Data, problem: Problem, p: Problem, efc_b: Tensor) -> Data:
-    """Friction without slip, from the forces of the main solver."""
-    frictionloss, friction = d.efc_frictionloss.detach(), d.contact.friction.detach()
+def _noslip(m: Model, d: Data, problem: Problem, slipping: Problem) -> Data:
+    """Friction without slip, from the forces of the main solver; slipping: the problem in the inertia of what slips."""
+    p, fixed = tree.map(torch.Tensor.detach, (slipping, d))
+    friction, frictionloss = fixed.contact.friction, fixed.efc_frictionloss
     order = visits(m, d, m.plan.noslip.slot, p.active[m.plan.noslip.normal])
-    found, niter = solve_noslip(m, p, friction, frictionloss, efc_b, order, d.efc_force.detach())
-    efc_force = value_of(found, d.efc_force)
+    found, niter = solve_noslip(m, p, friction, frictionloss, fixed.efc_b, order, fixed.efc_force)
+    efc_force = sticking.attach(
+        m, slipping, d.contact.friction, d.efc_frictionloss, d.efc_b, order, d.efc_force, found, niter
+    )
     qfrc_constraint = problem.rows.transpose_times(efc_force)
     return d.replace(
         qacc=problem.qacc_smooth + linalg.ltl_solve(problem.qLD, qfrc_constraint),
