@@ -181,7 +181,7 @@ def candidates(m: Model, d: Data, crowds: list[Chosen]) -> Candidates:
     for crowd in p.crowd:
         first, second = crowd.priority[pairs].split(1, dim=-1)
         winner = torch.where(first > second, pairs[:, :1], torch.where(second > first, pairs[:, 1:], pairs))
-        margin_source, place = pairs, numbered(pairs, crowd.block, crowd.swapped)
+        margin_source, place = pairs, crowd.first + numbered(pairs, crowd.block, crowd.swapped)
     for patches in p.patches:
         one, two = p.collider_flex[pairs].unbind(-1)
         winner, margin_source = patches.source[one, two], patches.margin_source[one, two]

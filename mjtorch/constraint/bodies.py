@@ -184,8 +184,8 @@ class BodyRows(tree.Tree):
     """J (nefc, nv), of which those rows that have several dofs and are no contact's are stored.
 
     plan: which rows have one dof; bodies: how contacts touch bodies
-    single: (nsingle,) these, fixed: (nfixed, nv) others that are no contact's and no edge's; zero where they are not
-        active
+    single: (nsingle,) these, fixed: (nfixed, w) others that are no contact's and no edge's, at the dofs
+        `bodies.fixed_dof`; zero where they are not active
     edges: one `HeldEdges`, if there are rows of edges of flexes
     contacts: one `Contacts`, if there are rows of contacts
     axis: (nv, 6) how each dof moves what it moves, `cdof`; (nv, 3), its linear part, where nothing turns
@@ -205,7 +205,7 @@ class BodyRows(tree.Tree):
 
     def times(self, x: Tensor) -> Tensor:
         """`J x` (nefc,), of x (nv,)."""
-        parts = [self.fixed @ x] if self.fixed.shape[0] else []
+        parts = [self.fixed_times(x)] if self.fixed.shape[0] else []
         parts += [e.times(x) for e in self.edges]
         parts += [c.velocity(self.motion(self.axis * x[:, None])) for c in self.contacts]
         return torch.cat([*parts, self.single * x[self.plan.dof]])[self.plan.source]
@@ -215,7 +215,7 @@ class BodyRows(tree.Tree):
 
         Where no dof moves more than one body.
         """
-        parts = [(self.fixed * self.fixed) @ x] if self.fixed.shape[0] else []
+        parts = [self.replace(fixed=self.fixed.square()).fixed_times(x)] if self.fixed.shape[0] else []
         parts += [e.squares_times(x) for e in self.edges]
         for c in self.contacts:
             outer = x[:, None, None] * self.axis[:, :, None] * self.axis[:, None]
@@ -225,7 +225,10 @@ class BodyRows(tree.Tree):
 
     def touched(self) -> Tensor:
         """Which dofs (nv,) bool rows touch that are active; those of contacts touch all dofs of a body."""
-        found = (self.fixed != 0).any(0) | ((self.single != 0).to(self.axis.dtype) @ self.plan.column > 0)
+        there = self.replace(fixed=(self.fixed != 0).to(self.axis.dtype))
+        none, each = torch.zeros_like(self.axis[:, 0]), torch.ones_like(self.fixed[:, 0])
+        found = there.add_fixed_transpose_times(none, each) > 0
+        found = found | ((self.single != 0).to(self.axis.dtype) @ self.plan.column > 0)
         for e in self.edges:
             found = found | (torch.zeros_like(self.axis[:, 0]).index_put((e.plan.dof,), e.J.abs(), accumulate=True) > 0)
         for c in self.contacts:
@@ -238,7 +241,7 @@ class BodyRows(tree.Tree):
         single, fixed, held, touching = self.split(x)
         total = (self.single * single) @ self.plan.column
         if self.fixed.shape[0]:
-            total = total + fixed @ self.fixed
+            total = self.add_fixed_transpose_times(total, fixed)
         for e in self.edges:
             total = e.add_transpose_times(total, held)
         for c in self.contacts:
@@ -285,7 +288,7 @@ class BodyRows(tree.Tree):
         """`J' diag(weight) J x` (nv,), of x (nv,)."""
         total = s.diagonal * x
         if self.fixed.shape[0]:
-            total = total + (s.fixed * (self.fixed @ x)) @ self.fixed
+            total = self.add_fixed_transpose_times(total, s.fixed * self.fixed_times(x))
         for e in self.edges:
             total = e.add_transpose_times(total, s.held * e.times(x))
         for c, spring in zip(self.contacts, s.contacts, strict=True):
@@ -327,6 +330,24 @@ class BodyRows(tree.Tree):
         found = own.new_zeros(len(self.subtree), own.shape[1])
         return found.index_add(0, c.body.mT.flatten(), torch.where(stiff.mT.flatten()[:, None], own, 0.0))
 
+    def fixed_times(self, x: Tensor) -> Tensor:
+        """What `fixed` makes (nfixed,) of x (nv,)."""
+        if self.fixed.shape[1] == len(self.axis):
+            return self.fixed @ x
+        return (self.fixed * x[self.bodies.fixed_dof]).sum(-1)
+
+    def add_fixed_transpose_times(self, total: Tensor, x: Tensor) -> Tensor:
+        """`total` (nv,) and what the transpose of `fixed` makes of x (nfixed,)."""
+        if self.fixed.shape[1] == len(self.axis):
+            return total + x @ self.fixed
+        return total.index_add(0, self.bodies.fixed_dof.flatten(), (x[:, None] * self.fixed).flatten())
+
+    def dense_fixed(self) -> Tensor:
+        """`fixed`, of all dofs (nfixed, nv)."""
+        if self.fixed.shape[1] == len(self.axis):
+            return self.fixed
+        return self.fixed.new_zeros(len(self.fixed), len(self.axis)).scatter_add(1, self.bodies.fixed_dof, self.fixed)
+
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Those of x (nefc,) that belong to `single`, to `fixed`, to `edges` and to contacts."""
         ordered = x if self.plan.in_order else x[self.plan.order]
@@ -336,8 +357,8 @@ class BodyRows(tree.Tree):
 
     def dense(self) -> Tensor:
         """J (nefc, nv)."""
-        parts = [self.fixed]
-        parts += [e.dense(self.fixed.shape[1]) for e in self.edges]
+        parts = [self.dense_fixed()]
+        parts += [e.dense(len(self.axis)) for e in self.edges]
         parts += [self.of(c).flatten(0, 1)[c.place] for c in self.contacts]
         return torch.cat([*parts, self.single[:, None] * self.plan.column])[self.plan.source]
 
@@ -442,7 +463,7 @@ def single_rows(m: Model, d: Data) -> Tensor:
 
 
 def fixed_rows(m: Model, d: Data) -> Tensor:
-    """The rows (n, nv) of several dofs that are no contact's and no edge's: equalities, tendons, limits of balls."""
+    """`BodyRows.fixed`, active or not: the rows of equalities, tendons, and limits of balls."""
     p, (plan,) = m.plan.constraint, m.plan.solver.bodies
     parts = [d.qvel.new_zeros(0, m.nv)]
     if p.ne > p.equality.nedge:
@@ -454,4 +475,5 @@ def fixed_rows(m: Model, d: Data) -> Tensor:
         parts.append(ball_limits(m, d)[1])
     if p.tendon.limit.shape[0]:
         parts.append(tendon_limit(m, d)[1])
-    return torch.cat(parts)
+    rows = torch.cat(parts)
+    return rows if plan.fixed_dof.shape[1] == m.nv else rows.gather(1, plan.fixed_dof)

@@ -134,4 +134,5 @@ def add_held(parts: tuple[Parts, ...], rows: BodyRows, M: Tensor, held: tuple[He
     H = M + torch.diag_embed(rows.diagonal(single))
     for one, found in zip(parts, held, strict=True):
         H = H + found.blocks.flatten()[one.plan.source]
-    return torch.addmm(H, rows.fixed.mT, fixed[:, None] * rows.fixed) if len(fixed) else H
+    J = rows.dense_fixed()
+    return torch.addmm(H, J.mT, fixed[:, None] * J) if len(fixed) else H

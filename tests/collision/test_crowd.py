@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from collision.contacts import assert_same_contacts, double, posed
+from reference import slow_but
 
 import mjtorch
 from mjtorch import tree
@@ -18,7 +19,8 @@ TRUNK = """<geom type="capsule" size=".04" fromto="-.12 0 0 .12 0 0" {how}/>
 <geom type="sphere" size=".06" pos=".15 0 .03" margin=".01"/>"""
 LEG = """<body pos="{x} 0 0"><joint axis="0 1 0"/><geom type="capsule" size=".03" fromto="0 0 0 {x} .02 -.15"/>
 <geom type="sphere" size=".05" pos="{x} .02 -.2" priority="{priority}" friction=".3"/></body>"""
-WORLD = """<mujoco><option>{flags}</option><worldbody><geom type="plane" size="9 9 .1"/>{bodies}</worldbody></mujoco>"""
+WORLD = """<mujoco><option>{flags}</option>
+<worldbody><geom type="plane" size="9 9 .1" {floor}/>{bodies}</worldbody></mujoco>"""
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +29,7 @@ def crowded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mjtorch.model.plan.collision.CROWDED", 100)
 
 
-def scene(count: int = 12, *, flags: str = "", how: str = "", seed: int = 0) -> mujoco.MjModel:
+def scene(count: int = 12, *, flags: str = "", how: str = "", floor: str = "", seed: int = 0) -> mujoco.MjModel:
     """Trees of one body and of three in turn, thrown into a heap."""
     rng, bodies = np.random.default_rng(seed), []
     for k in range(count):
@@ -35,7 +37,7 @@ def scene(count: int = 12, *, flags: str = "", how: str = "", seed: int = 0) -> 
         where = 'pos="{} {} {}" quat="{} {} {} {}"'.format(x, y, z + 0.4, *rng.normal(size=4))
         legs = "".join(LEG.format(x=x, priority=k % 2) for x in (0.12, -0.12)) if k % 3 else ""
         bodies.append(f"<body {where}><freejoint/>{TRUNK.format(how=how)}{legs}</body>")
-    return mujoco.MjModel.from_xml_string(WORLD.format(flags=flags, bodies="".join(bodies)))
+    return mujoco.MjModel.from_xml_string(WORLD.format(flags=flags, floor=floor, bodies="".join(bodies)))
 
 
 def reference(mj_model: mujoco.MjModel, scale: float = 1.0, seed: int = 0) -> mujoco.MjData:
@@ -53,9 +55,19 @@ def between_trees(mj_model: mujoco.MjModel, mj_data: mujoco.MjData) -> int:
     return int(((owner >= 0).all(1) & (owner[:, 0] != owner[:, 1])).sum())
 
 
-@pytest.mark.parametrize("flags", ["", '<flag midphase="disable"/>', '<flag override="enable"/>'])
-def test_contacts_are_those_of_c(flags: str) -> None:
-    mj_model = scene(flags=flags)
+# The floor's contacts have another condim than those of the crowd, a higher or a lower one.
+FLOORS = ['condim="4"', 'condim="1" priority="2"']
+
+
+@pytest.mark.parametrize(
+    "flags, floor",
+    [
+        *((flags, "") for flags in ("", '<flag midphase="disable"/>', '<flag override="enable"/>')),
+        *(("", floor) for floor in FLOORS),
+    ],
+)
+def test_contacts_are_those_of_c(flags: str, floor: str) -> None:
+    mj_model = scene(flags=flags, floor=floor)
     m = double(mj_model)
     p = m.plan.collision
     assert p.crowd and len(p.geom) < p.ncandidate and not bool(p.crowd[0].there.all())
@@ -130,8 +142,9 @@ def test_filter_is_asked() -> None:
     assert some.contact.geom[some.contact.detected].tolist() == kept.tolist()
 
 
-def test_worlds_compiled_and_differentiated() -> None:
-    mj_model = scene()
+@pytest.mark.parametrize("floor", slow_but(["", FLOORS[1]], ""))
+def test_worlds_compiled_and_differentiated(floor: str) -> None:
+    mj_model = scene(floor=floor)
     m = double(mj_model)
     worlds = [posed(m, reference(mj_model, scale, seed)) for seed, scale in enumerate((1.0, 1.4, 3.0))]
     alone = [collision(m, d) for d in worlds]

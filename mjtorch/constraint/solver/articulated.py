@@ -112,7 +112,7 @@ def solve(a: Articulated, weight: Tensor, x: Tensor, negligible: Tensor | None) 
         def times(y: Tensor, held: Tensor) -> Tensor:
             for c, spring in zip(a.between, springs, strict=True):
                 held = held + coupled(c, rows, spring, y)
-            return held + (fixed * (rows.fixed @ y)) @ rows.fixed if len(fixed) else held
+            return rows.add_fixed_transpose_times(held, fixed * rows.fixed_times(y)) if len(fixed) else held
 
         if x.dtype == torch.float64:
             least = EXACT * (right @ near)

@@ -50,7 +50,7 @@ class Trees(tree.Tree):
     """The kinematic trees of n dofs each, with the rows that touch no other.
 
     dof: (ntree, n) leaves first, M: (ntree, n, n), L: (ntree, n, n) lower, `M = L L^T`
-    fixed: (ntree, nfixed, n) rows that are no contact's
+    fixed: (ntree, k, n) rows that are no contact's
     slot: (ntree, k) contacts of a tree with itself, there: (ntree, k) bool, up to which there are some
     J: (ntree, k * w, n) their rows
     U: (ntree, kU, n) of the rows that touch several trees those that touch this one, number: (ntree, kU) which these
@@ -180,7 +180,7 @@ def build(m: Model, d: Data, rows: BodyRows, band: tuple[Banded, ...] = ()) -> F
         slot, there, past = compacted(fits, most)
         stiff = c.moves & (~fits | past)
         more = more | (past | (joins & ~fits)).any()
-    groups = []
+    groups, fixed = [], torch.cat([rows.fixed.flatten(), rows.fixed.new_zeros(1)])
     for g in plan.groups:
         own, own_there, J = nothing.expand(len(g.dof), 0), nothing.expand(len(g.dof), 0) > 0, d.M.new_zeros(0)
         for c in rows.contacts if g.own else ():
@@ -192,7 +192,7 @@ def build(m: Model, d: Data, rows: BodyRows, band: tuple[Banded, ...] = ()) -> F
             J = own_rows(c, rows.axis[g.dof], g, own, own_there)
         if rows.contacts and not g.own:
             J = d.M.new_zeros(len(g.dof), 0, g.dof.shape[1])
-        U, number, met = shared_rows(rows, plan, g, slot, there)
+        U, number, met = shared_rows(rows, fixed[g.shared_entry[:, :MOST]], plan, g, slot, there)
         both = (met[:, :, None] & met[:, None, :]).tril()
         block = M[g.source] if band else stored[g.M]
         count = len(plan.shared[:MOST]) + sum(slot.shape[0] * c.row.shape[1] for c in rows.contacts)
@@ -201,7 +201,7 @@ def build(m: Model, d: Data, rows: BodyRows, band: tuple[Banded, ...] = ()) -> F
                 dof=g.dof,
                 M=block,
                 L=linalg.cholesky(block) if band else d.qLD[g.dof[:, None, :], g.dof[:, :, None]],
-                fixed=rows.fixed[:, g.dof].movedim(0, 1),
+                fixed=fixed[g.fixed_entry],
                 slot=own,
                 there=own_there,
                 J=J,
@@ -276,20 +276,20 @@ def own_rows(c: Contacts, motion: Tensor, g: GroupPlan, slot: Tensor, there: Ten
 
 
 def shared_rows(
-    rows: BodyRows, plan: ForestPlan, g: GroupPlan, slot: Tensor, there: Tensor
+    rows: BodyRows, fixed: Tensor, plan: ForestPlan, g: GroupPlan, slot: Tensor, there: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of the rows that touch several trees, those of each tree (ntree, k, n), which they are (ntree, k), and if at all.
 
-    Those that are no contacts' come first, then those of contacts.
+    fixed: (ntree, k, n) those that are no contacts', which come first
     """
-    fixed = plan.shared[:MOST]
-    parts = [rows.fixed[fixed][:, g.dof].movedim(0, 1)]
-    numbers = [torch.arange(len(fixed), device=fixed.device).expand(len(g.dof), -1)]
+    count = fixed.shape[1]
+    parts = [fixed]
+    numbers = [torch.arange(count, device=fixed.device).expand(len(g.dof), -1)]
     there_are = [torch.ones_like(numbers[0], dtype=torch.bool)]
     for c in rows.contacts if len(slot) else ():
         joint, met, _ = compacted(there & touches(g, c.tree[:, slot]), min(most_shared(plan, c), len(slot)))
         width = c.row.shape[1]
-        numbers.append((len(fixed) + width * joint[..., None] + torch.arange(width, device=slot.device)).flatten(1))
+        numbers.append((count + width * joint[..., None] + torch.arange(width, device=slot.device)).flatten(1))
         there_are.append(met[..., None].expand(-1, -1, width).flatten(1))
         c = c.at(slot[joint])
         # No more than one of the bodies is of a tree, and the rows push the first one back.
@@ -316,11 +316,12 @@ def terms(f: Forest, rows: BodyRows, weight: Tensor, base: Tensor) -> tuple[Tens
     value = base + torch.cat([value, value.new_zeros(1)])
     kept = fixed.index_copy(0, shared, torch.zeros_like(fixed[shared])) if len(shared) else fixed
     found = []
-    for t in f.groups:
-        J, mine = t.fixed, kept.expand(len(t.dof), -1)
+    kept = torch.cat([kept, kept.new_zeros(1)])
+    for g, t in zip(f.plan.groups, f.groups, strict=True):
+        J, mine = t.fixed, kept[g.fixed]
         for w in of_slots:
             own = torch.where(t.there[..., None], w[t.slot], 0.0).flatten(1)
-            J, mine = (torch.cat([J, t.J], 1), torch.cat([mine, own], 1)) if len(kept) else (t.J, own)
+            J, mine = (torch.cat([J, t.J], 1), torch.cat([mine, own], 1)) if J.shape[1] else (t.J, own)
         found.append(Terms(value[t.source], J, mine, t.U, torch.where(t.met, shared_weight[t.number], 0.0)))
     return shared_weight, found
 

@@ -1,5 +1,7 @@
 """Index plan of the rows of contacts as what bodies do where they touch, and bodies as what dofs do to them."""
 
+from collections.abc import Sequence
+
 import mujoco
 import numpy as np
 from torch import Tensor
@@ -43,6 +45,8 @@ class BodiesPlan(tree.Tree):
     hops: where chains are long, the body (nbody,) that is 1, 2, 4, ... above each; the world is above itself
     geom_tree: (ncollider,) the tree of each, -1: none
     edges: those that equalities hold, if there are any
+    fixed_dof: (nfixed, w) the dofs that rows of several dofs may touch which are no contact's and no edge's; filled up
+        with one that the row does not touch. All (nfixed, nv) in order, if that is less than twice as many
     symmetric: (36,) where the elements of a matrix (6, 6) lie among its `halves`, or (9,) of one of (3, 3)
     """
 
@@ -59,15 +63,24 @@ class BodiesPlan(tree.Tree):
     hops: tuple[Tensor, ...]
     geom_tree: Tensor
     edges: tuple[HeldEdgesPlan, ...]
+    fixed_dof: Tensor
     symmetric: Tensor
 
 
-def build(m: mujoco.MjModel, make: Tensors, tried: GeomPairs, edge: np.ndarray, others: np.ndarray) -> BodiesPlan:
+def build(
+    m: mujoco.MjModel,
+    make: Tensors,
+    tried: GeomPairs,
+    edge: np.ndarray,
+    others: np.ndarray,
+    touched: Sequence[Sequence[int]],
+) -> BodiesPlan:
     """The plan for `m`.
 
     tried: its `tried_pairs`
     edge: (n,) those of flexes that equalities hold at their lengths, in the order of their rows
     others: (ne - n,) the rows of equalities that are not theirs
+    touched: the kinematic trees that each row touches which has several dofs and is no contact's and no edge's
     """
     tree_of = m.body_treeid[collider_body(m)]
     first, second = tree_of[tried.geom].T
@@ -89,8 +102,20 @@ def build(m: mujoco.MjModel, make: Tensors, tried: GeomPairs, edge: np.ndarray, 
         hops=(),
         geom_tree=make.ints(tree_of),
         edges=held_edges(m, make, edge, others, row, col),
+        fixed_dof=make.ints(fixed_dofs(m, touched)),
         symmetric=make.ints(whole(turning).ravel()),
     )
+
+
+def fixed_dofs(m: mujoco.MjModel, touched: Sequence[Sequence[int]]) -> np.ndarray:
+    """`BodiesPlan.fixed_dof`, of rows that touch these kinematic trees."""
+    of_rows = [np.flatnonzero(np.isin(m.dof_treeid, trees)) for trees in touched]
+    width = max(map(len, of_rows), default=0)
+    if 2 * width > m.nv:
+        return np.tile(np.arange(m.nv), (len(touched), 1))
+    filling = [np.setdiff1d(np.arange(width + 1), dofs)[:1].repeat(width - len(dofs)) for dofs in of_rows]
+    rows = [np.concatenate(x) for x in zip(of_rows, filling, strict=True)]
+    return np.array(rows, dtype=int).reshape(len(touched), width)
 
 
 def whole(turning: bool) -> np.ndarray:

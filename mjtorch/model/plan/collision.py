@@ -70,7 +70,8 @@ class CollisionPlan(tree.Tree):
     them, those that overlap most first; others are known not to touch, or are counted as lost.
 
     contact_dim: static, `dim` of each contact slot
-    groups: static, one (first candidate, candidates, slots) per condim; of patches, by the numbers of candidates
+    groups: static, one (first candidate, candidates, slots) per condim; with a crowd, or patches, by the numbers of
+        candidates
     explicit: static, whether any candidate belongs to a `<contact><pair>`
     any_aligned: static, whether any candidate is aligned
     itself, pairs_elements: static, whether a flex may touch itself, and whether elements may touch each other
@@ -269,12 +270,15 @@ def build(mj_model: mujoco.MjModel, make: Tensors, tried: GeomPairs, capacity: i
         _family(mj_model, name, part, room.places, candidates, windows, capacity or 0, make)
         for name, part in blocks.items()
     ]
-    plans = []
+    plans, numbers = [], counts
     for members in crowds:
         families += _crowd_families(mj_model, met, room.places, make)
         trees, halves = (room.places[key] for key in members.keys[:2])
-        plans.append(crowd.build(mj_model, make, members, trees, halves, candidates.geom))
-    found_by, numbers = [], counts
+        numbers = dict.fromkeys(counts, crowd.numbers(mj_model))
+        before = np.searchsorted(list(counts), candidates.dim) * crowd.numbers(mj_model)
+        first = list(counts).index(int(contact_source.condim(mj_model, met)[0])) * crowd.numbers(mj_model)
+        plans.append(crowd.build(mj_model, make, members, (trees, halves), candidates.geom, before, first))
+    found_by = []
     for swarm in swarms:
         # No family has more pairs than there may be contacts.
         most = sum(counts.values())

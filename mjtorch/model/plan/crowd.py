@@ -34,7 +34,8 @@ class CrowdPlan(tree.Tree):
     priority: (ngeom,) whose parameters are taken; block: (ngeom, 2) the first geom of the body of each, and how many
         geoms that has
     swapped: static, whether C lists pairs by the geom of the lower type, not by the one of the lower id
-    number: (ncandidate,) of the candidates that are listed, see `numbered`
+    first: static, the number before those of its candidates
+    number: (ncandidate,) of the candidates that are listed, those of one condim after those of another, see `numbered`
     """
 
     geom: Tensor
@@ -46,6 +47,7 @@ class CrowdPlan(tree.Tree):
     priority: Tensor
     block: Tensor
     swapped: bool = tree.field(static=True)
+    first: int = tree.field(static=True)
     number: Tensor
 
 
@@ -101,15 +103,17 @@ def overlap(one: Tensor, two: Tensor, within: Tensor | None = None) -> Tensor:
 def crowd_of(m: mujoco.MjModel, tried: GeomPairs, dim: np.ndarray, few: int) -> tuple[Crowd, ...]:
     """The crowd whose pairs are among those `tried`, if they are more than `few` and all that there can be.
 
-    dim: (n,) condim of the pairs. Where contacts stick, pairs are explicit, or condims differ there is none.
+    dim: (n,) condim of the pairs. Where contacts stick, pairs are explicit, or those of the crowd differ in condim,
+        there is none.
     """
     owner = m.body_treeid[m.geom_bodyid]
     mine = between(m, tried)
     geoms = np.unique(tried.geom[mine])
     of_trees = [geoms[owner[geoms] == k] for k in np.unique(owner[geoms])]
     sizes = np.array([len(x) for x in of_trees])
-    plain = not ((tried.pair >= 0).any() or (dim != dim[:1]).any() or m.geom_adhesion.any() or m.pair_adhesion.any())
-    if mine.sum() <= few or not plain or 2 * m.ngeom**2 >= EXACT:
+    dims = np.unique(dim[mine])
+    plain = not ((tried.pair >= 0).any() or len(dims) > 1 or m.geom_adhesion.any() or m.pair_adhesion.any())
+    if mine.sum() <= few or not plain or len(np.unique(dim)) * numbers(m) >= EXACT:
         return ()
     if 2 * mine.sum() != sizes.sum() ** 2 - (sizes**2).sum():
         return ()
@@ -127,8 +131,24 @@ def between(m: mujoco.MjModel, tried: GeomPairs) -> np.ndarray:
     return moves[one] & moves[two] & (owner[one] != owner[two])
 
 
-def build(m: mujoco.MjModel, make: Tensors, crowd: Crowd, trees: int, halves: int, geom: np.ndarray) -> CrowdPlan:
-    """The plan; trees, halves: places; geom: (ncandidate, 2) those of the candidates that are listed."""
+def numbers(m: mujoco.MjModel) -> int:
+    """How many numbers the candidates of each condim have."""
+    return 2 * m.ngeom**2
+
+
+def build(
+    m: mujoco.MjModel,
+    make: Tensors,
+    crowd: Crowd,
+    places: tuple[int, int],
+    geom: np.ndarray,
+    of_listed: np.ndarray,
+    first: int,
+) -> CrowdPlan:
+    """The plan; places: of pairs of trees, and of a geom and a tree; geom: (ncandidate, 2) of what is listed.
+
+    of_listed, first: the numbers before those of each candidate that is listed (ncandidate,), and before its own
+    """
     body = m.geom_bodyid
     block = np.stack([m.body_geomadr[body], m.body_geomnum[body]], axis=-1)
     swapped = not m.opt.disableflags & DisableBit.MIDPHASE
@@ -138,12 +158,13 @@ def build(m: mujoco.MjModel, make: Tensors, crowd: Crowd, trees: int, halves: in
         there=make.bools(crowd.there),
         capsule=make.ints(crowd.capsule),
         pair=make.ints(crowd.pairs),
-        trees=trees,
-        halves=halves,
+        trees=places[0],
+        halves=places[1],
         priority=make.ints(m.geom_priority),
         block=make.ints(block),
         swapped=swapped,
-        number=make.ints(number.numpy()),
+        first=first,
+        number=make.ints(number.numpy() + of_listed),
     )
 
 

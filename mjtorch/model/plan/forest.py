@@ -1,13 +1,13 @@
 """Index plan of the kinematic trees as the solver takes them: one by one, with what joins them."""
 
+from collections.abc import Sequence
+
 import mujoco
 import numpy as np
 from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.model.plan.bodies import BodiesPlan, dof_pairs, moved_bodies, pair_places
-from mjtorch.model.plan.constraint import ConstraintPlan
-from mjtorch.model.plan.island import trees_of_rows
 from mjtorch.model.plan.kinematics import TreesPlan
 from mjtorch.model.plan.tensors import Tensors
 
@@ -31,6 +31,10 @@ class GroupPlan(tree.Tree):
     M: (ntree, n, n) where each element of their blocks of the inertia lies in [M, 0]
     first, last: (ntree, n) the bodies that each dof moves lie from the first up to the last, which is not one of them
     source: (ntree, n, n) where each element of their blocks lies in [pairs of `BodiesPlan`, 0]
+    fixed: (ntree, k) the rows that touch them, of those that have several dofs and are no contact's and no edge's; as
+        many as there are: none
+    fixed_entry: (ntree, k, n) where what these say of the dofs lies in [`BodyRows.fixed`, 0], shared_entry: (ntree,
+        nshared, n) where what all those of `ForestPlan.shared` say lies there
     """
 
     own: bool = tree.field(static=True)
@@ -40,6 +44,9 @@ class GroupPlan(tree.Tree):
     first: Tensor
     last: Tensor
     source: Tensor
+    fixed: Tensor
+    fixed_entry: Tensor
+    shared_entry: Tensor
 
 
 @tree.dataclass(kw_only=True)
@@ -65,14 +72,13 @@ class ForestPlan(tree.Tree):
 def build(
     m: mujoco.MjModel,
     make: Tensors,
-    constraint: ConstraintPlan,
     trees: tuple[TreesPlan, ...],
-    apart: np.ndarray,
+    touched: Sequence[Sequence[int]],
     bodies: BodiesPlan,
 ) -> tuple[ForestPlan, ...]:
     """The plan for `m`, if it has `trees`, and many dofs or no contacts among them.
 
-    apart: (nefc,) bool, the rows of one dof, and of edges of flexes
+    touched: the trees of each row that has several dofs and is no contact's and no edge's
     """
     joined = bodies.joins or bodies.own
     least = LEAST_DOFS if m.nv >= FEW_DOFS * m.ntree else 2 * LEAST_DOFS
@@ -86,7 +92,7 @@ def build(
     stored[np.repeat(np.arange(m.nv), m.M_rownnz), m.M_colind[: m.nC]] = np.arange(m.nC)
     own = () if bodies.elements else bodies.own
     groups = [(t.dof.cpu().numpy()[:, ::-1], t.M.cpu().numpy()[:, ::-1, ::-1]) for t in trees]
-    touched = [t for t, alone in zip(trees_of_rows(m, constraint), apart, strict=False) if not alone]
+    shared = [k for k, t in enumerate(touched) if len(t) > 1]
     return (
         ForestPlan(
             joins=bodies.joins and not bodies.elements,
@@ -99,11 +105,43 @@ def build(
                     first=make.ints(moved[dof, 0]),
                     last=make.ints(moved[dof, 1]),
                     source=make.ints(place[dof[:, :, None], dof[:, None, :]]),
+                    **fixed_rows(make, m.dof_treeid[dof[:, 0]], dof, touched, shared, bodies.fixed_dof.cpu().numpy()),
                 )
                 for dof, inertia in groups
             ),
             place=make.ints(np.argsort(np.concatenate([dof.ravel() for dof, _ in groups]))),
             M=make.ints(stored[row, col]),
-            shared=make.ints([k for k, t in enumerate(touched) if len(t) > 1]),
+            shared=make.ints(shared),
         ),
     )
+
+
+def fixed_rows(
+    make: Tensors,
+    number: np.ndarray,
+    dof: np.ndarray,
+    touched: Sequence[Sequence[int]],
+    shared: Sequence[int],
+    fixed_dof: np.ndarray,
+) -> dict[str, Tensor]:
+    """`fixed`, `fixed_entry` and `shared_entry` of `GroupPlan`, by name.
+
+    number: (ntree,) the trees, dof: (ntree, n) their dofs; the rest as in `build`, `ForestPlan` and `BodiesPlan`
+    """
+    (count, width), none = fixed_dof.shape, fixed_dof.size
+    place = [{d: k * width + j for j, d in reversed(list(enumerate(row)))} for k, row in enumerate(fixed_dof.tolist())]
+
+    def entry(tree: int, dofs: list[int], row: int) -> list[int]:
+        touches = row < count and tree in touched[row]
+        return [place[row][d] if touches else none for d in dofs]
+
+    own = [[k for k, trees in enumerate(touched) if tree in trees] for tree in number]
+    most = max(map(len, own), default=0)
+    rows = [[*x, *[count] * (most - len(x))] for x in own]
+    trees = list(zip(number.tolist(), dof.tolist(), rows, strict=True))
+    n = dof.shape[1]
+    return {
+        "fixed": make.ints(rows, len(number), most),
+        "fixed_entry": make.ints([[entry(t, d, k) for k in row] for t, d, row in trees], len(number), most, n),
+        "shared_entry": make.ints([[entry(t, d, k) for k in shared] for t, d, _ in trees], len(number), len(shared), n),
+    }

@@ -12,6 +12,7 @@ from mjtorch.model.plan.collision import CollisionPlan
 from mjtorch.model.plan.constraint import ConstraintPlan
 from mjtorch.model.plan.forest import ForestPlan
 from mjtorch.model.plan.geom_pairs import GeomPairs
+from mjtorch.model.plan.island import trees_of_rows
 from mjtorch.model.plan.kinematics import TreesPlan
 from mjtorch.model.plan.parts import PartsPlan
 from mjtorch.model.plan.tensors import Tensors
@@ -132,13 +133,15 @@ def build(
     joined = trees and not (elliptic and needs_rows)
     if (joined or long) and moved_by_bodies(constraint) and not single.all():
         edge = constraint.equality.edge.cpu().numpy()
-        plan = bodies.build(mj_model, make, tried, edge, np.flatnonzero(~held[: constraint.ne]))
+        others, alone = np.flatnonzero(~held[: constraint.ne]), single | held
+        touched = [t for t, apart in zip(trees_of_rows(mj_model, constraint), alone, strict=False) if not apart]
+        plan = bodies.build(mj_model, make, tried, edge, others, touched)
         geoms = not (plan.elements or plan.edges)
         if not (needs_rows or long) and plan.joins and plan.turning and geoms:
             by_part = parts.build(mj_model, make)
         few = bool(by_part) and mj_model.nv <= parts.MOST_DOFS
         if (plan.leaves or not discrete) and not few:
-            by_tree = forest.build(mj_model, make, constraint, trees, single | held, plan)
+            by_tree = forest.build(mj_model, make, trees, touched, plan)
         if long and geoms and not by_tree:
             by_body = (plan.replace(hops=articulated.hops(mj_model, make)),)
             chains = (articulated.build(mj_model, make),)
