@@ -16,15 +16,18 @@ from mjtorch.model.sleeping import awake
 from mjtorch.sensor import remembered
 from mjtorch.smooth.actuation import disabled_actuators, next_activation
 from mjtorch.smooth.derivative import (
+    carried_by_dofs,
     coupled_blocks,
     damping_derivative,
     deriv_smooth_vel,
+    fluid_matrices,
     free_bias_vel,
     free_mhat,
     has_drag,
     scalar_vel_terms,
+    subtree_blocks,
 )
-from mjtorch.smooth.inertia import factored_solve, factorised, full_m, solve_m, stored_blocks, tree_blocks
+from mjtorch.smooth.inertia import factored_solve, factorised, full_m, solve_m, stored_blocks
 from mjtorch.smooth.plastic import remembered_shapes
 from mjtorch.smooth.servo import anchored, wrapped
 
@@ -195,27 +198,31 @@ def fast_mhat(m: Model, d: Data) -> tuple[list[Tensor], list[Tensor]]:
     """`M - h D`, `D` without the bias force: what `factorised` takes, and of bodies that float alone, if any, blocks.
 
     The latter (f, 6, 6) have the bias force, too. Their derivatives need not be symmetric: the common factor sees their
-    plain inertia. Fluid takes the velocities of all bodies: without any, trees are treated one by one.
+    plain inertia.
     """
     p, h = m.plan.integration, m.opt.timestep
-    if m.plan.kinematics.trees and not has_drag(m):
+    if m.plan.kinematics.trees:
         return mhat_blocks(m, d)
     inertia, derivative = full_m(m, d), h * deriv_smooth_vel(m, d)
     if not p.free_body.shape[0]:
-        return tree_blocks(m, inertia - derivative), []
-    return tree_blocks(m, inertia - p.bound * derivative), [free_mhat(m, d, inertia - derivative)]
+        return [(inertia - derivative)[None]], []
+    return [(inertia - p.bound * derivative)[None]], [free_mhat(m, d, inertia - derivative)]
 
 
 def mhat_blocks(m: Model, d: Data) -> tuple[list[Tensor], list[Tensor]]:
     """`fast_mhat` of models of several trees, without a dense matrix (nv, nv)."""
     p, h, stored = m.plan.integration, m.opt.timestep, torch.cat([d.M, d.M.new_zeros(1)])
     diagonal, coupling = scalar_vel_terms(m, d)
+    drag = [carried_by_dofs(m, d, fluid_matrices(m, d, symmetric=True))] if has_drag(m) else []
 
     def mhat(dof: Tensor, M: Tensor, bound: Tensor | float) -> Tensor:
         """The blocks (ntree, n, n) of dofs (ntree, n); M: where those of the inertia lie in what is stored."""
         change = torch.diag_embed((bound * diagonal)[dof])
         for slope, moment in coupling:
             change = change + coupled_blocks(m, slope, bound * moment, dof)
+        for weight, above in drag:
+            moved = subtree_blocks(m, d, weight, above, dof)
+            change = change + (bound[dof][..., None] * moved if isinstance(bound, Tensor) else moved)
         return stored[M] - h * change
 
     trees = m.plan.kinematics.trees

@@ -228,11 +228,7 @@ def body_vel(m: Model, d: Data, include_bias: bool, include_fluid: bool) -> Tens
     """
     p, q = m.plan.kinematics, m.plan.integration
     inertia, composite = inertia_matrix(torch.stack([d.cinert, d.crb])).unbind(0) if include_bias else (None, None)
-    matrices = []
-    if include_fluid and m.plan.passive.boxes:
-        matrices.append(fluid_matrix(m, d))
-    if include_fluid and m.plan.passive.ellipsoids:
-        matrices.append(ellipsoid_matrix(m, d, symmetric=not include_bias))
+    matrices = fluid_matrices(m, d, symmetric=not include_bias) if include_fluid else []
     if inertia is not None:
         matrices.append(-bias_matrix(inertia, d.cvel))
     if composite is None:
@@ -247,13 +243,31 @@ def body_vel(m: Model, d: Data, include_bias: bool, include_fluid: bool) -> Tens
     return q.below * (weight @ below.mT) + q.above * (d.cdof @ above.mT)
 
 
+def fluid_matrices(m: Model, d: Data, *, symmetric: bool) -> list[Tensor]:
+    """Derivatives (nbody, 6, 6) of what a medium does, of boxes and of ellipsoids; symmetric: of `ellipsoid_matrix`."""
+    matrices = [fluid_matrix(m, d)] if m.plan.passive.boxes else []
+    if m.plan.passive.ellipsoids:
+        matrices.append(ellipsoid_matrix(m, d, symmetric=symmetric))
+    return matrices
+
+
 def of_subtrees(m: Model, d: Data, matrices: list[Tensor]) -> Tensor:
     """What derivatives by the velocities of bodies (nbody, 6, 6), added up, are by those of dofs (nv, nv)."""
-    q = m.plan.integration
+    q, (weight, above) = m.plan.integration, carried_by_dofs(m, d, matrices)
+    return q.below * (weight @ d.cdof.mT) + q.above * (d.cdof @ above.mT)
+
+
+def carried_by_dofs(m: Model, d: Data, matrices: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """What each dof carries of these (nbody, 6, 6), from the left and from the right along how it moves, (nv, 6)."""
     change = subtree_sum(m, sum(matrices[1:], matrices[0]))[m.plan.kinematics.dof_body]
     above = (change @ d.cdof[:, :, None]).squeeze(-1)
-    weight = (change.mT @ d.cdof[:, :, None]).squeeze(-1)
-    return q.below * (weight @ d.cdof.mT) + q.above * (d.cdof @ above.mT)
+    return (change.mT @ d.cdof[:, :, None]).squeeze(-1), above
+
+
+def subtree_blocks(m: Model, d: Data, weight: Tensor, above: Tensor, dof: Tensor) -> Tensor:
+    """What `of_subtrees` has (ntree, n, n) for the dofs (ntree, n) of some trees; weight, above: `carried_by_dofs`."""
+    q, axis, row, col = m.plan.integration, d.cdof[dof], dof[:, :, None], dof[:, None, :]
+    return q.below[row, col] * (weight[dof] @ axis.mT) + q.above[row, col] * (axis @ above[dof].mT)
 
 
 def drag_matrices(m: Model, d: Data) -> list[Tensor]:
