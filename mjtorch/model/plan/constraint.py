@@ -486,6 +486,6 @@ def _contact(
         grids=grid_contacts.build(m, b.make),
         rods=rod_contacts.build(m, b.make),
         passive=passive_contact.build(m, b.make),
-        rank=b.make.ints(rank(m) if len(set(dims)) > 1 else np.zeros((0, 0))),
+        rank=b.make.ints(rank(m, tried) if len(set(dims)) > 1 else np.zeros((0, 0))),
     )
     return plan, element, types

@@ -375,13 +375,15 @@ def places_of_elements(m: mujoco.MjModel) -> ElementPlaces:
     return ElementPlaces(place, np.tile(m.flex_elemnum.astype(np.int64), (m.nflex, 1)), total)
 
 
-def rank(m: mujoco.MjModel) -> np.ndarray:
+def rank(m: mujoco.MjModel, tried: GeomPairs) -> np.ndarray:
     """(k, n) the place of each pair of colliders in C's list of contacts, the first of its places.
 
     By condim (k, n, 7) where two geoms are several explicit pairs of different ones. k: as many as may come first: the
     geoms if pairs of elements are found by patches, else all n
+
+    tried: its `tried_pairs`
     """
-    count, tried = len(collider_body(m)), tried_pairs(m)
+    count = len(collider_body(m))
     one, two = tried.geom[::-1].T
     place, pair = np.arange(len(one))[::-1], tried.pair[::-1]
     found = np.zeros((max(m.ngeom, 1) if patched(m) else count, count), dtype=np.int64)
