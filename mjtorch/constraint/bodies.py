@@ -207,7 +207,7 @@ class BodyRows(tree.Tree):
         """`J x` (nefc,), of x (nv,)."""
         parts = [self.fixed_times(x)] if self.fixed.shape[0] else []
         parts += [e.times(x) for e in self.edges]
-        parts += [c.velocity(self.motion(self.axis * x[:, None])) for c in self.contacts]
+        parts += [c.velocity(self.motion(x)) for c in self.contacts]
         return torch.cat([*parts, self.single * x[self.plan.dof]])[self.plan.source]
 
     def squares_times(self, x: Tensor) -> Tensor:
@@ -262,8 +262,12 @@ class BodyRows(tree.Tree):
         return self.replace(contacts=tuple(c.turned(mix) for c in self.contacts))
 
     def motion(self, x: Tensor) -> Tensor:
-        """How bodies move (nbody, 3 or 6) if dofs move what they move by x (nv, 3 or 6)."""
-        if not (self.bodies.leaves or self.bodies.hops):
+        """How bodies move (nbody, 3 or 6) if dofs do, by x (nv,)."""
+        p = self.bodies
+        if p.leaves and not p.hops:
+            return (self.axis[p.own_dof] * (p.has_dof * x[p.own_dof])[..., None]).sum(1)
+        x = self.axis * x[:, None]
+        if not p.hops:
             return self.body_dof @ x
         motion = x.new_zeros(len(self.body_dof), x.shape[1]).index_add(0, self.dof_body, x)
         for hop in self.bodies.hops:
@@ -292,7 +296,7 @@ class BodyRows(tree.Tree):
         for e in self.edges:
             total = e.add_transpose_times(total, s.held * e.times(x))
         for c, spring in zip(self.contacts, s.contacts, strict=True):
-            relative = c.relative(self.motion(self.axis * x[:, None]))
+            relative = c.relative(self.motion(x))
             force = (spring * relative[:, None]).sum(-1)
             total = total + self.pushed(c.spread(force, len(self.body_dof)))
         return total

@@ -94,7 +94,7 @@ def couplings(at: Between, rows: BodyRows, weight: Tensor) -> Tensor:
 
 def coupled(at: Between, rows: BodyRows, spring: Tensor, x: Tensor) -> Tensor:
     """What the `couplings` add to `H x` (nv,), of x (nv,)."""
-    motion = rows.motion(rows.axis * x[:, None])
+    motion = rows.motion(x)
     first, second = at.body
     force = torch.zeros_like(motion)
     for body, one, other in ((first, spring, second), (second, spring.mT, first)):

@@ -42,6 +42,7 @@ class BodiesPlan(tree.Tree):
     first, last: (nv,) the bodies that each dof moves lie from the first up to the last, which is not one of them
     row, col: (npair,) pairs of dofs of which the second moves what the first moves, or is the first
     diagonal: (nv,) which pair is each dof with itself
+    own_dof: (nbody, w) the dofs of each body, has_dof: (nbody, w) 1, or 0 where it has fewer
     hops: where chains are long, the body (nbody,) that is 1, 2, 4, ... above each; the world is above itself
     geom_tree: (ncollider,) the tree of each, -1: none
     edges: those that equalities hold, if there are any
@@ -60,6 +61,8 @@ class BodiesPlan(tree.Tree):
     row: Tensor
     col: Tensor
     diagonal: Tensor
+    own_dof: Tensor
+    has_dof: Tensor
     hops: tuple[Tensor, ...]
     geom_tree: Tensor
     edges: tuple[HeldEdgesPlan, ...]
@@ -87,6 +90,8 @@ def build(
     both = (first >= 0) & (second >= 0)
     moved = moved_bodies(m)
     row, col = dof_pairs(m)
+    number = np.arange(max(1, m.body_dofnum.max()))
+    has_dof = number < m.body_dofnum[:, None]
     turning = bool((m.jnt_type != mujoco.mjtJoint.mjJNT_SLIDE).any())
     return BodiesPlan(
         joins=patched(m) or bool((both & (first != second)).any()),
@@ -99,6 +104,8 @@ def build(
         row=make.ints(row),
         col=make.ints(col),
         diagonal=make.ints(np.flatnonzero(row == col)),
+        own_dof=make.ints(np.where(has_dof, m.body_dofadr[:, None] + number, 0)),
+        has_dof=make.floats(has_dof),
         hops=(),
         geom_tree=make.ints(tree_of),
         edges=held_edges(m, make, edge, others, row, col),
