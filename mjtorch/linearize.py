@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from mjtorch.compiler import stage
+from mjtorch.control_flow import context
 from mjtorch.forward import step
 from mjtorch.integrate import differentiate_pos, integrate_pos
 from mjtorch.model import Data, Integrator, Model
@@ -70,7 +71,15 @@ def unit(m: Model) -> Tensor:
 
 def jacobian(m: Model) -> Callable[..., Callable[..., Tensor]]:
     """Forward mode, which takes about two thirds of the time of reverse mode; but loops of a program have none."""
-    return torch.func.jacrev if m.opt.integrator == Integrator.RK4 else torch.func.jacfwd
+    by_loops = m.opt.integrator == Integrator.RK4 or (context.is_traced((m.qpos0,)) and has_loops(m))
+    return torch.func.jacrev if by_loops else torch.func.jacfwd
+
+
+def has_loops(m: Model) -> bool:
+    """Whether a program of a step has loops with derivatives: of all but contacts of planes, spheres and capsules."""
+    plan = m.plan
+    discrete = m.opt.integrator == Integrator.DISCRETE
+    return bool(plan.collision.families or plan.collision.touching or plan.sleep or plan.ipc) or discrete
 
 
 def blocks(J: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

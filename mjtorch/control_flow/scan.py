@@ -225,7 +225,10 @@ class _Scan(torch.autograd.Function):
 
         q = len(ys)
         rows = [x.flip(0) for x in (*carries, *xs, *ys, *before)]
-        out = _loop(back, (*last, *(torch.zeros_like(x) for x in floats(captured))), rows, captured)
+        # Under vmap of the cotangents sums of these are batched, and what they start from has to be.
+        none = sum(torch.zeros_like(g).sum() for g in (*last, *before, *ys))
+        start = [*last, *(torch.zeros_like(x) for x in floats(captured))]
+        out = _loop(back, [x + none for x in start], rows, captured)
         found = (*out[:i], *(g.flip(0) for g in out[j:]), *out[i:j])
         return (None, None, None, *only_floats((*carries, *xs, *captured), found))
 

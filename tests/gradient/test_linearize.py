@@ -97,6 +97,27 @@ def test_compiled(model: str) -> None:
         assert error(x, y) < SAME
 
 
+# A stack on a plane: faces that are cut by each other, and a search, which a program does pair by pair.
+STACK = """<mujoco><worldbody><geom type="plane" size="1 1 .1"/>
+<body pos="0 0 .1"><freejoint/><geom type="box" size=".1 .1 .1"/></body>
+<body pos=".02 0 .29"><freejoint/><geom type="{}" size=".1 .1 .1"/></body></worldbody></mujoco>"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", ["box", "cylinder"])
+def test_compiled_with_loops(shape: str) -> None:
+    mj_model = converged(load(STACK.format(shape)))
+    m, worlds = mjtorch.put_model(mj_model, dtype=torch.float64), []
+    for steps in (0, 20):
+        mj_data = mujoco.MjData(mj_model)
+        mujoco.mj_step(mj_model, mj_data, steps)
+        worlds.append(mjtorch.put_data(mj_model, mj_data, model=m))
+    found = mjtorch.jit(mjtorch.linearize, in_dims=(None, 0), strict=True)(m, tree.stack(worlds))
+    for k, d in enumerate(worlds):
+        for x, y in zip(found, mjtorch.linearize(m, d), strict=True):
+            assert error(x[k], y) < SAME
+
+
 @pytest.mark.slow
 def test_stock_compile() -> None:
     this = case("collection/cartpole", converge=True)
