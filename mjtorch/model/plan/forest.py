@@ -1,5 +1,6 @@
 """Index plan of the kinematic trees as the solver takes them: one by one, with what joins them."""
 
+import itertools
 from collections.abc import Sequence
 
 import mujoco
@@ -129,19 +130,22 @@ def fixed_rows(
     number: (ntree,) the trees, dof: (ntree, n) their dofs; the rest as in `build`, `ForestPlan` and `BodiesPlan`
     """
     (count, width), none = fixed_dof.shape, fixed_dof.size
-    place = [{d: k * width + j for j, d in reversed(list(enumerate(row)))} for k, row in enumerate(fixed_dof.tolist())]
+    touches = np.zeros((count + 1, max([*number, *itertools.chain(*touched)]) + 1), dtype=bool)
+    place = np.full((count + 1, max(dof.max(), fixed_dof.max(initial=0)) + 1), none)
+    for k, trees in enumerate(touched):
+        touches[k, trees] = True
+        place[k, fixed_dof[k]] = k * width + np.arange(width)
 
-    def entry(tree: int, dofs: list[int], row: int) -> list[int]:
-        touches = row < count and tree in touched[row]
-        return [place[row][d] if touches else none for d in dofs]
+    def entries(rows: np.ndarray) -> np.ndarray:
+        """Of rows (ntree, k) where what they say of the dofs of the trees lies (ntree, k, n)."""
+        there = touches[rows, number[:, None]]
+        return np.where(there[..., None], place[rows[..., None], dof[:, None]], none)
 
-    own = [[k for k, trees in enumerate(touched) if tree in trees] for tree in number]
-    most = max(map(len, own), default=0)
-    rows = [[*x, *[count] * (most - len(x))] for x in own]
-    trees = list(zip(number.tolist(), dof.tolist(), rows, strict=True))
-    n = dof.shape[1]
+    own = touches[:count, number].T
+    rows = np.sort(np.where(own, np.arange(count), count))[:, : own.sum(1).max(initial=0)]
+    joint = np.tile(np.array(shared, dtype=int), (len(number), 1))
     return {
-        "fixed": make.ints(rows, len(number), most),
-        "fixed_entry": make.ints([[entry(t, d, k) for k in row] for t, d, row in trees], len(number), most, n),
-        "shared_entry": make.ints([[entry(t, d, k) for k in shared] for t, d, _ in trees], len(number), len(shared), n),
+        "fixed": make.ints(rows, *rows.shape),
+        "fixed_entry": make.ints(entries(rows), *rows.shape, dof.shape[1]),
+        "shared_entry": make.ints(entries(joint), *joint.shape, dof.shape[1]),
     }
