@@ -226,7 +226,7 @@ class BodyRows(tree.Tree):
     def touched(self) -> Tensor:
         """Which dofs (nv,) bool rows touch that are active; those of contacts touch all dofs of a body."""
         there = self.replace(fixed=(self.fixed != 0).to(self.axis.dtype))
-        none, each = torch.zeros_like(self.axis[:, 0]), torch.ones_like(self.fixed[:, 0])
+        none, each = torch.zeros_like(self.axis[:, 0]), self.fixed.new_ones(len(self.fixed))
         found = there.add_fixed_transpose_times(none, each) > 0
         found = found | ((self.single != 0).to(self.axis.dtype) @ self.plan.column > 0)
         for e in self.edges:
