@@ -196,13 +196,14 @@ def test_disabled_group(model: str, name: str) -> None:
     check_single_step(load(model, disableactuator=1 << 1), name, 0)
 
 
-def test_trees_are_taken_one_by_one() -> None:
-    """With what the dense matrix has of them."""
-    mj_model = load(APART)
+@pytest.mark.parametrize("geom", [None, "<geom ", '<geom fluidshape="ellipsoid" '])
+def test_trees_are_taken_one_by_one(geom: str | None) -> None:
+    """With what the dense matrix has of them; in nothing, or in a medium."""
+    mj_model = load(APART) if geom is None else load(APART.replace("<geom ", geom), density=900.0, viscosity=0.3)
     m, d, _ = prepared(mj_model, 0)
     p, h = m.plan.integration, mj_model.opt.timestep
     inertia, derivative = full_m(m, d), h * deriv_smooth_vel(m, d)
-    assert len(m.plan.kinematics.trees) == 2
+    assert len(m.plan.kinematics.trees) == 2 and m.opt.fluid == (geom is not None)
     blocks, (floating,) = fast_mhat(m, d)
     for found, wanted in zip(blocks, tree_blocks(m, inertia - p.bound * derivative), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-13, atol=1e-13)

@@ -243,11 +243,17 @@ def body_vel(m: Model, d: Data, include_bias: bool, include_fluid: bool) -> Tens
     return q.below * (weight @ below.mT) + q.above * (d.cdof @ above.mT)
 
 
-def fluid_matrices(m: Model, d: Data, *, symmetric: bool) -> list[Tensor]:
-    """Derivatives (nbody, 6, 6) of what a medium does, of boxes and of ellipsoids; symmetric: of `ellipsoid_matrix`."""
+def fluid_matrices(
+    m: Model,
+    d: Data,
+    *,
+    symmetric: bool,
+    slopes: Callable[[ellipsoid.Ellipsoids, Tensor], Tensor] = ellipsoid.wrench_derivative,
+) -> list[Tensor]:
+    """Derivatives (nbody, 6, 6) of what a medium does to boxes and ellipsoids; the rest as for `ellipsoid_matrix`."""
     matrices = [fluid_matrix(m, d)] if m.plan.passive.boxes else []
     if m.plan.passive.ellipsoids:
-        matrices.append(ellipsoid_matrix(m, d, symmetric=symmetric))
+        matrices.append(ellipsoid_matrix(m, d, symmetric=symmetric, slopes=slopes))
     return matrices
 
 
@@ -272,10 +278,7 @@ def subtree_blocks(m: Model, d: Data, weight: Tensor, above: Tensor, dof: Tensor
 
 def drag_matrices(m: Model, d: Data) -> list[Tensor]:
     """Derivatives (nbody, 6, 6) of drag alone, without lift and the inertia of the medium, as in `fluid_matrix`."""
-    matrices = [fluid_matrix(m, d)] if m.plan.passive.boxes else []
-    if m.plan.passive.ellipsoids:
-        matrices.append(ellipsoid_matrix(m, d, symmetric=False, slopes=ellipsoid.drag_alone))
-    return matrices
+    return fluid_matrices(m, d, symmetric=False, slopes=ellipsoid.drag_alone)
 
 
 def bias_matrix(inertia: Tensor, velocity: Tensor) -> Tensor:

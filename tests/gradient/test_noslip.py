@@ -18,7 +18,7 @@ CASES = [(3, 0), (3, 1), (6, 1)]
 
 @pytest.mark.parametrize("condim, cone", slow_but(CASES, *CASES[:2]))
 def test_matches_differences(condim: int, cone: int) -> None:
-    """Some contacts stick, some slip, and one cannot be moved in one direction. Without sweeps all is 0.3 to 1 off."""
+    """Some contacts stick, some slip, and one cannot be moved in one direction."""
     mj_model, m, mj_datas = scene(condim, cone=cone, noslip_iterations=5, noslip_tolerance=0, **EXACT)
     for mj_data in mj_datas:
         wanted = differences_of_c(mj_model, mj_data)

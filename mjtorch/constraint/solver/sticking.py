@@ -88,15 +88,16 @@ def attach(
     mask = torch.cat([first.expand(c.nf, -1), plan.mask])
     slope = efc_b + p.rows.times(linalg.ltl_solve(p.qLD, p.rows.transpose_times(found)))
     W = linalg.ltl_half_solve(fixed.qLD, (mask[..., None] * fixed.J[rows]).flatten(0, 1).mT).mT.unflatten(0, rows.shape)
+    A = W @ W.mT
     of_loss = at_loss(found[dry], frictionloss[dry], first)
     if m.opt.cone == Cone.PYRAMIDAL:
         of_contacts = along_edges(m, main, found)
     else:
-        of_contacts = in_cones(m, friction, W[c.nf :], slope.detach(), main, found)
+        of_contacts = in_cones(m, friction, A[c.nf :], slope.detach(), main, found)
     f = Friction(*(torch.cat(x) for x in zip(of_loss, of_contacts, strict=True)))
 
     order = torch.cat([torch.arange(c.nf, device=rows.device), c.nf + visits[0]])
-    leaves, spec = pytree.tree_flatten(sweeps(f, W, mask, order, c.nf + visits[1], niter))
+    leaves, spec = pytree.tree_flatten(sweeps(f, W, A, mask, order, c.nf + visits[1], niter))
     start = fixed.rows.transpose_times(main)[:, None]
     velocity = linalg.ltl_half_solve(fixed.qLD, start)[:, 0]
     change = _Sweeps.apply(spec, mask * f.scale * slope[rows], mask * f.follows, mask * main[rows], velocity, *leaves)
@@ -137,8 +138,8 @@ def along_edges(m: Model, main: Tensor, found: Tensor) -> Friction:
     )
 
 
-def in_cones(m: Model, friction: Tensor, W: Tensor, slope: Tensor, main: Tensor, found: Tensor) -> Friction:
-    """Friction of elliptic cones, counted in its coefficients; W as in `Sweeps`, slope: (nefc,) `A f + b`, constants.
+def in_cones(m: Model, friction: Tensor, A: Tensor, slope: Tensor, main: Tensor, found: Tensor) -> Friction:
+    """Friction of elliptic cones, counted in its coefficients; A as in `Sweeps`, slope: (nefc,) `A f + b`, constants.
 
     Where nothing moves along a contact in some direction sweeps find none, and leave it unless that is better.
     """
@@ -147,7 +148,7 @@ def in_cones(m: Model, friction: Tensor, W: Tensor, slope: Tensor, main: Tensor,
     scale = torch.where((plan.mask > 0) & (scale > 0), scale, 1.0)
     normal = main[plan.normal]
     counted = scale.detach() * plan.mask
-    A = torch.diag_embed(1 - plan.mask) + counted[:, :, None] * (W @ W.mT) * counted[:, None]
+    A = torch.diag_embed(1 - plan.mask) + counted[:, :, None] * A * counted[:, None]
     flat = torch.vmap(is_singular)(linalg.cholesky(A), A.diagonal(dim1=1, dim2=2), plan.mask.sum(1) < 4)
     x = plan.mask * found[plan.rows] / scale.detach()
     size, most = norm(x), normal.detach()
@@ -170,10 +171,9 @@ def short_of_limit(dtype: torch.dtype) -> float:
     return SINGLE if dtype == torch.float32 else DOUBLE
 
 
-def sweeps(f: Friction, W: Tensor, mask: Tensor, order: Tensor, count: Tensor, niter: Tensor) -> Sweeps:
+def sweeps(f: Friction, W: Tensor, A: Tensor, mask: Tensor, order: Tensor, count: Tensor, niter: Tensor) -> Sweeps:
     """The sweeps through blocks; mask: (n, w) 1, or 0 for filling, the rest as in `Sweeps`."""
     scale = mask * f.scale.detach()
-    A = W @ W.mT
     resists = f.project @ (scale[:, :, None] * A * scale[:, None]) @ f.project
     # What next to nothing resists does not stick, as in the sweeps.
     project = torch.where((resists.diagonal(dim1=1, dim2=2).sum(1) > MIN_VALUE)[:, None, None], f.project, 0.0)
