@@ -7,23 +7,20 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
-from typing import Any, cast
+from typing import Any
 
 import torch
-import torch.fx.traceback
 from torch import Tensor
-from torch._ops import HigherOrderOperator
 from torch.fx import GraphModule, Node
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.node import map_arg
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mjtorch.compiler.garbage import without_collections
 from mjtorch.compiler.ir.source import Places
-from mjtorch.compiler.layouts import CPU, Layout, result_layout, written
+from mjtorch.compiler.layouts import CPU, written
 from mjtorch.compiler.record import BRANCH, WRITE, GraphRecorder, RefusedError, Replay, Traced, parts
 from mjtorch.compiler.stage import in_own_precision
+from mjtorch.compiler.writes import calls, functionalized, memory, mutates, op_name, origin, settle, writes
 
 Flat = Callable[..., Sequence[Tensor]]
 
@@ -32,18 +29,9 @@ OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))
 # What torch says in its own words when a number is made from a traced tensor.
 VALUE_ERRORS = (".item()", "value out of a tracing tensor", "data-dependent control flow", ".numpy()", ".tolist()")
-# One of the fields that PyTorch gives to each node it makes, if told to; Dynamo's, which is not at work here.
-SOURCE = "source_fn_stack"
 # Where a graph has the tensors from around the function whose values have become numbers of it.
 READ = "read"
 RANDOM = "{} draws random numbers, which a compiled function would draw only once; draw them outside and pass them in"
-# In-place views of temporaries: they change no value.
-HARMLESS = {
-    torch.ops.aten.squeeze_.dim,
-    torch.ops.aten.unsqueeze_.default,
-    torch.ops.aten.t_.default,
-    torch.ops.aten.detach_.default,
-}
 
 
 class TraceError(RuntimeError):
@@ -64,18 +52,17 @@ def trace(
     """
     recorder = _recorder(examples, known)
     graph = _recorded(flat, examples, name, recorder)
-    calls = list(_calls(graph))
-    writes = _writes(graph)
-    complaint = next((n.target for n in calls if is_random(n.target)), None)
-    if complaint is not None or any(_origin(n).op != "call_function" for n in writes):
+    writing = writes(graph)
+    complaint = next((n.target for n in calls(graph) if is_random(n.target)), None)
+    if complaint is not None or any(origin(n).op != "call_function" for n in writing):
         _blame(flat, examples, name)
     if complaint is not None:
         raise TraceError(f"jit({name}): {RANDOM.format(complaint)}")
-    if writes and recorder.decomposed:  # PyTorch rewrites what writes, but not all that it takes other operations for
+    if writing and recorder.decomposed:  # PyTorch rewrites what writes, but not all that it takes other operations for
         whole = _recorded(flat, examples, name, _recorder(examples, lambda op: True))
-        graph = whole if _writes(whole) else graph
-    while (writing := _writes(graph)) or _decomposable(graph, known):
-        before, program = recorder.decomposed, _functionalized(graph, examples) if writing else graph
+        graph = whole if writes(whole) else graph
+    while (writing := writes(graph)) or _decomposable(graph, known):
+        before, program = recorder.decomposed, functionalized(graph, examples) if writing else graph
         graph = _recorded(Replay(program, recorder).run, examples, name, recorder)
         if recorder.decomposed == before:  # else these may write, too
             break
@@ -87,93 +74,10 @@ def _recorded(flat: Flat, examples: Sequence[Tensor], name: str, recorder: Graph
     """The graph of a function, without writes that nobody else sees."""
     graph = _record(flat, examples, name, recorder)
     graph.graph.eliminate_dead_code()
-    _settle(graph)
-    for n in _calls(graph):
+    settle(graph)
+    for n in calls(graph):
         n.meta.setdefault("source", None)
     return graph
-
-
-def _settle(graph: GraphModule) -> None:
-    """Writes to new tensors that nobody else reads, as calls that make another one.
-
-    Derivatives are full of them, that of a clamp for one; without writes there is no second trace.
-    """
-    changed = set()
-    for n in _calls(graph):
-        pure = _without_write(n) if mutates(n.target) else None
-        if pure is not None:
-            n.target = pure
-            changed.add(n.graph.owning_module)
-    for module in changed:
-        assert module is not None
-        module.recompile()
-
-
-def _without_write(n: Node) -> Any:
-    """The op that returns what `n` writes, if memory that is no one else's is all that changes."""
-    first = n.args[0] if n.args else None
-    if not isinstance(first, Node) or first.op != "call_function" or list(first.users) != [n]:
-        return None
-    inputs = [x.meta.get("val") for x in {*first.all_input_nodes, *n.all_input_nodes}]
-    if not isinstance(n.target, torch._ops.OpOverload) or not all(isinstance(x, Tensor) for x in inputs):
-        return None
-    if _memory(first.meta["val"]) in {_memory(x.meta["val"]) for x in first.all_input_nodes}:
-        return None
-    packet = getattr(torch.ops.aten, op_name(n.target).removesuffix("_"), None)
-    pure = getattr(packet, n.target._overloadname, None)
-    if pure is None or mutates(pure):
-        return None
-    # In place, the dtype is that of what is written to.
-    given: Any = map_arg((n.args, n.kwargs), lambda x: x.meta["val"])
-    made, own = result_layout(pure, *given), first.meta["val"]
-    return pure if isinstance(made, Layout) and (made.dtype, made.shape) == (own.dtype, own.shape) else None
-
-
-def _functionalized(graph: GraphModule, examples: Sequence[Tensor]) -> GraphModule:
-    """The same program without writes in place, as PyTorch rewrites it."""
-    nodes = [n for n in graph.graph.nodes if n.op == "get_attr" and isinstance(getattr(graph, n.target), Tensor)]
-    constants = [getattr(graph, n.target) for n in nodes]
-    first = next(n for n in graph.graph.nodes if n.op != "placeholder" and n not in nodes)
-    for n in nodes:  # become arguments, since they may be written to as well
-        with graph.graph.inserting_before(first):
-            n.replace_all_uses_with(graph.graph.placeholder(n.name))
-        graph.graph.erase_node(n)
-    _part(graph)
-    graph.recompile()
-    for n in _calls(graph):  # which an interpreter hands on
-        n.meta[SOURCE] = n.meta.get("source")
-    pure = torch.func.functionalize(torch.fx.Interpreter(graph).run, remove="mutations")
-    with torch.fx.traceback.preserve_node_meta():
-        made = make_fx(
-            lambda *xs: pure(*xs, *constants),
-            tracing_mode="fake",
-            _allow_non_fake_inputs=True,
-            _disable_torch_fn_metadata_mode=True,
-        )(*examples)
-    for n in _calls(made):
-        n.meta["source"] = n.meta.pop(SOURCE, None)
-    return made
-
-
-def _part(graph: GraphModule) -> None:
-    """Copy what a loop or branch gets twice: PyTorch's (2.13) refuse operands that share memory."""
-    for n in [n for n in _calls(graph) if isinstance(n.target, HigherOrderOperator)]:
-        seen: set[int] = set()
-
-        def apart(x: Node, n: Node = n, seen: set[int] = seen) -> Node:
-            if not isinstance(x.meta.get("val"), Tensor):  # a body
-                return x
-            memory = _memory(x.meta["val"])
-            if memory in seen:
-                with n.graph.inserting_before(n):
-                    copy = n.graph.call_function(torch.ops.aten.clone.default, (x,))
-                copy.meta, x = dict(x.meta), copy
-            seen.add(memory)
-            return x
-
-        n.args = cast(Any, map_arg(n.args, apart))
-        assert n.graph.owning_module is not None
-        n.graph.owning_module.recompile()
 
 
 def captured(graph: GraphModule) -> list[Tensor]:
@@ -199,38 +103,6 @@ def same_in_all_worlds(graph: GraphModule, in_dims: Sequence[int | None]) -> lis
 def is_random(target: Any) -> bool:
     """Whether an op draws random numbers. (Attention might, for dropout, but has a decomposition that does not.)"""
     return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()) and "attention" not in op_name(target)
-
-
-def mutates(target: Any) -> bool:
-    """Whether an op writes to one of its arguments."""
-    schema = getattr(target, "_schema", None)
-    return schema is not None and schema.is_mutable and target not in HARMLESS
-
-
-def _origin(n: Node) -> Node:
-    """Where the memory comes from that an op writes to: the node that views, and writes in place, begin with."""
-    while n.op == "call_function" and n.args and isinstance(n.args[0], Node):
-        schema = getattr(n.target, "_schema", None)
-        if schema is None or not any(r.alias_info is not None for r in schema.returns):
-            break
-        n = n.args[0]
-    return n
-
-
-def op_name(target: Any) -> str:
-    """`add` for `aten.add.Tensor`."""
-    return getattr(target, "overloadpacket", target).__name__
-
-
-def _calls(graph: GraphModule) -> Iterator[Node]:
-    """All calls in a graph and in the bodies of its loops and branches."""
-    for module in graph.modules():
-        if isinstance(module, GraphModule):
-            yield from (n for n in module.graph.nodes if n.op == "call_function")
-
-
-def _writes(graph: GraphModule) -> list[Node]:
-    return [n for n in _calls(graph) if mutates(n.target)]
 
 
 def _varying(graph: GraphModule) -> Iterator[Node]:
@@ -367,14 +239,14 @@ class _Watch(TorchDispatchMode):
     def __init__(self, inputs: Sequence[Tensor], name: str) -> None:
         super().__init__()
         self.name = name
-        self.inputs = {_memory(x) for x in inputs}
+        self.inputs = {memory(x) for x in inputs}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if mutates(func):
             for x in written(func, args, kwargs):
-                if _memory(x) in self.inputs or not isinstance(x, Traced):
-                    self._fail(WRITE.format(func, "an input" if _memory(x) in self.inputs else "a tensor from outside"))
+                if memory(x) in self.inputs or not isinstance(x, Traced):
+                    self._fail(WRITE.format(func, "an input" if memory(x) in self.inputs else "a tensor from outside"))
         out = func(*args, **kwargs)
         if is_random(func):
             self._fail(RANDOM.format(func))
@@ -382,10 +254,6 @@ class _Watch(TorchDispatchMode):
 
     def _fail(self, complaint: str) -> None:
         raise TraceError(f"jit({self.name}): {_user_line()}: {complaint}")
-
-
-def _memory(x: Tensor) -> int:
-    return x.untyped_storage()._cdata
 
 
 def _user_line(e: BaseException | None = None) -> str:

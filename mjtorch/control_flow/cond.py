@@ -11,7 +11,7 @@ from mjtorch.control_flow import context, lowering
 from mjtorch.control_flow.carry import Structure, check_callable
 from mjtorch.control_flow.closure import Conversion, explore, intercepted, is_lifted
 from mjtorch.control_flow.context import opaque
-from mjtorch.control_flow.derivative import floats, only_floats, vjp
+from mjtorch.control_flow.derivative import needed, spread, vjp
 from mjtorch.control_flow.snapshot import snapshot
 from mjtorch.control_flow.while_loop import check_predicate
 from mjtorch.tree.dataclass import NAMESPACE
@@ -145,12 +145,12 @@ class _Cond(torch.autograd.Function):
         pred, *operands = ctx.saved_tensors
         cotangents = [g for g in grads if g is not None and g.is_floating_point()]
 
-        n = len(operands)
+        n, wanted = len(operands), needed(operands, ctx.needs_input_grad[3:])
 
         def pull(fn: Any) -> Callable[..., list[Tensor]]:
-            return lambda *args: vjp(fn, args[:n], args[n:])
+            return lambda *args: vjp(fn, args[:n], args[n:], wanted)
 
-        if not floats(operands):
+        if not any(wanted):
             return (None,) * (3 + n)
         found = _branch(pred, pull(ctx.true_fn), pull(ctx.false_fn), (*operands, *cotangents))
-        return (None, None, None, *only_floats(operands, found))
+        return (None, None, None, *spread(found, wanted))

@@ -10,7 +10,7 @@ from mjtorch.control_flow import context, lowering
 from mjtorch.control_flow.carry import Structure, check_callable, fresh
 from mjtorch.control_flow.closure import Conversion, intercepted, is_imagined, is_lifted
 from mjtorch.control_flow.context import opaque
-from mjtorch.control_flow.derivative import floats, only_floats, vjp
+from mjtorch.control_flow.derivative import needed, spread, vjp
 from mjtorch.control_flow.snapshot import snapshot
 
 Carry = TypeVar("Carry")
@@ -213,12 +213,15 @@ class _Scan(torch.autograd.Function):
         before = _cotangents(carries, grads[len(grads) - m :])
         ys = [g for g in grads[m : len(grads) - m] if g is not None and g.is_floating_point()]
 
-        i, j = len(last), len(last) + len(floats(captured))
+        # A carry has a derivative by what it becomes, even if it starts as a constant.
+        wanted = needed((*carries, *xs, *captured), [*[True] * m, *ctx.needs_input_grad[3 + m :]])
+        summed = [x for x, w in zip(captured, wanted[m + k :], strict=True) if w]
+        i, j = len(last), len(last) + len(summed)
 
         def back(*args: Tensor) -> tuple[Tensor, ...]:
             totals, carry, args = args[:j], args[j : j + m], args[j + m :]
             x, ys_row, before_row, captured = args[:k], args[k : k + q], args[k + q : k + q + i], args[k + q + i :]
-            found = vjp(step, (*carry, *x, *captured), (*totals[:i], *ys_row))
+            found = vjp(step, (*carry, *x, *captured), (*totals[:i], *ys_row), wanted)
             h = len(found) - (j - i)
             sums = [a + b for a, b in zip((*found[:i], *found[h:]), (*before_row, *totals[i:]), strict=True)]
             return (*sums, *found[i:h])
@@ -227,10 +230,10 @@ class _Scan(torch.autograd.Function):
         rows = [x.flip(0) for x in (*carries, *xs, *ys, *before)]
         # Under vmap of the cotangents sums of these are batched, and what they start from has to be.
         none = sum(torch.zeros_like(g).sum() for g in (*last, *before, *ys))
-        start = [*last, *(torch.zeros_like(x) for x in floats(captured))]
+        start = [*last, *map(torch.zeros_like, summed)]
         out = _loop(back, [x + none for x in start], rows, captured)
         found = (*out[:i], *(g.flip(0) for g in out[j:]), *out[i:j])
-        return (None, None, None, *only_floats((*carries, *xs, *captured), found))
+        return (None, None, None, *spread(found, wanted))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:

@@ -227,6 +227,21 @@ def test_derivatives_are_packed_too() -> None:
     torch.testing.assert_close(compiled(x, active), torch.vmap(torch.func.grad(f))(x, active))
 
 
+def test_derivatives_do_not_carry_what_is_constant() -> None:
+    """A table is read by all items. None is made of gradients of it, and the items are packed."""
+    table = torch.linspace(0, 1, 1000, dtype=torch.float64)
+
+    def f(x: Tensor, active: Tensor) -> Tensor:
+        return each(lambda y: y * table[y.abs().long()], x, where=active, otherwise=torch.tanh).square().sum()
+
+    x, active, _ = arguments(torch.float64, 5)
+    compiled = jit(torch.func.grad(f), in_dims=0, strict=True)
+    lowered = compiled.lower(x, active)
+    assert packs(lowered)
+    assert max(s.buffer.size for s in walk(lowered.program.body) if isinstance(s, Store)) < len(table)
+    torch.testing.assert_close(compiled(x, active), torch.vmap(torch.func.grad(f))(x, active))
+
+
 def test_much_that_a_world_has_for_all_items_is_not_packed() -> None:
     def f(x: Tensor, active: Tensor, scale: Tensor) -> Tensor:
         table = scale + torch.arange(100.0)
@@ -241,6 +256,20 @@ def test_much_that_a_world_has_for_all_items_is_not_packed() -> None:
 def test_a_choice_within_a_loop_is_packed_however_it_is_written() -> None:
     def f(x: Tensor, active: Tensor) -> Tensor:
         step = lambda _, item: ((), cond(item[1], torch.exp, torch.sin, item[0]))  # noqa: E731
+        return scan(step, (), (x, active), unroll=False)[1]
+
+    x, active, _ = arguments(torch.float64, 5)
+    compiled = jit(f, in_dims=0, strict=True)
+    assert packs(compiled.lower(x, active))
+    torch.testing.assert_close(compiled(x, active), torch.vmap(f)(x, active))
+
+
+def test_results_of_a_choice_that_nobody_reads() -> None:
+    def f(x: Tensor, active: Tensor) -> Tensor:
+        def step(_: Any, item: tuple[Tensor, Tensor]) -> Any:
+            of_active, of_others = (lambda y: (y, y.exp(), y + 1)), (lambda y: (y.cos(), y.sin(), y))
+            return (), cond(item[1], of_active, of_others, item[0])[2:0:-1]
+
         return scan(step, (), (x, active), unroll=False)[1]
 
     x, active, _ = arguments(torch.float64, 5)

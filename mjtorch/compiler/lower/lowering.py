@@ -195,7 +195,7 @@ class Lowering:
 
     def constant(self, x: torch.Tensor) -> View:
         """A constant array; equal ones share memory."""
-        array = x.detach().cpu().contiguous().numpy()
+        array = x.contiguous().numpy(force=True)
         dtype = DTYPES[x.dtype]
         key = dtype.encode() + array.tobytes()
         if key not in self.constants:

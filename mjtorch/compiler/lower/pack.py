@@ -22,12 +22,18 @@ class Choice:
     """What is done for each item, if that is one of two functions.
 
     flag: the input that says which; active, otherwise: the functions; operands: the inputs that both take
+    results: which results of the functions those of the body are
     """
 
     flag: int
     active: GraphModule
     otherwise: GraphModule
     operands: tuple[int, ...]
+    results: tuple[int, ...]
+
+    def chosen(self, values: Sequence[Value]) -> list[Value]:
+        """The results of the body, of all that one of the functions returns."""
+        return [values[k] for k in self.results]
 
 
 def choice(body: GraphModule) -> Choice | None:
@@ -36,15 +42,19 @@ def choice(body: GraphModule) -> Choice | None:
     calls = [n for n in body.graph.nodes if n.op == "call_function"]
     conds = [n for n in calls if getattr(n.target, "__name__", "") == "cond"]
     results = next(n for n in body.graph.nodes if n.op == "output").args[0]
-    if len(conds) != 1 or [n for n in calls if n is not conds[0]] != list(results):
+    if len(conds) != 1 or any(n.target is not operator.getitem for n in calls if n is not conds[0]):
         return None
     flag, active, otherwise, operands = conds[0].args
     if not all(isinstance(x, Node) and x in inputs for x in (flag, *operands)):
         return None
-    if [n.args for n in results] != [(conds[0], k) for k in range(len(results))]:
+    if any(n.op != "call_function" for n in results) or len({n.args[1] for n in results}) < len(results):
         return None
     return Choice(
-        inputs[flag], getattr(body, active.target), getattr(body, otherwise.target), tuple(inputs[x] for x in operands)
+        inputs[flag],
+        getattr(body, active.target),
+        getattr(body, otherwise.target),
+        tuple(inputs[x] for x in operands),
+        tuple(n.args[1] for n in results),
     )
 
 
@@ -72,7 +82,7 @@ def packed(
         return row(rows[k], item) if k < len(rows) else fixed[k - len(rows)]
 
     def otherwise(item: Index) -> None:
-        results = low.graph(found.otherwise, [of(k, item) for k in found.operands])
+        results = found.chosen(low.graph(found.otherwise, [of(k, item) for k in found.operands]))
         for k, (y, out) in enumerate(zip(results, outputs, strict=True)):
             if k not in unchanged:
                 low.store(y, row(out, item))
@@ -85,7 +95,10 @@ def packed(
     load, copies = low.inside(lambda: {k: low.store(of(k, item)) for k in mine})
     low.is_packed = True
     do, results = low.inside(
-        lambda: [low.stored(y) for y in low.graph(found.active, [copies.get(k, of(k, item)) for k in found.operands])]
+        lambda: [
+            low.stored(y)
+            for y in found.chosen(low.graph(found.active, [copies.get(k, of(k, item)) for k in found.operands]))
+        ]
     )
     low.is_packed = False
     store, _ = low.inside(lambda: [low.store(y, row(out, item)) for y, out in zip(results, outputs, strict=True)])
@@ -101,7 +114,7 @@ def left_alone(node: Node, found: Choice, rows: Sequence[View]) -> dict[int, int
     xs = node.args[2]
     assert isinstance(xs, Sequence)
     inputs = [n for n in found.otherwise.graph.nodes if n.op == "placeholder"]
-    results = list(next(n for n in found.otherwise.graph.nodes if n.op == "output").args[0])
+    results = found.chosen(next(n for n in found.otherwise.graph.nodes if n.op == "output").args[0])
     alone: dict[int, int] = {}
     for k, (y, value) in enumerate(zip(results, node.meta["val"], strict=True)):
         given = passed_through(y)

@@ -41,7 +41,7 @@ from mjtorch.compiler.report.text import size, table
 from mjtorch.compiler.targets.cpu.native import FEW_WORLDS
 from mjtorch.compiler.targets.cpu.pipeline import CPU as CPU_PASSES
 from mjtorch.compiler.targets.cuda.pipeline import CUDA
-from mjtorch.compiler.trace import op_name
+from mjtorch.compiler.writes import op_name
 
 BYTES = {"f32": 4, "f64": 8, "i64": 8, "i32": 4, "bool": 1}
 
