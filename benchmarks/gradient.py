@@ -4,6 +4,8 @@ The gradient is that of a weighted sum of qpos and qvel after a step, with respe
 Times are seconds of the processor, so that they hold on a busy machine. The error is relative to central differences of
 steps by C MuJoCo in float64 whose Newton solver runs until nothing improves, in states of a robot that has fallen, in
 contact; the part of qpos is left out where there are quaternions, of which each program makes unit ones in its own way.
+
+With --linearize also `mjtorch.linearize`: all derivatives of the next state and the sensors, of each world.
 """
 
 import argparse
@@ -19,6 +21,7 @@ from typing import Any
 import mujoco
 import numpy as np
 import torch
+from robot_models import MADE, ROBOTS, load
 from sides import make_starts, random_controls
 from throughput import locate
 from torch import Tensor
@@ -94,7 +97,9 @@ def timed(f: Callable[[], Any]) -> tuple[float, float]:
     return seconds[0], min(seconds[1:])
 
 
-def ours(mj_model: mujoco.MjModel, states: dict[str, np.ndarray], iterations: int | None) -> dict[str, Any]:
+def ours(
+    mj_model: mujoco.MjModel, states: dict[str, np.ndarray], iterations: int | None, linearize: bool
+) -> dict[str, Any]:
     """Times in float32 and gradients in float64; with as many slots for contacts whatever the iterations."""
     slots = mjtorch.put_model(mj_model).plan.collision.ncon
     if iterations is not None:
@@ -119,6 +124,10 @@ def ours(mj_model: mujoco.MjModel, states: dict[str, np.ndarray], iterations: in
         jitted = mjtorch.jit(f, in_dims=dims, strict=True)
         result[f"{name}_compile"], result[name] = timed(lambda jitted=jitted: jitted(*arguments))
     result["scratch"] = scratch_bytes(CpuTarget().schedule(jitted.lower(*arguments)))
+    if linearize:
+        jitted = mjtorch.jit(mjtorch.linearize, in_dims=(None, 0), strict=True)
+        m, d, *_ = arguments
+        result["linearize_compile"], result["linearize"] = timed(lambda: jitted(m, d))
     checked = {name: x[:CHECKED] for name, x in states.items()}
     found = torch.vmap(gradient, in_dims=dims)(*prepared(mj_model, checked, torch.float64, slots))
     return result | {"found": torch.cat(found, 1).tolist()}
@@ -173,26 +182,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="*", default=["cartpole", "hopper", "humanoid"], help="names or files")
     parser.add_argument("--worlds", type=int, default=1024)
+    parser.add_argument("--assets", type=Path, metavar="FOLDER", help="unpacked wheels of robots, as of robots.py")
+    parser.add_argument("--linearize", action="store_true", help="measure `mjtorch.linearize` as well")
     parser.add_argument("--iterations", default="-,1", help="of the solver; - for those of the model")
     parser.add_argument("--mjx-python", help="an interpreter that has mujoco-mjx")
     parser.add_argument("--patience", type=float, default=1800, metavar="S", help="seconds that MJX gets for a line")
     args = parser.parse_args()
+    if args.mjx_python and (made := MADE.keys() & set(args.models)):
+        parser.error(f"{', '.join(made)} has no file for MJX: leave out --mjx-python")
     torch.set_num_threads(1)
     for name in args.models:
-        file = locate(name, args.mjx_python)
-        mj_model = mujoco.MjModel.from_xml_path(str(file))
+        source = name if name in ROBOTS or name in MADE else str(locate(name, args.mjx_python))
+        mj_model = load(source, args.assets)
         first = 0 if mj_model.nq == mj_model.nv else mj_model.nq
         states = given(mj_model, args.worlds)
         wanted = differences(mj_model, states)
         print(f"\n{name}, {args.worlds} worlds\n| {' | '.join(HEADER)} |", flush=True)
         for iterations in (None if x == "-" else int(x) for x in args.iterations.split(",")):
-            result = ours(mujoco.MjModel.from_xml_path(str(file)), states, iterations)
-            show(
-                row("mjtorch", result, wanted, first, args.worlds),
-                f"{result['scratch'] / 1024:.0f} KiB of scratch a world",
-            )
+            result = ours(load(source, args.assets), states, iterations, args.linearize)
+            remarks = [f"{result['scratch'] / 1024:.0f} KiB of scratch a world"]
+            if args.linearize:
+                seconds, each = result["linearize_compile"], 1e6 * result["linearize"] / args.worlds
+                remarks.append(f"linearize: {seconds:.1f} s, then {each:.1f} us a world")
+            show(row("mjtorch", result, wanted, first, args.worlds), "; ".join(remarks))
             if args.mjx_python:
-                found = mjx(file, states, iterations, args.mjx_python, args.patience)
+                found = mjx(locate(name, args.mjx_python), states, iterations, args.mjx_python, args.patience)
                 show(row("MJX", found, wanted, first, args.worlds))
 
 
