@@ -11,7 +11,7 @@ from mjtorch.control_flow import context, lowering
 from mjtorch.control_flow.carry import Structure, check_callable
 from mjtorch.control_flow.closure import Conversion, explore, intercepted, is_lifted
 from mjtorch.control_flow.context import opaque
-from mjtorch.control_flow.derivative import needed, spread, vjp
+from mjtorch.control_flow.derivative import Likeness, cotangents, jvp, needed, primals, spread, vjp
 from mjtorch.control_flow.snapshot import snapshot
 from mjtorch.control_flow.while_loop import check_predicate
 from mjtorch.tree.dataclass import NAMESPACE
@@ -139,12 +139,13 @@ class _Cond(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         pred, ctx.true_fn, ctx.false_fn, *operands = inputs
         ctx.save_for_backward(pred, *operands)
+        ctx.save_for_forward(pred, *operands)
+        ctx.results = [Likeness.of(x) for x in output]
+        ctx.set_materialize_grads(False)  # else what does not change changes by zeros
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
         pred, *operands = ctx.saved_tensors
-        cotangents = [g for g in grads if g is not None and g.is_floating_point()]
-
         n, wanted = len(operands), needed(operands, ctx.needs_input_grad[3:])
 
         def pull(fn: Any) -> Callable[..., list[Tensor]]:
@@ -152,5 +153,17 @@ class _Cond(torch.autograd.Function):
 
         if not any(wanted):
             return (None,) * (3 + n)
-        found = _branch(pred, pull(ctx.true_fn), pull(ctx.false_fn), (*operands, *cotangents))
+        found = _branch(pred, pull(ctx.true_fn), pull(ctx.false_fn), (*operands, *cotangents(grads, ctx.results)))
         return (None, None, None, *spread(found, wanted))
+
+    @staticmethod
+    def jvp(ctx: Any, _pred: None, _true: None, _false: None, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        pred, *operands = primals(ctx.saved_tensors)
+        n, wanted = len(operands), [t is not None for t in tangents]
+
+        def push(fn: Any) -> Callable[..., list[Tensor]]:
+            return lambda *args: jvp(fn, args[:n], args[n:], wanted)[1]
+
+        changes = [t for t in tangents if t is not None]
+        found = _branch(pred, push(ctx.true_fn), push(ctx.false_fn), (*operands, *changes))
+        return tuple(spread(found, [x.dtype.is_floating_point for x in ctx.results]))

@@ -1,9 +1,11 @@
-"""The vector-Jacobian product of a function of tensors, some of which have no derivative."""
+"""Derivatives of a function of tensors, some of which have none, in both modes."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 FlatFunction = Callable[..., Sequence[Tensor]]
 
@@ -41,3 +43,59 @@ def vjp(
         return []
     pull = torch.func.vjp(of_varying, *varying)[1]
     return list(pull(tuple(cotangents)))
+
+
+def jvp(
+    fn: FlatFunction, values: Sequence[Tensor], tangents: Sequence[Tensor], wanted: Sequence[bool]
+) -> tuple[Sequence[Tensor], list[Tensor]]:
+    """`fn(*values)`, and how its floating point results change with those of `values` that are `wanted`."""
+    varying = [x for x, w in zip(values, wanted, strict=True) if w]
+
+    def of_varying(*inputs: Tensor) -> tuple[tuple[Tensor, ...], Sequence[Tensor]]:
+        remaining = iter(inputs)
+        results = fn(*(next(remaining) if w else x for x, w in zip(values, wanted, strict=True)))
+        return tuple(floats(results)), results
+
+    if not varying:
+        results = fn(*values)
+        return results, [torch.zeros_like(y) for y in floats(results)]
+    _, changes, *rest = torch.func.jvp(of_varying, tuple(varying), tuple(tangents), has_aux=True)
+    return rest[0], list(changes)
+
+
+def primals(values: Sequence[Tensor]) -> list[Tensor]:
+    """What was saved for forward mode, without the tangents that it has."""
+    return [forward_ad.unpack_dual(x).primal for x in values]
+
+
+def changing(
+    values: Sequence[Tensor], tangents: Sequence[Tensor | None], carried: int
+) -> tuple[list[bool], list[Tensor]]:
+    """Which operands of a loop change, and how. The `carried` ones do by what they become, even if not at first."""
+    pairs = list(zip(values, tangents, strict=True))
+    wanted = [x.is_floating_point() and (i < carried or t is not None) for i, (x, t) in enumerate(pairs)]
+    found = zip(pairs, wanted, strict=True)
+    return wanted, [torch.zeros_like(x) if t is None else t for (x, t), w in found if w]
+
+
+class Likeness(NamedTuple):
+    """What a result looks like, without holding it."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+
+    @staticmethod
+    def of(x: Tensor) -> "Likeness":
+        """That of a tensor."""
+        return Likeness(x.shape, x.dtype, x.device)
+
+
+def cotangents(grads: Sequence[Tensor | None], results: Sequence[Likeness]) -> list[Tensor]:
+    """Those of floating point results: zeros where a result is not used."""
+    pairs = zip(grads, results, strict=True)
+    return [
+        torch.zeros(x.shape, dtype=x.dtype, device=x.device) if g is None else g
+        for g, x in pairs
+        if x.dtype.is_floating_point
+    ]

@@ -10,7 +10,7 @@ from mjtorch.control_flow import context, lowering
 from mjtorch.control_flow.carry import Structure, check_callable, fresh
 from mjtorch.control_flow.closure import Conversion, intercepted, is_imagined, is_lifted
 from mjtorch.control_flow.context import opaque
-from mjtorch.control_flow.derivative import needed, spread, vjp
+from mjtorch.control_flow.derivative import Likeness, changing, cotangents, jvp, needed, primals, spread, vjp
 from mjtorch.control_flow.snapshot import snapshot
 
 Carry = TypeVar("Carry")
@@ -47,11 +47,10 @@ def scan(
     checkpoint: save the carry only every that many trips, and compute the trips between again in the backward pass.
         Memory for a derivative falls from `n` trips to about `n / checkpoint + checkpoint`.
 
-    The carry keeps its structure, shapes and dtypes. Captured tensors are allowed, and reverse mode derivatives with
-    respect to them, `init` and `xs` work in every mode. Forward mode works eagerly and for unrolled loops, without
-    `checkpoint`. A backward pass that `torch.compile` compiles (of `backward()`; not of `torch.func.grad` inside of the
-    function) is unrolled, up to 32 trips: Inductor overwrites what a loop there still needs. Longer loops are refused,
-    unless `torch._functorch.config.donated_buffer` is off.
+    The carry keeps its structure, shapes and dtypes. Captured tensors are allowed. Derivatives with respect to them,
+    `init` and `xs` work everywhere, in reverse and in forward mode. A backward pass that `torch.compile` compiles (of
+    `backward()`; not of `torch.func.grad` inside of the function) is unrolled, up to 32 trips: Inductor overwrites what
+    a loop there still needs. Longer loops are refused, unless `torch._functorch.config.donated_buffer` is off.
     """
     carry = Structure(init, "scan: the carry", "init")
     inputs = Structure(xs, "scan: the input", "xs", root="xs")
@@ -186,7 +185,7 @@ def _loop(step: Any, carry: Sequence[Tensor], xs: Sequence[Tensor], captured: Se
 
 
 class _Scan(torch.autograd.Function):
-    """A loop that also returns the carry before each trip, and whose derivative is a loop in the other direction."""
+    """A loop that also returns the carry before each trip. Its derivatives are loops, too, in either direction."""
 
     generate_vmap_rule = True
 
@@ -201,17 +200,20 @@ class _Scan(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         ctx.step, ctx.m, ctx.k, *operands = inputs
         carries = output[len(output) - ctx.m :]
-        ctx.save_for_backward(*operands[ctx.m :], *carries)
+        # The same for both: under vmap torch (2.13) takes the world axes of one for those of the other.
+        ctx.save_for_backward(*operands, *carries)
+        ctx.save_for_forward(*operands, *carries)
+        ctx.results = [Likeness.of(x) for x in output]
+        ctx.set_materialize_grads(False)  # else what does not change changes by zeros
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
         step, m, k = ctx.step, ctx.m, ctx.k
-        saved = ctx.saved_tensors
+        saved = ctx.saved_tensors[m:]
         split = len(saved) - m
         xs, captured, carries = saved[:k], saved[k:split], saved[split:]
-        last = _cotangents(carries, grads[:m])
-        before = _cotangents(carries, grads[len(grads) - m :])
-        ys = [g for g in grads[m : len(grads) - m] if g is not None and g.is_floating_point()]
+        places = slice(m), slice(m, len(grads) - m), slice(len(grads) - m, None)
+        last, ys, before = (cotangents(grads[p], ctx.results[p]) for p in places)
 
         # A carry has a derivative by what it becomes, even if it starts as a constant.
         wanted = needed((*carries, *xs, *captured), [*[True] * m, *ctx.needs_input_grad[3 + m :]])
@@ -236,14 +238,23 @@ class _Scan(torch.autograd.Function):
         return (None, None, None, *spread(found, wanted))
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise NotImplementedError(
-            "a loop that is traced or has checkpoint= has no forward mode derivative; use reverse mode, or unroll=True"
-        )
+    def jvp(ctx: Any, _step: None, _m: None, _k: None, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        step, m, k = ctx.step, ctx.m, ctx.k
+        operands = primals(ctx.saved_tensors[: len(tangents)])
+        wanted, changes = changing(operands, tangents, m)
+        a, b = sum(wanted[:m]), sum(wanted[: m + k])
 
+        def along(*args: Tensor) -> tuple[Tensor, ...]:
+            carry, dcarry, args = args[:m], args[m : m + a], args[m + a :]
+            x, dx, args = args[:k], args[k : k + b - a], args[k + b - a :]
+            captured, dcaptured = args[: len(operands) - m - k], args[len(operands) - m - k :]
+            out, changes = jvp(step, (*carry, *x, *captured), (*dcarry, *dx, *dcaptured), wanted)
+            return (*out[:m], *changes, *dcarry)
 
-def _cotangents(values: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
-    return [g for x, g in zip(values, grads, strict=True) if x.is_floating_point()]
+        carry = [*operands[:m], *changes[:a]]
+        rows = [*operands[m : m + k], *changes[a:b]]
+        out = _loop(along, carry, rows, [*operands[m + k :], *changes[b:]])
+        return tuple(spread(out[m:], [x.dtype.is_floating_point for x in ctx.results]))
 
 
 def _run(step: Any, m: int, k: int, operands: Sequence[Tensor]) -> list[Tensor]:

@@ -10,6 +10,7 @@ from mjtorch.control_flow import context, lowering
 from mjtorch.control_flow.carry import Structure, check_callable
 from mjtorch.control_flow.closure import Conversion, explore, intercepted, is_imagined, is_lifted
 from mjtorch.control_flow.context import opaque
+from mjtorch.control_flow.derivative import changing, jvp, primals, spread
 
 T = TypeVar("T")
 
@@ -35,9 +36,9 @@ def while_loop(cond_fun: Callable[[T], Tensor], body_fun: Callable[[T], T], init
     worlds are done, and those that are done keep their values. In a traced function (`torch.compile`, `make_fx`) the
     loop becomes one operator, whatever the number of trips.
 
-    Called eagerly, the loop can be differentiated like any Python loop. In a traced function it has no derivative, as
-    the number of trips is unknown: asking for one is an error. Use `scan` or `fori_loop` with static bounds there, or
-    give the result an implicit derivative with a `torch.autograd.Function`.
+    Called eagerly, the loop can be differentiated like any Python loop. In a traced function it has one in
+    forward mode, and none in reverse mode, as the number of trips is unknown: asking for one is an error. Use `scan` or
+    `fori_loop` with static bounds there, or give the result an implicit derivative with a `torch.autograd.Function`.
 
     Raises `TypeError` when the carry changes its structure, or a leaf its shape or dtype, naming the leaf.
     """
@@ -97,7 +98,7 @@ def _loop(cond: Any, body: Any, carry: Sequence[Tensor], captured: Sequence[Tens
 
 
 class _WhileLoop(torch.autograd.Function):
-    """A loop whose derivative is an error, raised when it is asked for and not before."""
+    """A loop whose derivative in reverse mode is an error, raised when it is asked for and not before."""
 
     generate_vmap_rule = True
 
@@ -107,19 +108,39 @@ class _WhileLoop(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
+        ctx.cond, ctx.body, ctx.n, *operands = inputs
+        ctx.save_for_forward(*operands)
+        ctx.set_materialize_grads(False)  # else what does not change changes by zeros
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
+        if all(g is None for g in grads):
+            return (None,) * len(ctx.needs_input_grad)
         raise RuntimeError(_NO_DERIVATIVE)
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise RuntimeError(_NO_DERIVATIVE)
+    def jvp(ctx: Any, _cond: None, _body: None, _n: None, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        n, operands = ctx.n, primals(ctx.saved_tensors)
+        wanted, changes = changing(operands, tangents, n)
+        a, captured = sum(wanted[:n]), len(operands) - n
+
+        def split(args: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+            carry, dcarry, rest = args[:n], args[n : n + a], args[n + a :]
+            return (*carry, *rest[:captured]), (*dcarry, *rest[captured:])
+
+        def goes_on(*args: Tensor) -> Any:
+            return ctx.cond(*split(args)[0])
+
+        def along(*args: Tensor) -> tuple[Tensor, ...]:
+            out, dout = jvp(ctx.body, *split(args), wanted)
+            return (*out, *dout)
+
+        out = _loop(goes_on, along, [*operands[:n], *changes[:a]], [*operands[n:], *changes[a:]])
+        return tuple(spread(out[n:], wanted[:n]))
 
 
 _NO_DERIVATIVE = (
-    "while_loop has no derivative in a traced function, since its number of trips is unknown there. Use scan, or "
-    "fori_loop with bounds that are Python ints; or detach what goes into the loop; or wrap it in a "
+    "while_loop has no derivative in reverse mode in a traced function, since its number of trips is unknown there. "
+    "Use scan, or fori_loop with bounds that are Python ints; or detach what goes into the loop; or wrap it in a "
     "torch.autograd.Function whose backward is the implicit derivative of the result"
 )

@@ -1,5 +1,6 @@
 """Derivatives of loops and branches, in every mode that has them; clear errors in the others."""
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -10,11 +11,11 @@ from control_flow.contexts import assert_same, backward, compiled, each, nonstri
 from reference import slow_but
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.func import grad, jacrev, jvp, vmap
+from torch.func import grad, jacfwd, jacrev, jvp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import mjtorch
-from mjtorch import control_flow as cf
+from mjtorch import control_flow as cf, jit
 
 Options = dict[str, Any]
 OPTIONS: tuple[Options, ...] = (
@@ -148,9 +149,45 @@ def test_forward_mode(worlds: tuple[Tensor, ...]) -> None:
     args = tuple(x[0] for x in worlds)
     want = jvp(plain, args, args)
     assert_same(jvp(recurrent, args, args), want)
-    assert_same(traced(lambda *args: jvp(lambda *a: recurrent(*a, unroll=True), args, args))(*args), want)
-    with pytest.raises(NotImplementedError, match="reverse mode"):
-        jvp(lambda *a: recurrent(*a, checkpoint=3), args, args)
+    assert_same(jvp(lambda *a: recurrent(*a, checkpoint=3), args, args), want)
+    for options in ({"unroll": True}, {"unroll": False}, {"checkpoint": 5}):
+        fn = functools.partial(recurrent, **options)
+        assert_same(traced(lambda *args, fn=fn: jvp(fn, args, args))(*args), want)
+        want_matrices = vmap(jacfwd(plain, argnums=(0, 2)))(*worlds)
+        assert_same(traced(vmap(jacfwd(fn, argnums=(0, 2))))(*worlds), want_matrices)
+        assert_same(jit(jacfwd(fn, argnums=(0, 2)), in_dims=0)(*worlds), want_matrices)
+
+
+def test_forward_mode_of_reverse_mode(worlds: tuple[Tensor, ...]) -> None:
+    h, xs, w = worlds
+
+    def curvature(fn: Any) -> Any:
+        return lambda h, xs, w: jvp(grad(lambda h: fn(h, xs, w).square()), (h,), (h + 1,))[1]
+
+    want = vmap(curvature(plain))(h, xs, w)
+    assert_same(jit(curvature(functools.partial(recurrent, unroll=False)), in_dims=0)(h, xs, w), want)
+
+
+@pytest.mark.parametrize("how", [traced, lambda fn: jit(fn, in_dims=None)], ids=["make_fx", "jit"])
+def test_forward_mode_of_branches_and_while_loops(how: Any) -> None:
+    """Of numbers beside truth values and counts, some of which do not change."""
+
+    def fn(x: Tensor, y: Tensor) -> Tensor:
+        table = torch.linspace(0.5, 2.0, 12).view(4, 3)
+        which = (x.abs() * 9).long() % 4
+        z, n = cf.while_loop(
+            lambda c: c[0].sum() < 20, lambda c: (c[0] * 1.5 + table[which, 0] * x + y, c[1] + 1), (x.abs(), 0 * which)
+        )
+        left, right = (lambda z: (z.sin() * x + table[1], n, z > 0)), (lambda z: (z.cos() * y, n + 1, z < 0))
+        a, count, sign = cf.cond(z.sum() > 25, left, right, z)
+        b = cf.each(lambda z: z * z, torch.stack([a, z]), where=torch.stack([sign[0], ~sign[0]]), otherwise=torch.sin)
+        return torch.where(sign, b.sum(0), a) + count
+
+    for x in torch.tensor([[0.3, 0.2, 0.9], [1.5, 2.5, 0.1], [4.0, -1.0, 3.0]]):
+        for tangents in ((x + 1, x - 1), (x, torch.zeros(3))):
+            want = jvp(fn, (x, x.cos()), tangents)
+            assert_same(how(lambda *args: jvp(fn, args[:2], args[2:]))(x, x.cos(), *tangents), want)
+        assert_same(how(jacfwd(fn))(x, x), jacfwd(fn)(x, x))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -206,12 +243,11 @@ def test_eager_while_loop_has_derivatives() -> None:
     assert_same(jvp(square, (x,), (torch.ones(3),))[1], want)
 
 
-def test_traced_while_loop_says_that_it_has_no_derivative() -> None:
+def test_traced_while_loop_says_that_it_has_no_derivative_in_reverse_mode() -> None:
     x = torch.tensor(2.0)
-    with pytest.raises(RuntimeError, match=r"while_loop has no derivative in a traced function.*fori_loop"):
+    with pytest.raises(RuntimeError, match=r"while_loop has no derivative in reverse mode.*fori_loop"):
         make_fx(grad(square))(x)
-    with pytest.raises(RuntimeError, match="while_loop has no derivative"):
-        make_fx(lambda x: jvp(square, (x,), (x,)))(x)
+    assert_same(traced(lambda x: jvp(square, (x,), (x,)))(x), (x**2, 2 * x**2))
     # It is no error to have a gradient around, only to want that of the loop.
     assert_same(traced(grad(lambda x: x * square(x.detach())))(x), x**2)
     assert_same(traced(grad(lambda x: x * (square(x) > 0)))(x), torch.ones(()))

@@ -1,5 +1,7 @@
 """`linearize` against differences of steps: C's, and ours where C has none."""
 
+from typing import Any
+
 import mujoco
 import pytest
 import torch
@@ -116,6 +118,25 @@ def test_compiled_with_loops(shape: str) -> None:
     for k, d in enumerate(worlds):
         for x, y in zip(found, mjtorch.linearize(m, d), strict=True):
             assert error(x[k], y) < SAME
+
+
+def test_compiled_forward_mode() -> None:
+    """Along one direction, through searches whose number of trips nobody knows."""
+    mj_model = converged(load(STACK.format("cylinder")))
+    mj_data = mujoco.MjData(mj_model)
+    mujoco.mj_step(mj_model, mj_data, 20)
+    m = mjtorch.put_model(mj_model, dtype=torch.float64)
+    d = mjtorch.put_data(mj_model, mj_data, model=m)
+
+    def along(m: Any, d: Any, dq: Tensor, dv: Tensor) -> Any:
+        def velocity(q: Tensor, v: Tensor) -> Tensor:
+            return mjtorch.step(m, d.replace(qpos=q, qvel=v)).qvel
+
+        return torch.func.jvp(velocity, (d.qpos, d.qvel), (dq, dv))[1]
+
+    assert int(d.ncon) > 4
+    found = mjtorch.jit(along, in_dims=None, strict=True)(m, d, d.qpos.cos(), d.qvel.cos())
+    assert error(found, along(m, d, d.qpos.cos(), d.qvel.cos())) < SAME
 
 
 @pytest.mark.slow
