@@ -57,8 +57,16 @@ def _pure(n: Node) -> Any:
     if not isinstance(n.target, OpOverload) or not all(isinstance(x, Tensor) for x in values):
         return None
     packet = getattr(aten, op_name(n.target).removesuffix("_"), None)
-    pure = getattr(packet, n.target._overloadname, None)
-    return None if pure is None or mutates(pure) or not isinstance(n.args[0], Node) else pure
+    if packet is None or not isinstance(n.args[0], Node):
+        return None
+    overloads = [getattr(packet, name) for name in packet.overloads()]
+    taken = _arguments(n.target)
+    return next((op for op in overloads if not mutates(op) and _arguments(op) == taken), None)
+
+
+def _arguments(op: OpOverload) -> list[tuple[str, str]]:
+    """Names and types of what an op takes."""
+    return [(a.name, str(a.type)) for a in op._schema.arguments]
 
 
 def _settled(n: Node, pure: Any, made: set[Node]) -> Node | None:

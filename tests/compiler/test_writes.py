@@ -38,7 +38,8 @@ def read_before_and_after(x: Tensor) -> tuple[Tensor, ...]:
 
 def one_after_another(x: Tensor) -> Tensor:
     y = x.exp()
-    y.add_(1.0).mul_(x).sub_(3.0)
+    y.add_(1.0).mul_(x).sub_(3.0).pow_(2)
+    y[2:].pow_(3)
     y[0].neg_()
     return y
 
@@ -82,6 +83,7 @@ def of_itself(x: Tensor) -> Tensor:
     row = y[2]
     row.copy_(y[0])
     row[0] = 3.0
+    y[1:].exp_().neg_()
     return y
 
 
