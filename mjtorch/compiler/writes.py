@@ -64,9 +64,9 @@ def _pure(n: Node) -> Any:
     return next((op for op in overloads if not mutates(op) and _arguments(op) == taken), None)
 
 
-def _arguments(op: OpOverload) -> list[tuple[str, str]]:
-    """Names and types of what an op takes."""
-    return [(a.name, str(a.type)) for a in op._schema.arguments]
+def _arguments(op: OpOverload) -> list[tuple[str, str, Any]]:
+    """What an op takes: names, types and what they are if not given."""
+    return [(a.name, str(a.type), a.default_value) for a in op._schema.arguments]
 
 
 def _settled(n: Node, pure: Any, made: set[Node]) -> Node | None:
