@@ -20,9 +20,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mjtorch.collision.cutting import Cut, Outline, cut_off, snapped
 from mjtorch.collision.rounding import blur, wrapped
 from mjtorch.collision.support import where_rows
-from mjtorch.control_flow.collect import collect
 from mjtorch.control_flow.fori_loop import fori_loop
 from mjtorch.control_flow.if_any import if_any
 from mjtorch.control_flow.while_loop import while_loop
@@ -31,36 +31,11 @@ from mjtorch.math.vector import cross, dot, norm
 
 # What a pair of shapes has at most.
 CONTACTS = 4
-# A corner that is so near to a line [m] is on it, by precision.
-SINGLE, DOUBLE = 1e-6, 1e-12
 # Most polygons have no more corners. Pairs of which one has are listed anew, to be given the room that they need; only
 # these are looked at for whether one surrounds the other.
 FEW = 8
 # How far from its plane, relative to its size, corners of a face that is flat may be.
 UNEVEN = 1e-6
-
-
-class Outline(NamedTuple):
-    """n polygons, clockwise from outside; of two corners, edges.
-
-    corner: (n, k, 3) [m], whatever is spare at the end; number: (n,) how many there are
-    """
-
-    corner: Tensor
-    number: Tensor
-
-
-class Cut(NamedTuple):
-    """Outlines while they are cut, all constants.
-
-    corner: (n, v, 6) position [m], and three whole numbers: the line that the side which begins here is on, and what
-        the corner came from: the line that it is on, and the line of the ground that cut that; -1: none, it begins it.
-        Lines of the subject come first, then those of the ground.
-    number: (n,) how many there are
-    """
-
-    corner: Tensor
-    number: Tensor
 
 
 class Chosen(NamedTuple):
@@ -164,7 +139,9 @@ def clipped(ground: Outline, up: Tensor, lines: Tensor, subject: Outline, normal
     partly = cuts.any(-1) & ~within
 
     def some() -> Cut:
-        return where_rows(partly, cut_off(ground, lines, subject, cuts & partly[:, None]), one)
+        cutting = cuts & partly[:, None]
+        chosen = first(cutting, k).element
+        return where_rows(partly, cut_off(ground, lines, subject, chosen, cutting.sum(-1)), one)
 
     return if_any(partly, some, one)
 
@@ -192,50 +169,6 @@ def depths(ground: Outline, lines: Tensor, subject: Outline) -> Tensor:
     depth = dot(lines[:, :, None], (subject.corner - origin)[:, None]) - at_line
     there = counted(ground.number, k)[:, :, None] & counted(subject.number, k)[:, None]
     return torch.where(there, snapped(depth), torch.inf)
-
-
-def snapped(depth: Tensor) -> Tensor:
-    """The same, zero on the line."""
-    return torch.where(depth.abs() <= (DOUBLE if depth.dtype is torch.float64 else SINGLE), 0.0, depth)
-
-
-def cut_off(ground: Outline, lines: Tensor, subject: Outline, cuts: Tensor) -> Cut:
-    """The subject, cut by those lines (n, k) of the ground, one after the other; the others only turn the list.
-
-    Each line lists what it leaves from the second corner on.
-    """
-    n, k = subject.corner.shape[:2]
-    number = torch.arange(k, device=lines.device).to(lines.dtype).expand(n, k)
-    start = torch.cat([subject.corner, torch.stack([number, number, torch.full_like(number, -1)], dim=-1)], dim=-1)
-    # Each line reads one half and writes the other; the last row takes what is not kept.
-    corner = torch.nn.functional.pad(start, (0, 0, 0, 3 * k + 1))
-    chosen = first(cuts, k).element
-    count = cuts.sum(-1)
-
-    def body(trip: Tensor, now: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        rows, size, seen = now
-        here, there = 2 * k * (trip % 2), 2 * k * ((trip + 1) % 2)
-        which = chosen.index_select(1, trip[None])
-        origin, direction = (x.gather(1, which[..., None].expand(-1, -1, 3)) for x in (ground.corner, lines))
-        active = trip < count
-        cut = Line(origin, direction, which, k, turn=turned(which[:, 0] - seen, size))
-        corner, number = collect(
-            lambda rows, i: halved(rows, i, here, size, cut),
-            torch.where(active, size, 0),
-            2 * k,
-            rows,
-            there.expand(n),
-            2 * k,
-        )
-        return corner, torch.where(active, number, size), torch.where(active, which[:, 0] + 1, seen)
-
-    nothing = torch.zeros_like(count)
-    corner, size, seen = fori_loop(0, count.amax(), body, (corner, subject.number, nothing))
-    turn = turned(ground.number - seen, size)
-    place = torch.arange(2 * k, device=lines.device) + turn[:, None]
-    place = torch.where(place < size[:, None], place, place - size[:, None]).clamp(0, 2 * k - 1)
-    place = place + 2 * k * (count % 2)[:, None]
-    return Cut(corner.gather(1, place[..., None].expand(n, 2 * k, 6)), size)
 
 
 def turned(times: Tensor, number: Tensor) -> Tensor:
@@ -320,51 +253,6 @@ def beginning(depth: Tensor, lines: Tensor, corners: Tensor) -> Tensor:
     none = torch.full_like(share, torch.inf)
     start = torch.zeros_like(lines), torch.full_like(of_first, torch.inf), none
     return (fori_loop(0, lines.amax(), step, start)[0] - chain).clamp(min=0)
-
-
-class Line(NamedTuple):
-    """A line of n grounds.
-
-    origin: (n, 1, 3) [m] a point of it, inward: (n, 1, 3) the direction in which the ground is
-    number: (n, 1) which it is; lines: static, how many the subjects may have
-    turn: (n,) which corner of the subjects comes first
-    """
-
-    origin: Tensor
-    inward: Tensor
-    number: Tensor
-    lines: int
-    turn: Tensor
-
-
-def halved(rows: Tensor, side: Tensor, here: Tensor, number: Tensor, line: Line) -> tuple[Tensor, Tensor]:
-    """What a line leaves of sides of polygons: a new corner where it cuts them, and the one that they end in.
-
-    rows: (n, m, 6) corners as in `Cut`, of the `number (n,)` that there are, from row `here` on
-    side: (k,) which sides, from that on that comes first; returns rows (n, k, 2, 6), and which of them there are
-    """
-    cutting = (line.lines + line.number).to(rows.dtype)
-
-    def at(i: Tensor) -> tuple[Tensor, Tensor]:
-        corner = rows.gather(1, (here + i)[..., None].expand(-1, -1, 6))
-        return corner, snapped(dot(corner[..., :3] - line.origin, line.inward))
-
-    def ahead(i: Tensor) -> Tensor:
-        return torch.where(i + 1 < number[:, None], i + 1, 0)
-
-    first = side + line.turn[:, None]
-    first = torch.where(first < number[:, None], first, first - number[:, None]).clamp(min=0)
-    second = ahead(first)
-    (a, depth), (b, depth1), (_, depth2) = at(first), at(second), at(ahead(second))
-    crosses, stays = depth * depth1 < 0, depth1 >= 0
-    share = depth / torch.where(crosses, depth - depth1, 1.0)
-    point = a[..., :3] + share[..., None] * (b[..., :3] - a[..., :3])
-    on = torch.where(depth > 0, cutting, a[..., 3])
-    new = torch.cat([point, torch.stack([on, a[..., 3], (cutting - line.lines).expand_as(on)], dim=-1)], dim=-1)
-    # A corner on the line needs no other in its place; the side that it begins is on the line if the next is outside.
-    on = torch.where((depth1 == 0) & (depth2 < 0), cutting, b[..., 3])[..., None]
-    end = torch.cat([b[..., :3], on, b[..., 4:]], dim=-1)
-    return torch.stack([new, end], dim=2), torch.stack([crosses, stays], dim=2)
 
 
 def positions(

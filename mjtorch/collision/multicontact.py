@@ -13,7 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mjtorch.collision.clipping import CONTACTS, FEW, Outline, outline, over
+from mjtorch.collision.clipping import CONTACTS, FEW, outline, over
+from mjtorch.collision.cutting import Outline
 from mjtorch.collision.rounding import blur
 from mjtorch.collision.support import MESH, Core, to_local, to_world, where_rows
 from mjtorch.control_flow.fori_loop import fori_loop

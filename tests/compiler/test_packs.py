@@ -18,7 +18,7 @@ from mjtorch.compiler.targets.cpu.build import BuildError, compiler
 from mjtorch.compiler.targets.cpu.pipeline import CPU
 from mjtorch.compiler.targets.emulated.target import EmulatedWarp
 from mjtorch.control_flow import cond, each, fori_loop, scan, while_loop
-from mjtorch.control_flow.collect import collect
+from mjtorch.control_flow.fold import fold
 
 try:
     compiler()
@@ -83,33 +83,41 @@ def in_a_loop(x: Tensor, active: Tensor, scale: Tensor) -> Any:
     return y, n, steps
 
 
-def sieved(x: Tensor, active: Tensor, scale: Tensor) -> Any:
-    """Lists of each item's own that become shorter, or longer, from trip to trip, and lie in two halves of an array."""
+def struck_out(x: Tensor, active: Tensor, scale: Tensor) -> Any:
+    """Of each item what a loop in a loop writes, to an array that the outer one reads then, and writes to again."""
 
     def f(y: Tensor) -> tuple[Tensor, Tensor]:
-        size, turns = 2 * y.shape[1], (y.abs().sum(-1) * 9).long() % 5
-        rows = torch.nn.functional.pad(y[..., None], (0, 0, 0, 2 * size + 1 - y.shape[1]))
+        size, turns = y.shape[1], (y.abs().sum(-1) * 9).long() % 5
+        last, none = size + 1, torch.zeros_like(y[:, 0])
 
         def body(turn: Tensor, carry: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
             rows, number = carry
-            here, there = size * (turn % 2), size * ((turn + 1) % 2)
+            on = turn < turns
 
-            def kept(rows: Tensor, i: Tensor) -> tuple[Tensor, Tensor]:
-                one = rows.gather(1, (here + i).expand(len(rows), -1)[..., None])
-                new = torch.cat([one * 0.5, one - i[:, None]], dim=-1)[..., None]
-                return new, torch.stack([one[..., 0] > 0.4, (one[..., 0] * 8).long() % 3 > 0], dim=-1)
+            def look(now: tuple[Tensor, Tensor], i: Tensor) -> tuple[Tensor, Tensor]:
+                total, seen = now
+                here = torch.where(i < number[:, None], rows.index_select(1, i), 0.0)
+                return total + here.sum(1), seen.scatter(1, i.expand_as(here), here * (i + 1))
 
-            count = torch.where(turn < turns, number, 0)
-            rows, found = collect(kept, count, size, rows, there.expand(len(rows)), size)
-            return rows, torch.where(turn < turns, found, number)
+            total, seen = fold(look, torch.where(on, number, 0), size, (none, torch.zeros_like(y)))
 
-        rows, number = fori_loop(0, turns.amax(), body, (rows, torch.full_like(turns, y.shape[1])))
-        there = torch.arange(size) < number[:, None]
-        place = size * (turns % 2)[:, None] + torch.arange(size)
-        return torch.where(there, rows[..., 0].gather(1, place), 0.0), number
+            def strike(now: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+                rows, at = now
+                goes = on & (at >= 0)
+                return rows.scatter(1, torch.where(goes, at, last)[:, None], -0.5), torch.where(goes, at - 2, at)
+
+            rows, at = while_loop(lambda now: (on & (now[1] >= 0)).any(), strike, (rows, number - 1 - turn))
+            read = rows.gather(1, number.clamp(max=size)[:, None]) + rows[:, :1] + at[:, None]
+            rows = rows.scatter(1, torch.where(on, size, last)[:, None], read + total[:, None] + seen.amax(1)[:, None])
+            rows = rows.scatter(1, torch.where(on, 1, last)[:, None], rows[:, size, None] * 0.3)
+            return rows, torch.where(on, (number + 1).clamp(max=size), number)
+
+        rows = torch.nn.functional.pad(y, (0, 2))
+        rows, number = fori_loop(0, turns.amax(), body, (rows, torch.full_like(turns, 2)))
+        return rows[:, :-1], number
 
     def otherwise(y: Tensor) -> tuple[Tensor, Tensor]:
-        return y.repeat(1, 2), (0 * y[:, 0]).long()
+        return torch.nn.functional.pad(y, (0, 1)), (0 * y[:, 0]).long()
 
     return each(f, x, where=active, otherwise=otherwise)
 
@@ -137,7 +145,7 @@ def read_again(x: Tensor, active: Tensor, scale: Tensor) -> Any:
     return one.sum(), three[1], five, six
 
 
-PROBLEMS = (halved, sorted_in_place, in_a_loop, sieved, chained, read_again)
+PROBLEMS = (halved, sorted_in_place, in_a_loop, struck_out, chained, read_again)
 
 
 def arguments(dtype: torch.dtype, count: int) -> tuple[Tensor, Tensor, Tensor]:

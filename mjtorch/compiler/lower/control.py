@@ -18,6 +18,7 @@ from mjtorch.compiler.lower.values import DTYPES, Lazy, Value, View, broadcast
 # Operations that change some elements of their first operand.
 SCATTERS = (
     torch.ops.aten.scatter.src,
+    torch.ops.aten.scatter.value,
     torch.ops.aten.scatter_add.default,
     torch.ops.aten.index_add.default,
 )
@@ -72,20 +73,22 @@ def updates(body: GraphModule, count: int) -> dict[Node, dict[int, int]]:
     for k, (x, y) in enumerate(zip(inputs[:count], outputs[:count], strict=True)):
         if not isinstance(y, Node) or outputs.count(y) > 1:
             continue
-        changes = writers(y, x)
+        changes = writers(y, x, order)
         if changes and all(order[u] <= order[changes[0][0]] for u in x.users):
             for writer, operand in changes:
                 found.setdefault(writer, {})[operand] = k
     return found
 
 
-def writers(y: Node, x: Node) -> list[tuple[Node, int]]:
+def writers(y: Node, x: Node, order: dict[Node, int]) -> list[tuple[Node, int]]:
     """The nodes that make `y` of `x` by writing to it, in order, and which of their operands that is."""
     changes: list[tuple[Node, int]] = []
     while y is not x:
         writer, operand, before = writes(y)
-        # What is changed further is not to be read as it was.
-        if writer is None or not isinstance(before, Node) or (before is not x and len(before.users) > 1):
+        if writer is None or not isinstance(before, Node):
+            return []
+        # What is changed further is not to be read as it was from then on.
+        if before is not x and any(order[u] > order[writer] for u in before.users):
             return []
         changes.insert(0, (writer, operand))
         y = before
