@@ -102,11 +102,15 @@ class Order(NamedTuple):
 
 
 class Going(NamedTuple):
-    """How far n polygons are cut: by `trip (n,)` of their lines; a list begins where line `seen (n,)` let it begin."""
+    """How far n polygons are cut: by `trip (n,)` of their lines; a list begins where line `seen (n,)` let it begin.
+
+    again: (n,) how many cuts were not the first by their line; rounding could go on with them
+    """
 
     ring: Ring
     trip: Tensor
     seen: Tensor
+    again: Tensor
 
 
 def snapped(depth: Tensor) -> Tensor:
@@ -120,7 +124,7 @@ def cut_off(ground: Outline, lines: Tensor, subject: Outline, chosen: Tensor, co
     lines: (n, k, 3) the directions in which the ground is
     chosen: (n, k) the lines, `count (n,)`, that cut something off; the others, too, list from the second corner on
     """
-    none = torch.zeros_like(count)
+    none, most = torch.zeros_like(count), subject.corner.shape[1]
 
     def body(now: Going) -> Going:
         active = now.trip < count
@@ -128,21 +132,22 @@ def cut_off(ground: Outline, lines: Tensor, subject: Outline, chosen: Tensor, co
         origin, direction = (x.gather(1, which[..., None].expand(-1, -1, 3)) for x in (ground.corner, lines))
         number = which[:, 0]
         ring = moved_on(now.ring, torch.where(active, number - now.seen, 0))
-        ring, more = cut_once(ring, Line(origin, direction, number, subject.corner.shape[1]), active)
-        return Going(ring, now.trip + (active & ~more), torch.where(active, number, now.seen))
+        ring, more = cut_once(ring, Line(origin, direction, number, most), active)
+        more = more & (now.again < most)
+        return Going(ring, now.trip + (active & ~more), torch.where(active, number, now.seen), now.again + more)
 
-    ring, _, seen = while_loop(lambda now: (now.trip < count).any(), body, Going(linked(subject), none, none))
-    return in_order(moved_on(ring, ground.number - seen))
+    end = while_loop(lambda now: (now.trip < count).any(), body, Going(linked(subject), none, none, none))
+    return in_order(moved_on(end.ring, ground.number - end.seen))
 
 
 def linked(subject: Outline) -> Ring:
     """Outlines of which nothing is cut off yet, with room for what is."""
     n, k = subject.corner.shape[:2]
     row = torch.arange(k, device=subject.number.device).expand(n, k)
-    last = subject.number[:, None] - 1
+    last = subject.number[:, None] - 1  # -1: there is none
     number = row.to(subject.corner.dtype)
     corner = torch.cat([subject.corner, torch.stack([number, number, torch.full_like(number, -1)], dim=-1)], dim=-1)
-    before = torch.where(row == 0, last, row - 1)
+    before = torch.where(row == 0, last.clamp(min=0), row - 1)
     after = torch.where(row < last, row + 1, torch.where(row == last, 0, -1))
     pad = torch.nn.functional.pad
     first = torch.where(subject.number > 0, 0, -1)
@@ -180,11 +185,13 @@ def cut_once(ring: Ring, line: Line, active: Tensor) -> tuple[Ring, Tensor]:
     depth_a, depth_b = at(depth, a), at(depth, b)
     left = cuts & (depth_a >= 0)
     # New corners are where the sides that lead out and in cross the line; a corner on it needs no other in its place.
-    out, back = left & (depth_a > 0), left & (depth_b > 0)
     spare = after.shape[1] - 1
-    is_new = out & back & (begin == end)
+    out = left & (depth_a > 0)
+    takes_row = out & (begin == end)
+    back = left & (depth_b > 0) & ~(takes_row & (ring.used >= spare))
+    is_new = takes_row & back
     row_out = torch.where(out, begin, spare)
-    row_back = torch.where(back, torch.where(is_new, ring.used.clamp(max=spare - 1), end), spare)
+    row_back = torch.where(back, torch.where(is_new, ring.used, end), spare)
     used = ring.used + is_new
 
     def written(x: Tensor, rows: list[Tensor], values: list[Tensor]) -> Tensor:

@@ -26,6 +26,18 @@ def spread(grads: Sequence[Tensor], wanted: Sequence[bool]) -> list[Tensor | Non
     return [next(remaining) if w else None for w in wanted]
 
 
+def of_wanted(
+    fn: FlatFunction, values: Sequence[Tensor], wanted: Sequence[bool]
+) -> tuple[tuple[Tensor, ...], FlatFunction]:
+    """Those of `values` that are `wanted`, and `fn` as a function of these alone."""
+
+    def of_varying(*inputs: Tensor) -> Sequence[Tensor]:
+        remaining = iter(inputs)
+        return fn(*(next(remaining) if w else x for x, w in zip(values, wanted, strict=True)))
+
+    return tuple(x for x, w in zip(values, wanted, strict=True) if w), of_varying
+
+
 def vjp(
     fn: FlatFunction, values: Sequence[Tensor], cotangents: Sequence[Tensor], wanted: Sequence[bool]
 ) -> list[Tensor]:
@@ -33,15 +45,10 @@ def vjp(
 
     cotangents: one for each floating point result of `fn`.
     """
-    varying = [x for x, w in zip(values, wanted, strict=True) if w]
-
-    def of_varying(*inputs: Tensor) -> tuple[Tensor, ...]:
-        remaining = iter(inputs)
-        return tuple(floats(fn(*(next(remaining) if w else x for x, w in zip(values, wanted, strict=True)))))
-
+    varying, of_varying = of_wanted(fn, values, wanted)
     if not varying:
         return []
-    pull = torch.func.vjp(of_varying, *varying)[1]
+    pull = torch.func.vjp(lambda *inputs: tuple(floats(of_varying(*inputs))), *varying)[1]
     return list(pull(tuple(cotangents)))
 
 
@@ -49,17 +56,16 @@ def jvp(
     fn: FlatFunction, values: Sequence[Tensor], tangents: Sequence[Tensor], wanted: Sequence[bool]
 ) -> tuple[Sequence[Tensor], list[Tensor]]:
     """`fn(*values)`, and how its floating point results change with those of `values` that are `wanted`."""
-    varying = [x for x, w in zip(values, wanted, strict=True) if w]
+    varying, of_varying = of_wanted(fn, values, wanted)
 
-    def of_varying(*inputs: Tensor) -> tuple[tuple[Tensor, ...], Sequence[Tensor]]:
-        remaining = iter(inputs)
-        results = fn(*(next(remaining) if w else x for x, w in zip(values, wanted, strict=True)))
+    def both(*inputs: Tensor) -> tuple[tuple[Tensor, ...], Sequence[Tensor]]:
+        results = of_varying(*inputs)
         return tuple(floats(results)), results
 
     if not varying:
         results = fn(*values)
         return results, [torch.zeros_like(y) for y in floats(results)]
-    _, changes, *rest = torch.func.jvp(of_varying, tuple(varying), tuple(tangents), has_aux=True)
+    _, changes, *rest = torch.func.jvp(both, varying, tuple(tangents), has_aux=True)
     return rest[0], list(changes)
 
 

@@ -1,15 +1,18 @@
 """What of one polygon lies over another, corner by corner, as cutting it by one line after the other lists it."""
 
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from collision.contacts import area
 from numpy.typing import NDArray
+from torch import Tensor
 
-from mjtorch.collision.clipping import CONTACTS, Outline, clipped, inward, largest
+from mjtorch import jit, tree
+from mjtorch.collision.clipping import CONTACTS, clipped, inward, largest
+from mjtorch.collision.cutting import Outline
 
 ROOM = 9
 UP = np.array([0.0, 0.0, 1.0])
@@ -66,6 +69,8 @@ def drawn(kind: str, rng: np.random.Generator) -> tuple[NDArray[np.float64], NDA
         subject = subject * rng.uniform(0.5, 2) + 0.5 * centre
     elif kind == "edge":
         subject = 2 * rng.normal(size=(2, 2))
+    elif kind == "not convex":
+        subject = subject * rng.uniform(0.3, 1.7, size=(len(subject), 1)) + 0.3 * centre
     else:
         # Corners and sides lie on lines.
         square = np.array([[0, 0], [0, 1], [1, 1], [1, 0]], dtype=float)
@@ -76,30 +81,67 @@ def drawn(kind: str, rng: np.random.Generator) -> tuple[NDArray[np.float64], NDA
 
 
 def outline(polygons: list[NDArray[np.float64]]) -> Outline:
-    corner = [np.concatenate([p, np.repeat(p[-1:], ROOM - len(p), axis=0)]) for p in polygons]
-    return Outline(torch.tensor(np.array(corner)), torch.tensor([len(p) for p in polygons]))
+    corner = np.zeros((len(polygons), ROOM, 3))
+    for k, polygon in enumerate(polygons):
+        corner[k] = polygon[-1] if len(polygon) else 0.0
+        corner[k, : len(polygon)] = polygon
+    return Outline(torch.tensor(corner), torch.tensor([len(p) for p in polygons]))
 
 
-@pytest.mark.parametrize("kind", ["surrounded", "within", "across", "edge", "on lines"])
-def test_corners_are_listed_as_if_all_lines_cut_one_by_one(kind):
-    rng = np.random.default_rng(0)
-    pairs = [drawn(kind, rng) for _ in range(300)]
+def clipped_pairs(pairs: list[tuple[NDArray[np.float64], NDArray[np.float64]]]) -> tuple[Tensor, ...]:
+    """What of each subject is over its ground: the corners, and how many there are, twice, the second time compiled."""
     ground, subject = (outline([pair[k] for pair in pairs]) for k in (0, 1))
     up = torch.tensor(UP).expand(len(pairs), 3)
     sides = subject.corner[:, 1] - subject.corner[:, 0], subject.corner[:, 2] - subject.corner[:, 0]
     normal = torch.nn.functional.normalize(torch.linalg.cross(*sides), dim=-1)
     normal = torch.where(normal[:, 2:] > 0, -normal, normal)
-    cut = clipped(ground, up, inward(ground, up), subject, normal)
+
+    def cut(ground: Outline, subject: Outline, up: Tensor, normal: Tensor) -> tuple[Tensor, ...]:
+        return tuple(clipped(ground, up, inward(ground, up), subject, normal))
+
+    def cut_one(*pair: Any) -> tuple[Tensor, ...]:
+        return tuple(x[0] for x in cut(*tree.map(lambda x: x[None], pair)))
+
+    given = ground, subject, up, normal
+    return *cut(*given), *jit(cut_one, in_dims=0)(*given)
+
+
+@pytest.mark.parametrize("kind", ["surrounded", "within", "across", "edge", "not convex", "on lines"])
+def test_corners_are_listed_as_if_all_lines_cut_one_by_one(kind):
+    rng = np.random.default_rng(0)
+    pairs = [drawn(kind, rng) for _ in range(300)]
+    found, number, compiled, same_number = clipped_pairs(pairs)
+    assert torch.equal(same_number, number)
     some, whole = 0, 0
     for k, pair in enumerate(pairs):
         expected = cut_by_all(*pair, ROOM)
-        assert int(cut.number[k]) == len(expected)
+        assert int(number[k]) == len(expected)
         some += len(expected) > 0
         whole += len(expected) == len(pair[0]) and all(corner.by >= 0 for corner in expected)
-        for row, corner in zip(cut.corner[k].numpy(), expected, strict=False):
+        for row, same, corner in zip(found[k].numpy(), compiled[k].numpy(), expected, strict=False):
             np.testing.assert_allclose(row[:3], corner.pos, rtol=0, atol=1e-12)
+            np.testing.assert_allclose(same, row, rtol=0, atol=1e-12)
             assert tuple(row[3:].astype(int)) == corner[1:]
     assert some > 50 and (kind != "surrounded" or whole > 250)
+
+
+def test_whatever_the_corners_are_an_end_is_found():
+    """Pairs that do not touch have none, and in worlds that diverge they are anywhere, or nowhere."""
+    rng = np.random.default_rng(0)
+    pairs = [drawn(("across", "not convex")[k % 2], rng) for k in range(120)]
+    for k, (ground, subject) in enumerate(pairs):
+        if k % 4 == 1:
+            pairs[k] = ground, subject[:0]
+        if k % 4 == 2:
+            scale = 10.0 ** rng.integers(3, 300, size=subject.shape)
+            pairs[k] = ground * (scale[0, 0] if k % 8 == 2 else 1.0), subject * scale
+        if k % 4 == 3:
+            subject[rng.integers(len(subject)), rng.integers(3)] = (np.nan, np.inf, -np.inf)[k % 3]
+    found, eager, _, compiled = clipped_pairs(pairs)
+    for number in (eager, compiled):
+        assert (number[1::4] == 0).all() and (number <= found.shape[1]).all()
+        for k in range(0, len(pairs), 4):
+            assert int(number[k]) == len(cut_by_all(*pairs[k], ROOM))
 
 
 def sliced(sides: int, at: float, first: int) -> NDArray[np.float64]:
