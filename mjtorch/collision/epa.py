@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mjtorch.collision.gjk import Support, difference
 from mjtorch.collision.support import is_at, where_rows
+from mjtorch.control_flow.fold import fold
 from mjtorch.control_flow.fori_loop import fori_loop
 from mjtorch.control_flow.if_any import if_any
 from mjtorch.control_flow.while_loop import while_loop
@@ -24,7 +25,7 @@ from mjtorch.math.vector import MIN_VALUE, basis, cross, dot, norm, normalize
 # How many times a face away from it the nearest point may be, in the plane.
 FAR = 8.0
 # Most polytopes end with so many corners, or fewer: those of shapes without hulls, and those with hulls, step by step.
-# As each trip looks at all the room there is, others get more later.
+# As their arrays are as large as the room there is, others get more later.
 ROOMS = (16,), (10, 16)
 # How often a polytope is begun, at most.
 ATTEMPTS = 3
@@ -35,7 +36,7 @@ TETRAHEDRON = ((0, 2, 1), (0, 1, 3), (1, 2, 3), (0, 3, 2))
 
 
 class Polytope(NamedTuple):
-    """n polytopes with triangular faces; V corners at most, and F = 2 V - 4 faces (Euler).
+    """n polytopes with triangular faces; V corners at most, and 2 V - 4 faces (Euler), F with one that never is.
 
     point1, point2: (n, V, c) corners, on shape 1 and on shape 2, as in `Support`
     face: (n, F, 3) corners, plane: (n, F, 4) outward normals and distances [m] from the origin; alive: (n, F) bool
@@ -51,6 +52,19 @@ class Polytope(NamedTuple):
     reach: Tensor
     done: Tensor
     spoilt: Tensor
+
+
+class Seen(NamedTuple):
+    """What n new corners see of the faces of polytopes.
+
+    visible: (n, F) the faces in order, `removed (n,)` of them
+    free: (n, F) the slots that have no other face, in order, `spare (n,)` of them
+    """
+
+    visible: Tensor
+    removed: Tensor
+    free: Tensor
+    spare: Tensor
 
 
 class Depth(NamedTuple):
@@ -159,12 +173,13 @@ def attempted(
 def with_room(p: Polytope, corners: int) -> Polytope:
     """The same polytopes with room for so many corners."""
     more, pad = corners - p.point1.shape[1], torch.nn.functional.pad
+    faces = 2 * corners - 3 - p.face.shape[1]
     return p._replace(
         point1=pad(p.point1, (0, 0, 0, more)),
         point2=pad(p.point2, (0, 0, 0, more)),
-        face=pad(p.face, (0, 0, 0, 2 * more)),
-        plane=pad(p.plane, (0, 0, 0, 2 * more)),
-        alive=pad(p.alive, (0, 2 * more)),
+        face=pad(p.face, (0, 0, 0, faces)),
+        plane=pad(p.plane, (0, 0, 0, faces)),
+        alive=pad(p.alive, (0, faces)),
     )
 
 
@@ -255,8 +270,8 @@ def expanded(support: Support, p: Polytope, corner: Tensor, level: Tensor, enoug
 
     level: (n,) [m] over which a point is seen from a plane, enough: (n,) [m] under which the face is `done`
     """
-    n, size = p.face.shape[0], p.point1.shape[1]
-    nearest = p.plane[..., 3].masked_fill(~p.alive, torch.inf).argmin(-1)
+    n, size, faces = p.face.shape[0], p.point1.shape[1], p.face.shape[1] - 1
+    nearest = lowest(p, (2 * corner - 4).expand(n))
     plane = p.plane.gather(1, nearest[:, None, None].expand(n, 1, 4))[:, 0]
     new1, new2 = support(plane[:, :3])
     new = difference(new1, new2)
@@ -265,60 +280,137 @@ def expanded(support: Support, p: Polytope, corner: Tensor, level: Tensor, enoug
     less = ~p.done[:, None] & (extent < p.reach[:, 3:])
     done = p.done | ~(gain > enough)
 
-    # A face whose plane passes through the new corner is replaced, too: so no sliver arises between the two.
-    beyond = dot(p.plane[..., :3], new[:, None]) - p.plane[..., 3]
-    visible = p.alive & (beyond >= level[:, None])
-    on_rim, follower = rim(p.face, visible, size, new.dtype)
+    seen = looked_at(p, corner, new, level)
+    sums = around(p, seen)
+    on_rim, sides = rim(sums, corner.expand(n))
     # By Euler two more than are removed, less two for each corner inside of the rim; else rounding spoilt the polytope.
-    added, removed = on_rim.sum(-1), visible.sum(-1)
-    inner = removed + 2 - added
-    spoilt = p.spoilt | ~done & ((inner < 0) | (inner % 2 != 0) | (added < 3))
+    inner = seen.removed + 2 - sides
+    spoilt = p.spoilt | ~done & ((inner < 0) | (inner % 2 != 0) | (sides < 3))
     done = done | spoilt
+    added, removed = (torch.where(done, 0, x) for x in (sides, seen.removed))
 
-    position = difference(p.point1, p.point2)
-    ahead = position.gather(1, follower[..., None].expand(n, size, 3))
-    fan = torch.where(on_rim[..., None], plane_of(position, ahead, new[:, None].expand(n, size, 3)), 0.0)
+    def spread(now: tuple[Tensor, Tensor, Tensor], place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Faces from the new corner to sides of the rim. The k-th side gets the k-th slot that is free."""
+        face, plane, alive = now
+        start, there = on_rim.index_select(1, place), place < added[:, None]
+        end = follower(sums.gather(1, start), size)
+        slot = torch.where(there, seen.free.index_select(1, place), faces)
+        one, other = (
+            difference(*(x.gather(1, at[..., None].expand(-1, -1, x.shape[2])) for x in (p.point1, p.point2)))
+            for at in (start, end)
+        )
+        # The new corner first, as in C: an edge that shapes touch along begins with the first corner of its face.
+        triangle = torch.stack([corner.expand_as(start), start, end], dim=-1)
+        across = plane_of(one, other, new[:, None].expand_as(one))
+        return (
+            face.scatter(1, slot[..., None].expand_as(triangle), triangle),
+            plane.scatter(1, slot[..., None].expand_as(across), across),
+            alive.scatter(1, slot, there),
+        )
 
-    # The k-th corner of the rim gets the k-th slot that is free.
-    free = visible | ~p.alive
-    rank = free.cumsum(-1) - 1
-    taken = free & (rank < added[:, None])
-    order = torch.where(on_rim, on_rim.cumsum(-1) - 1, size)
-    start = torch.arange(size, device=order.device).expand(n, size)
-    kth = torch.zeros((n, size + 1), dtype=torch.long, device=order.device).scatter(1, order, start)
-    source = kth.gather(1, rank.clamp(0, size - 1))
-    # The new corner first, as in C: an edge that shapes touch along begins with the first corner of its face.
-    triangle = torch.stack([corner.expand_as(source), source, follower.gather(1, source)], dim=-1)
-    write = (taken & ~done[:, None])[..., None]
+    def remove(alive: Tensor, place: Tensor) -> Tensor:
+        there = place < removed[:, None]
+        return alive.scatter(1, torch.where(there, seen.visible.index_select(1, place), faces), False)
+
+    left = fold(remove, removed, faces, p.alive)
+    face, planes, alive = fold(spread, added, size, (p.face, p.plane, left))
     # Of a polytope that is done, no face has this corner.
-    slot = corner.expand(n, 1, new1.shape[1])
+    row = corner.expand(n, 1, new1.shape[1])
     return Polytope(
-        point1=p.point1.scatter(1, slot, new1[:, None]),
-        point2=p.point2.scatter(1, slot, new2[:, None]),
-        face=torch.where(write, triangle, p.face),
-        plane=torch.where(write, fan.gather(1, source[..., None].expand(-1, -1, 4)), p.plane),
-        alive=torch.where(done[:, None], p.alive, taken | (p.alive & ~visible)),
+        point1=p.point1.scatter(1, row, new1[:, None]),
+        point2=p.point2.scatter(1, row, new2[:, None]),
+        face=face,
+        plane=planes,
+        alive=alive,
         reach=torch.where(less, torch.cat([plane[:, :3], extent], dim=-1), p.reach),
         done=done,
         spoilt=spoilt,
     )
 
 
-def rim(face: Tensor, visible: Tensor, corners: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The closed line around the visible faces: whether each corner is on it, and which one follows, (n, corners).
+def lowest(p: Polytope, count: Tensor) -> Tensor:
+    """The first (n,) of the faces, of the first `count (n,)`, whose planes are nearest to the origin."""
+
+    def look(now: tuple[Tensor, Tensor], face: Tensor) -> tuple[Tensor, Tensor]:
+        distance = torch.where(p.alive.index_select(1, face), p.plane.index_select(1, face)[..., 3], torch.inf)
+        least, where = distance.min(-1)
+        nearer = least < now[0]
+        return torch.where(nearer, least, now[0]), torch.where(nearer, face.index_select(0, where), now[1])
+
+    start = torch.full_like(p.plane[:, 0, 0], torch.inf), torch.zeros_like(count)
+    return fold(look, count, p.face.shape[1] - 1, start)[1]
+
+
+def looked_at(p: Polytope, corner: Tensor, new: Tensor, level: Tensor) -> Seen:
+    """What a new corner, `new (n, 3)` [m], sees of the faces between corners before it; level: as for `expanded`."""
+    n, faces = p.face.shape[0], p.face.shape[1] - 1
+
+    def look(now: Seen, face: Tensor) -> Seen:
+        # A face whose plane passes through the new corner is replaced, too: so no sliver arises between the two.
+        plane, alive = p.plane.index_select(1, face), p.alive.index_select(1, face)
+        visible = alive & (dot(plane[..., :3], new[:, None]) - plane[..., 3] >= level[:, None])
+        free = visible | ~alive
+
+        def listed(rows: Tensor, count: Tensor, chosen: Tensor) -> Tensor:
+            place = torch.where(chosen, count[:, None] + chosen.cumsum(-1) - 1, faces)
+            return rows.scatter(1, place, face.expand_as(place))
+
+        return Seen(
+            listed(now.visible, now.removed, visible),
+            now.removed + visible.sum(-1),
+            listed(now.free, now.spare, free),
+            now.spare + free.sum(-1),
+        )
+
+    none, nothing = p.face.new_zeros(n), p.face.new_zeros(n, faces + 1)
+    # No more than two of the slots that there are then have had no face so far.
+    return fold(look, (2 * corner - 2).expand(n), faces, Seen(nothing, none, nothing.clone(), none))
+
+
+def around(p: Polytope, seen: Seen) -> Tensor:
+    """Sums (n, V) around each corner of the faces that are visible, see `follower`."""
+    unit = _unit(p.point1.shape[1])
+
+    def add(now: Tensor, place: Tensor) -> Tensor:
+        face = seen.visible.index_select(1, place)[..., None].expand(-1, -1, 3)
+        corners, there = p.face.gather(1, face), place < seen.removed[:, None]
+        after, before = corners.roll(-1, -1), corners.roll(1, -1)
+        change = torch.where(there[..., None], (after - before) * (1 + unit * (after + before)), 0)
+        return now.scatter_add(1, corners.flatten(1), change.flatten(1))
+
+    return fold(add, seen.removed, p.face.shape[1] - 1, torch.zeros_like(p.point1[..., 0], dtype=torch.long))
+
+
+def rim(around: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    """The first `count (n,)` corners on the line around the visible faces (n, V + 1), in order, and how many (n,)."""
+    n, size = around.shape
+
+    def look(now: tuple[Tensor, Tensor], place: Tensor) -> tuple[Tensor, Tensor]:
+        rows, number = now
+        on_rim = around.index_select(1, place) != 0
+        rank = torch.where(on_rim, number[:, None] + on_rim.cumsum(-1) - 1, size)
+        return rows.scatter(1, rank, place.expand_as(rank)), number + on_rim.sum(-1)
+
+    return fold(look, count, size, (around.new_zeros(n, size + 1), torch.zeros_like(count)))
+
+
+def follower(around: Tensor, corners: int) -> Tensor:
+    """Which corner follows on the line around the visible faces, of `corners`, by the sums `around` one on it.
 
     Of all visible faces around a corner, what comes after it in each, less what comes before it, adds up to its
     follower on the line less its predecessor, as the rest cancels. So do the squares, to the difference of the squares.
-    One integer holds both sums.
+    One integer holds both sums; it is zero where a corner is not on the line.
     """
-    after, before, unit = face.roll(-1, -1), face.roll(1, -1), 2 ** (4 * corners).bit_length()
-    change = torch.where(visible[..., None], (after - before) * (1 + unit * (after + before)), 0)
-    total = face.new_zeros((face.shape[0], corners, 3)).scatter_add(1, face, change).sum(-1)
-    squares = (total + unit // 2) // unit
-    difference = (total - unit * squares).to(dtype)
-    on_rim = difference != 0
-    follower = 0.5 * (squares.to(dtype) / difference + difference)
-    return on_rim, torch.where(on_rim, follower, 0.0).round().clamp(0, corners - 1).long()
+    unit = _unit(corners)
+    squares = (around + unit // 2) // unit
+    difference = (around - unit * squares).to(torch.float32)
+    twice = squares.to(torch.float32) / torch.where(difference != 0, difference, 1.0) + difference
+    return (0.5 * twice).round().clamp(0, corners - 1).long()
+
+
+def _unit(corners: int) -> int:
+    """What squares are counted in where an integer holds sums of numbers of so many corners, and of their squares."""
+    return 2 ** (4 * corners).bit_length()
 
 
 def nearest_face(p: Polytope, enough: Tensor) -> Depth:
