@@ -10,7 +10,7 @@ from compiler.interpreted import interpreted
 from torch import Tensor
 
 from mjtorch import jit
-from mjtorch.compiler.ir.nodes import Pack, Scalarized, Store
+from mjtorch.compiler.ir.nodes import For, Pack, Scalarized, Store, While
 from mjtorch.compiler.ir.walk import walk
 from mjtorch.compiler.lowered import Lowered
 from mjtorch.compiler.passes import run_passes
@@ -215,6 +215,32 @@ def test_loops_that_write_at_own_places_run_item_by_item() -> None:
     lowered = jit(sorted_in_place, in_dims=0).lower(*arguments(torch.float32, 3))
     (pack,) = (s for s in walk(run_passes(lowered.program, CPU).body) if isinstance(s, Pack))
     assert any(isinstance(s, Scalarized) for s in walk(pack.body))
+
+
+def test_what_loops_in_a_loop_write_is_not_copied() -> None:
+    """However often, and by whom: one number is written at a time, and what was written is read in between."""
+    size = 40
+
+    def f(x: Tensor, turns: Tensor) -> Tensor:
+        def strike(now: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+            rows, at = now
+            return rows.scatter(0, at.clamp(min=0)[None], -1.0), at - 3
+
+        def body(now: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+            trip, rows = now
+            rows, _ = while_loop(lambda now: now[1] >= 0, strike, (rows, 9 + trip))
+            seen = rows.gather(0, (trip % 7)[None])
+            return trip + 1, rows.scatter(0, (trip % 11)[None], seen + rows[-1:])
+
+        return while_loop(lambda now: now[0] < turns, body, (torch.zeros_like(turns), x))[1]
+
+    x, turns = torch.randn(5, size, dtype=torch.float64), torch.tensor([0, 3, 11, 1, 20])
+    compiled = jit(f, in_dims=0, strict=True)
+    torch.testing.assert_close(compiled(x, turns), torch.vmap(f)(x, turns), rtol=0, atol=0)
+    program = run_passes(compiled.lower(x, turns).program, CPU)
+    loops = [s for s in walk(program.body) if isinstance(s, While)]
+    assert len(loops) > 1
+    assert not [s for s in walk(loops) if isinstance(s, For) and s.stop.base >= size]
 
 
 def test_what_is_not_active_stays_in_its_place() -> None:
