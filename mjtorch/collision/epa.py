@@ -24,9 +24,9 @@ from mjtorch.math.vector import MIN_VALUE, basis, cross, dot, norm, normalize
 
 # How many times a face away from it the nearest point may be, in the plane.
 FAR = 8.0
-# Most polytopes end with so many corners, or fewer: those of shapes without hulls, and those with hulls, step by step.
-# As their arrays are as large as the room there is, others get more later.
-ROOMS = (16,), (10, 16)
+# Most polytopes end with so many corners, or fewer. As their arrays are as large as the room there is, others get more
+# later.
+ROOM = 16
 # How often a polytope is begun, at most.
 ATTEMPTS = 3
 # A tetrahedron is flat whose `volumes` is a smaller part of that of a cube of its size.
@@ -133,10 +133,10 @@ def attempted(
     attempt: (), each sees less of the faces in whose plane a new corner is; only the first begins with the `simplex`
     """
     most = 4 + iterations
-    rooms = [*(room for room in ROOMS[simplex.shape[-1] > 6] if room < most), most]
+    room = min(ROOM, most)
     flat = active & ((attempt > 0) | is_flat(simplex))
     corners = if_any(flat, lambda: torch.where(flat[:, None, None], wide(support, start, simplex), simplex), simplex)
-    polytope = tetrahedron(corners, reach, rooms[0])
+    polytope = tetrahedron(corners, reach, room)
     polytope = polytope._replace(done=~active)
     scale = norm(difference(polytope.point1[:, :4], polytope.point2[:, :4])).amax(-1)
     rounding = 64 * torch.finfo(scale.dtype).eps * scale
@@ -158,16 +158,11 @@ def attempted(
     def nearest(p: Polytope) -> tuple[Depth, Tensor]:
         return nearest_face(p, enough), p.spoilt
 
-    def grown_on(p: Polytope, corners: int, rooms: list[int]) -> tuple[Depth, Tensor]:
-        """The same as far as there is room, then with more room, if some want it."""
-        few = grown(p, corners)
-        found = nearest(few)
-        if not rooms:
-            return found
-        size, *more = rooms
-        return if_any(~few.done, lambda: grown_on(with_room(few, size), few.point1.shape[1], more), found)
-
-    return grown_on(polytope, 4, rooms[1:])
+    few = grown(polytope, 4)
+    found = nearest(few)
+    if room == most:
+        return found
+    return if_any(~few.done, lambda: nearest(grown(with_room(few, most), room)), found)
 
 
 def with_room(p: Polytope, corners: int) -> Polytope:
