@@ -125,11 +125,11 @@ def test_distance_where_faces_edges_and_axes_are_parallel(first, second, turns):
 def test_polytopes_that_need_more_room_get_it(first, second, monkeypatch):
     """Those with few corners and those with many come to the same depths as with room for all of them at once."""
     poses = posed(two_geoms(first, second), random_poses(POSES // 4, 0.2))
-    monkeypatch.setattr(epa, "ROOMS", ((), ()))
+    monkeypatch.setattr(epa, "ROOM", 1000)
     expected = nearest_points(poses)
     assert (expected.dist < 0).sum() > 0.1 * len(expected.dist)
-    for rooms in ((6,), (9,), (6, 9)):
-        monkeypatch.setattr(epa, "ROOMS", (rooms, rooms))
+    for room in (5, 6, 9):
+        monkeypatch.setattr(epa, "ROOM", room)
         for ours, theirs in zip(nearest_points(poses), expected, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
 
