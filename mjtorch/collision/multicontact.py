@@ -208,7 +208,10 @@ def _end(shape: Core, face: Tensor) -> Tensor:
 def _box(shape: Core, corner: Tensor) -> Features:
     """A box: the faces and edges at the corners of the nearest feature."""
     local = _in_frame(shape, corner)
-    vertex = ((local >= 0) * torch.tensor([1, 2, 4], device=corner.device)).sum(-1)
+    # The middle of an edge, or of a face, stands for its ends: it is at neither end of one axis, or of two.
+    middle, number = local.abs() < 0.5 * shape.half[:, None], torch.arange(3, device=corner.device)
+    up = torch.where(middle, middle.cumsum(-1) != number[:, None], local >= 0)
+    vertex = (up * torch.tensor([1, 2, 4], device=corner.device)).sum(-1)
     faces = [[k for k, face in enumerate(BOX_FACES) if v in face] for v in range(8)]
     around = torch.tensor(faces, device=corner.device)[vertex]
     axes = torch.eye(3, dtype=corner.dtype, device=corner.device)

@@ -19,6 +19,8 @@ from mjtorch.model.plan.mesh import ROW, Hulls
 # mjGEOM_HFIELD, which is what the prisms of a height field are called, and elements of flexes; mjGEOM_MESH.
 PRISM, MESH = 1, 7
 HULLS = (PRISM, MESH)
+# Ends of an edge of a box are as far along a direction if they differ by no more [m]: so near C's search comes.
+LEVEL = 1e-6
 # Types with a box in them, types with an ellipsoid, and those without a corner.
 BOXED, CURVED, SMOOTH = (
     (Shape.CAPSULE, Shape.CYLINDER, Shape.BOX),
@@ -175,12 +177,13 @@ def numbered_support(shape: Core, direction: Tensor, hulls: Hulls | None, middle
 def primitive_support(shape: Core, direction: Tensor, middle: bool = False) -> Tensor:
     """`support` of the box and the ellipsoid in the frame of the geom.
 
-    middle: static, whether of an edge or a face across the direction the middle is meant, not a corner
+    middle: static, whether of an edge or a face across the direction the middle is meant, not a corner; to `LEVEL`
     """
     found = []
     if shape.has(BOXED):
-        ends = direction.sign() * shape.half if middle else torch.where(direction >= 0, shape.half, -shape.half)
-        found.append(ends)
+        ends = torch.where(direction >= 0, shape.half, -shape.half)
+        level = 2 * direction.abs() * shape.half <= LEVEL
+        found.append(torch.where(level, 0.0, ends) if middle else ends)
     if shape.has(CURVED):
         # A disc alone needs no scaling, which would cost a digit.
         is_scaled = shape.has((Shape.ELLIPSOID,))

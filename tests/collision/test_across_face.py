@@ -1,11 +1,14 @@
 """Shapes that meet across a face: what is said without a search is the least depth, and said of what rests."""
 
+import itertools
+
+import mujoco
 import numpy as np
 import pytest
 import torch
 from collision.convex_pairs import TURNS, Poses, aligned_poses, grazing, posed, random_poses, two_geoms
 
-from mjtorch import tree
+from mjtorch import forward, put_data, put_model, tree
 from mjtorch.collision.across_face import Across, across_face, closest_across
 from mjtorch.collision.support import Core, core, from_first, numbered_support
 
@@ -83,3 +86,35 @@ def test_past_an_edge_none_is_found():
     edge = np.array([np.cos(np.pi / 8), np.sin(np.pi / 8), 0.0, 0.0])
     places = [np.array([0.1, y, height - 2**0.5]) for height in (-0.05, -1e-3, 1e-3) for y in (-1e-4, 0, 1e-4)]
     assert not looked_at(posed(mj_model, [(np.zeros(3), TURNS[0], place, edge) for place in places])).found.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_box_on_its_edge_touches_a_cylinder_with_all_of_it(dtype):
+    """However it is turned about the axis, and if rounding tilts it."""
+    mj_model = mujoco.MjModel.from_xml_string("""
+    <mujoco>
+      <worldbody>
+        <geom type="cylinder" size=".11 .03"/>
+        <body><freejoint/><geom type="box" size=".05 .025 .05"/></body>
+      </worldbody>
+    </mujoco>""")
+    m, d = put_model(mj_model, dtype=dtype), mujoco.MjData(mj_model)
+    level, tilted = 0, 0
+    for yaw, tilt in itertools.product(np.linspace(0, 3, 7), (0.0, 1e-9, 0.01)):
+        about_x, about_y, about_z = (np.zeros(4) for _ in range(3))
+        for quat, axis, angle in ((about_x, 0, tilt), (about_y, 1, 0.6), (about_z, 2, yaw)):
+            mujoco.mju_axisAngle2Quat(quat, np.eye(3)[axis], angle)
+        mujoco.mju_mulQuat(d.qpos[3:], about_x, about_y)
+        mujoco.mju_mulQuat(d.qpos[3:], about_z, d.qpos[3:].copy())
+        d.qpos[:3] = 0.02, 0.01, 0.095
+        mujoco.mj_forward(mj_model, d)
+        contact = forward(m, put_data(mj_model, d, dtype=dtype)).contact
+        there = contact.dist < 0
+        ours = torch.cat([contact.pos, contact.dist[:, None]], dim=1)[there].double().numpy()
+        ours = np.unique(ours.round(7), axis=0)
+        level, tilted = level + (tilt < 0.01 and len(ours) == 2), tilted + (tilt == 0.01 and len(ours) == 1)
+        theirs = np.c_[d.contact.pos, d.contact.dist]
+        assert len(theirs) == len(ours)
+        ours, theirs = (x[np.lexsort(x.round(3)[:, :2].T)] for x in (ours, theirs))
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+    assert (level, tilted) == (14, 7)
