@@ -21,6 +21,8 @@ from mjtorch.math.vector import dot, norm
 from mjtorch.model.plan.mesh import Hulls
 
 FLAT = (Shape.CYLINDER, Shape.BOX)
+# How far apart [m] across a face ends of an edge may be to be as near to it: so near C's search comes.
+LEVEL = 1e-6
 # Three corners of any face of a box, by the signs of what is along the face.
 SIDES = ((1, 1, 1), (-1, 1, -1), (1, -1, -1))
 
@@ -79,7 +81,7 @@ def across_face(shape1: Core, shape2: Core, hulls: Hulls | None) -> Across:
     this, other = where_rows(second, two, one), where_rows(second, one, two)
     face = facing(this, to_local(this, other.pos - this.pos))
     normal = to_world(this, face)
-    point = numbered_support(other, -normal, hulls if one.has((MESH,)) else None, middle=True)
+    point = numbered_support(other, -normal, hulls if one.has((MESH,)) else None, level=LEVEL)
     at = to_local(this, point[:, :3] - this.pos)
     around = outlined(this, face, at)
     depth, radius, exists = around.height - dot(face, at), around.radius, this.among(FLAT)

@@ -388,22 +388,22 @@ def tested(
     return Closest(near, corner1, corner2, vertex1, vertex2, found.within), measured
 
 
-def opposite(shape1: Core, shape2: Core, hulls: Hulls | None, middle: bool = False) -> Support:
+def opposite(shape1: Core, shape2: Core, hulls: Hulls | None, level: float | None = None) -> Support:
     """The furthest points of both shapes, of all in one go unless there are prisms.
 
-    middle: static, as in `primitive_support`
+    level: static, as in `primitive_support`
     """
     hulls = None if no_hulls(shape1, shape2, hulls) else hulls
     if shape1.has((PRISM,)):
         return lambda direction: (
-            numbered_support(shape1, -direction, hulls, middle),
-            numbered_support(shape2, direction, hulls, middle),
+            numbered_support(shape1, -direction, hulls, level),
+            numbered_support(shape2, direction, hulls, level),
         )
     types = tuple(sorted({*shape1.types, *shape2.types}))
     both = tree.map(lambda *x: torch.cat(x), shape1.replace(types=types), shape2.replace(types=types))
 
     def furthest(direction: Tensor) -> tuple[Tensor, Tensor]:
-        one, two = numbered_support(both, torch.cat([-direction, direction]), hulls, middle).chunk(2)
+        one, two = numbered_support(both, torch.cat([-direction, direction]), hulls, level).chunk(2)
         return one, two
 
     return furthest

@@ -123,7 +123,7 @@ def overlaps(shape1: Core, shape2: Core, near: Tensor, margin: Tensor, settings:
 def searched(shape1: Core, shape2: Core, near: Tensor, margin: Tensor, tolerance: Tensor, settings: Settings) -> Exit:
     """What the search says of shapes that are constants; tolerance: (n,) [m], the rest as in `overlaps`."""
     rounding = 64 * torch.finfo(margin.dtype).eps * (shape1.extent + shape2.extent)
-    support = opposite(shape1, shape2, settings.hulls, middle=True)
+    support = opposite(shape1, shape2, settings.hulls, level=0.0)
     radius = shape1.radius + shape2.radius + margin
     limit = torch.maximum(tolerance, rounding)
     return mpr(support, shape1.pos, shape2.pos, radius, near, settings.iterations, limit)

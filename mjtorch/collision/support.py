@@ -19,8 +19,6 @@ from mjtorch.model.plan.mesh import ROW, Hulls
 # mjGEOM_HFIELD, which is what the prisms of a height field are called, and elements of flexes; mjGEOM_MESH.
 PRISM, MESH = 1, 7
 HULLS = (PRISM, MESH)
-# Ends of an edge of a box are as far along a direction if they differ by no more [m]: so near C's search comes.
-LEVEL = 1e-6
 # Types with a box in them, types with an ellipsoid, and those without a corner.
 BOXED, CURVED, SMOOTH = (
     (Shape.CAPSULE, Shape.CYLINDER, Shape.BOX),
@@ -156,10 +154,10 @@ def support(shape: Core, direction: Tensor, hulls: Hulls | None) -> Tensor:
     return numbered_support(shape, direction, hulls)[:, :3]
 
 
-def numbered_support(shape: Core, direction: Tensor, hulls: Hulls | None, middle: bool = False) -> Tensor:
-    """`support`, and if there are `hulls`, in a fourth column the number of the vertex; middle: static, of boxes."""
+def numbered_support(shape: Core, direction: Tensor, hulls: Hulls | None, level: float | None = None) -> Tensor:
+    """`support`, and if there are `hulls`, in a fourth column the number of the vertex; level: static, of boxes."""
     local = to_local(shape, direction)
-    point, vertex = primitive_support(shape, local, middle), None
+    point, vertex = primitive_support(shape, local, level), None
     if shape.has((PRISM,)):
         furthest = (shape.prism @ local[..., None]).argmax(1, keepdim=True)
         point = point + shape.prism.gather(1, furthest.expand(-1, 1, 3))[:, 0]
@@ -174,16 +172,18 @@ def numbered_support(shape: Core, direction: Tensor, hulls: Hulls | None, middle
     return torch.cat([world, number], dim=-1)
 
 
-def primitive_support(shape: Core, direction: Tensor, middle: bool = False) -> Tensor:
+def primitive_support(shape: Core, direction: Tensor, level: float | None = None) -> Tensor:
     """`support` of the box and the ellipsoid in the frame of the geom.
 
-    middle: static, whether of an edge or a face across the direction the middle is meant, not a corner; to `LEVEL`
+    level: static, how far apart [m] along the direction the ends of an edge, or of a face, may be for its middle to be
+        meant, not a corner; None: that is never
     """
     found = []
     if shape.has(BOXED):
         ends = torch.where(direction >= 0, shape.half, -shape.half)
-        level = 2 * direction.abs() * shape.half <= LEVEL
-        found.append(torch.where(level, 0.0, ends) if middle else ends)
+        if level is not None:
+            ends = torch.where(2 * direction.abs() * shape.half <= level, 0.0, ends)
+        found.append(ends)
     if shape.has(CURVED):
         # A disc alone needs no scaling, which would cost a digit.
         is_scaled = shape.has((Shape.ELLIPSOID,))
