@@ -344,22 +344,23 @@ def looked_at(p: Polytope, corner: Tensor, new: Tensor, level: Tensor) -> Seen:
         # A face whose plane passes through the new corner is replaced, too: so no sliver arises between the two.
         plane, alive = p.plane.index_select(1, face), p.alive.index_select(1, face)
         visible = alive & (dot(plane[..., :3], new[:, None]) - plane[..., 3] >= level[:, None])
-        free = visible | ~alive
-
-        def listed(rows: Tensor, count: Tensor, chosen: Tensor) -> Tensor:
-            place = torch.where(chosen, count[:, None] + chosen.cumsum(-1) - 1, faces)
-            return rows.scatter(1, place, face.expand_as(place))
-
         return Seen(
-            listed(now.visible, now.removed, visible),
-            now.removed + visible.sum(-1),
-            listed(now.free, now.spare, free),
-            now.spare + free.sum(-1),
+            *appended(now.visible, now.removed, visible, face),
+            *appended(now.free, now.spare, visible | ~alive, face),
         )
 
     none, nothing = p.face.new_zeros(n), p.face.new_zeros(n, faces + 1)
     # No more than two of the slots that there are then have had no face so far.
     return fold(look, (2 * corner - 2).expand(n), faces, Seen(nothing, none, nothing.clone(), none))
+
+
+def appended(rows: Tensor, number: Tensor, chosen: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
+    """Lists `rows (n, m)` of `number (n,)` places, and those of `place (k,)` that are `chosen (n, k)`; how many then.
+
+    The last row is for what is not chosen.
+    """
+    rank = torch.where(chosen, number[:, None] + chosen.cumsum(-1) - 1, rows.shape[1] - 1)
+    return rows.scatter(1, rank, place.expand_as(rank)), number + chosen.sum(-1)
 
 
 def around(p: Polytope, seen: Seen) -> Tensor:
@@ -381,10 +382,7 @@ def rim(around: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
     n, size = around.shape
 
     def look(now: tuple[Tensor, Tensor], place: Tensor) -> tuple[Tensor, Tensor]:
-        rows, number = now
-        on_rim = around.index_select(1, place) != 0
-        rank = torch.where(on_rim, number[:, None] + on_rim.cumsum(-1) - 1, size)
-        return rows.scatter(1, rank, place.expand_as(rank)), number + on_rim.sum(-1)
+        return appended(*now, around.index_select(1, place) != 0, place)
 
     return fold(look, count, size, (around.new_zeros(n, size + 1), torch.zeros_like(count)))
 

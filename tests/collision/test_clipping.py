@@ -106,8 +106,14 @@ def clipped_pairs(pairs: list[tuple[NDArray[np.float64], NDArray[np.float64]]]) 
     return *cut(*given), *jit(cut_one, in_dims=0)(*given)
 
 
-@pytest.mark.parametrize("kind", ["surrounded", "within", "across", "edge", "not convex", "on lines"])
-def test_corners_are_listed_as_if_all_lines_cut_one_by_one(kind):
+KINDS = ["surrounded", "within", "across", "edge", "on lines"]
+
+
+# Of stars with many rays lines would cut more rays off, one by one, than rounding makes of what is convex.
+@pytest.mark.parametrize(("kind", "room"), [("not convex", ROOM), *itertools.product(KINDS, (ROOM, 70))])
+def test_corners_are_listed_as_if_all_lines_cut_one_by_one(kind, room, monkeypatch):
+    """Of facets that are the ends of cylinders, too, which have many corners."""
+    monkeypatch.setitem(globals(), "ROOM", room)
     rng = np.random.default_rng(0)
     pairs = [drawn(kind, rng) for _ in range(300)]
     found, number, compiled, same_number = clipped_pairs(pairs)
