@@ -142,6 +142,26 @@ def adds_some(x: Tensor, n: Tensor) -> Any:
     return fori_loop(0, n, body, x)
 
 
+def scan_hands_on(x: Tensor, n: Tensor, given: Tensor | None = None) -> Any:
+    """Of the carry the loop changes one number; an array it reads, and the other comes back as it was."""
+
+    def trip(carry: tuple[Tensor, Tensor, Tensor | None], k: Tensor) -> tuple[Any, None]:
+        total, read, given = carry
+        return (total + at(read, k), read, given), None
+
+    return scan(trip, (n.to(x), x.flip(0), x if given is None else given), torch.arange(SIZE), unroll=False)[0]
+
+
+def while_hands_on(x: Tensor, n: Tensor, given: Tensor | None = None) -> Any:
+    """As `scan_hands_on`, for worlds that leave the loop at different times."""
+
+    def trip(carry: tuple[Tensor, Tensor, Tensor, Tensor | None]) -> Any:
+        k, total, read, given = carry
+        return k + 1, total + at(read, k), read, given
+
+    return while_loop(lambda carry: carry[0] < n, trip, (0 * n, n.to(x), x.flip(0), x if given is None else given))[1:]
+
+
 PROBLEMS = (
     nested,
     three_deep,
@@ -154,6 +174,8 @@ PROBLEMS = (
     one_after_the_other,
     begins_empty,
     adds_some,
+    scan_hands_on,
+    while_hands_on,
 )
 
 
@@ -188,6 +210,13 @@ def test_nothing_is_copied_in_loops(problem: Any, worlds: tuple[Tensor, Tensor])
     program = run_passes(jit(problem, in_dims=0).lower(*worlds).program, CPU)
     assert whole_arrays(program) == 0
     assert whole_arrays(run_passes(jit(carried_twice, in_dims=0).lower(*worlds).program, CPU))
+
+
+@pytest.mark.parametrize("problem", [scan_hands_on, while_hands_on], ids=lambda f: f.__name__)
+def test_what_loops_hand_on_as_it_was_is_not_read(problem: Any, worlds: tuple[Tensor, Tensor]) -> None:
+    """A step by Runge-Kutta carries all of `Data`, and user data may be of any size."""
+    program = jit(lambda *args: problem(*args)[0], in_dims=0).lower(*worlds, torch.zeros(11, 1000)).program
+    assert [x.size for x in program.inputs] == [SIZE, 1]
 
 
 def test_a_scan_along_a_tree_writes_what_it_hands_on() -> None:

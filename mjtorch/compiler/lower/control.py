@@ -35,8 +35,8 @@ def _while_loop(
 ) -> list[View]:
     """Loop on state of its own. Where worlds run side by side, those that are done keep their state."""
     # What a loop around this one would only copy there and back is its state, too: for worlds that run there.
-    given = low.in_place.get(node, {})
-    state = [given[k][0] if k in given else low.store(x) for k, x in enumerate(carry)]
+    given, (same, _) = low.in_place.get(node, {}), idle(body, len(carry))
+    state = [given[k][0] if k in given else (low.stored if k in same else low.store)(x) for k, x in enumerate(carry)]
     fixed = [x if not isinstance(x, Lazy) else low.store(x) for x in extra]
     flag = low.alloc((), BOOL)
     around = next((outer for _, outer in given.values()), None)
@@ -199,6 +199,13 @@ def _scan(
     return [*(last.get(k, s) for k, s in enumerate(state)), *outputs]
 
 
+def original(y: Any) -> Any:
+    """What is copied: loops of PyTorch hand on nothing as it is."""
+    while isinstance(y, Node) and y.target is torch.ops.aten.clone.default:
+        y = y.args[0]
+    return y
+
+
 def idle(body: GraphModule, count: int) -> tuple[set[int], set[int]]:
     """Which of the first `count` inputs come back as they were, and which no iteration reads.
 
@@ -206,5 +213,5 @@ def idle(body: GraphModule, count: int) -> tuple[set[int], set[int]]:
     """
     inputs = [n for n in body.graph.nodes if n.op == "placeholder"][:count]
     outputs = next(n for n in body.graph.nodes if n.op == "output").args[0]
-    same = {k for k, (x, y) in enumerate(zip(inputs, outputs, strict=False)) if x is y}
+    same = {k for k, (x, y) in enumerate(zip(inputs, outputs, strict=False)) if x is original(y)}
     return same, {k for k, x in enumerate(inputs) if not x.users}
