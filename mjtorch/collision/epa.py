@@ -20,6 +20,7 @@ from mjtorch.control_flow.fold import fold
 from mjtorch.control_flow.fori_loop import fori_loop
 from mjtorch.control_flow.if_any import if_any
 from mjtorch.control_flow.while_loop import while_loop
+from mjtorch.math.compact import appended
 from mjtorch.math.vector import MIN_VALUE, basis, cross, dot, norm, normalize
 
 # How many times a face away from it the nearest point may be, in the plane.
@@ -352,15 +353,6 @@ def looked_at(p: Polytope, corner: Tensor, new: Tensor, level: Tensor) -> Seen:
     none, nothing = p.face.new_zeros(n), p.face.new_zeros(n, faces + 1)
     # No more than two of the slots that there are then have had no face so far.
     return fold(look, (2 * corner - 2).expand(n), faces, Seen(nothing, none, nothing.clone(), none))
-
-
-def appended(rows: Tensor, number: Tensor, chosen: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
-    """Lists `rows (n, m)` of `number (n,)` places, and those of `place (k,)` that are `chosen (n, k)`; how many then.
-
-    The last row is for what is not chosen.
-    """
-    rank = torch.where(chosen, number[:, None] + chosen.cumsum(-1) - 1, rows.shape[1] - 1)
-    return rows.scatter(1, rank, place.expand_as(rank)), number + chosen.sum(-1)
 
 
 def around(p: Polytope, seen: Seen) -> Tensor:

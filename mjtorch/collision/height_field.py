@@ -20,7 +20,8 @@ from mjtorch.collision.convex import nearest, single
 from mjtorch.collision.portal import Settings, portal_contacts
 from mjtorch.collision.support import Core, from_first, hull_core, is_at, support
 from mjtorch.control_flow import each
-from mjtorch.math.compact import compacted
+from mjtorch.control_flow.fold import fold
+from mjtorch.math.compact import appended, one_after_another, room
 from mjtorch.math.vector import cross, dot, norm
 from mjtorch.model import DisableBit, Model
 from mjtorch.model.plan.height_field import HeightFields
@@ -47,25 +48,24 @@ class Around(tree.Tree):
     """The prisms around n geoms that may touch them, k of each at most, in C's order.
 
     origin: (n, 2) the first column and row of the window around the geom; number: (n, k) of the prism, in the window:
-    two for each cell, row by row; exists: (n, k) bool; lost: (n,) how many more there may be
+    two for each cell, row by row; count: (n,) how many there are; lost: (n,) how many more there may be
     """
 
     origin: Tensor
     number: Tensor
-    exists: Tensor
+    count: Tensor
     lost: Tensor
 
 
 class Window(NamedTuple):
-    """The cells under n shapes, of each a number that is static.
+    """The cells under n shapes, as many as there is room for.
 
-    origin: (n, 2) the first column and row; start, end: (n, 2) the first and the last under the shape
-    missed: (n,) bool, the shape covers more of the field than the window
+    origin: (n, 2) the first column and row; size: (n, 2) how many columns and rows
+    missed: (n,) bool, the shape covers more of the field
     """
 
     origin: Tensor
-    start: Tensor
-    end: Tensor
+    size: Tensor
     missed: Tensor
 
 
@@ -102,23 +102,37 @@ def field_contacts(
     fixed = tree.map(Tensor.detach, pairs)
     alone = fixed.shape
     bound = norm(alone.half + alone.round + hull.detach()) + alone.radius
+    near = may_meet(fixed, bound)
+    extent = each(lambda x: extents(x.shape, x.spacing, hulls), fixed, where=near, otherwise=no_extent)
     look = functools.partial(around, m.hfield_data.detach(), hulls)
-    found = each(look, fixed, where=may_meet(fixed, bound), otherwise=apart)
-    element, exists, past = compacted(found.exists.flatten(), fields.tested)
-    pair = element // found.exists.shape[1]
+    found = each(look, (fixed, extent), where=near & reaches_in(fixed, extent), otherwise=lambda x: apart(x[0]))
+    pair, place, exists, past = one_after_another(found.count, fields.tested)
+    number = found.number.flatten()[pair * found.number.shape[1] + place]
 
-    mine = tree.map(lambda x: x[pair], pairs)
-    corner = corners(mine, found.origin[pair], found.number.flatten()[element])
-    top = in_space(mine, corner, heights_at(m.hfield_data, mine.fields, corner))
-    within = fixed.reach[pair]
-    dist, pos, normal, touching = prism_contacts(m, prism(top, size[pair, 3]), mine.shape, exists, within, hulls)
+    def met(given: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        pair, number = given
+        mine = tree.map(lambda x: x[pair], pairs)
+        corner = corners(mine, found.origin[pair], number)
+        top = in_space(mine, corner, heights_at(m.hfield_data, mine.fields, corner))
+        there = torch.ones_like(pair, dtype=torch.bool)
+        dist, pos, normal, touching = prism_contacts(
+            m, prism(top, size[pair, 3]), mine.shape, there, fixed.reach[pair], hulls
+        )
+        mat = field.mat[pair]
+        pos = field.pos[pair] + (mat @ pos[..., None])[..., 0]
+        return dist, pos, (mat @ normal[..., None])[..., 0], touching
+
+    def nothing(given: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        none = torch.zeros_like(size[given[0], 0])
+        space = none[:, None].expand(-1, 3)
+        return none, space, space, none > 0
+
+    dist, pos, normal, touching = each(met, (pair, number), where=exists, otherwise=nothing)
     count = torch.zeros_like(first_candidate).scatter_add(0, pair, touching.long())
     rank = touching.cumsum(0) - 1 - (count.cumsum(0) - count)[pair]
     # C would not look further for a pair that is full.
-    lost = torch.where(count < contacts, found.lost + past.view_as(found.exists).sum(1), 0)
-    origin, mat = field.pos[pair], field.mat[pair]
+    lost = torch.where(count < contacts, found.lost + past, 0)
     exists, candidate = touching & (rank < contacts), first_candidate[pair] + rank.clamp(0, contacts - 1)
-    pos, normal = origin + (mat @ pos[..., None])[..., 0], (mat @ normal[..., None])[..., 0]
     points = ContactPoints(dist[:, None], pos[:, None], normal[:, None], exists[:, None], lost.sum())
     if m.plan.collision.selects:
         return points._replace(candidate=candidate[:, None])
@@ -173,12 +187,29 @@ def reaches(shape: Core, direction: Tensor, hulls: Hulls | None) -> Tensor:
     return (dot(flat, support(each, flat, hulls)) + each.radius).unflatten(0, (n, k))
 
 
+def no_extent(pairs: Pair) -> Extent:
+    """That of what is not looked at."""
+    none = torch.zeros_like(pairs.shape.pos[:, :1]).expand(-1, 4)
+    return Extent(none[..., None].expand(-1, -1, 3), none, none)
+
+
 def may_meet(pairs: Pair, bound: Tensor) -> Tensor:
     """Which shapes (n,) bool may come as near as matters to the box around their field, by spheres around them."""
-    far = bound + pairs.reach
-    across, along, high, deep = pairs.size.unbind(-1)
-    x, y, z = pairs.shape.pos.unbind(-1)
-    return (x.abs() <= across + far) & (y.abs() <= along + far) & (z <= high + far) & (z >= -deep - far)
+    far = bound[:, None] + pairs.reach[:, None]
+    return in_box(pairs, pairs.shape.pos - far, pairs.shape.pos + far)
+
+
+def reaches_in(pairs: Pair, extent: Extent) -> Tensor:
+    """As `may_meet`, by boxes around them."""
+    far = pairs.reach[:, None]
+    return in_box(pairs, extent.low[:, :3] - far, extent.high[:, :3] + far)
+
+
+def in_box(pairs: Pair, low: Tensor, high: Tensor) -> Tensor:
+    """Whether boxes from `low` to `high` (n, 3) [m] meet those around the fields (n,)."""
+    across, along, top, deep = pairs.size.unbind(-1)
+    upper, lower = torch.stack([across, along, top], dim=-1), torch.stack([across, along, deep], dim=-1)
+    return ((low <= upper) & (high >= -lower)).all(-1)
 
 
 def most(fields: HeightFields) -> tuple[int, int]:
@@ -190,40 +221,45 @@ def most(fields: HeightFields) -> tuple[int, int]:
 def apart(pairs: Pair) -> Around:
     """Nothing that may touch."""
     number = torch.zeros_like(pairs.fields.address)
-    none = number[:, None].expand(-1, most(pairs.fields)[1])
-    return Around(torch.zeros_like(pairs.fields.shape), none, none > 0, number)
+    none = room(number, len(number), most(pairs.fields)[1])
+    return Around(torch.zeros_like(pairs.fields.shape), none, number, number)
 
 
-def around(heights: Tensor, hulls: Hulls | None, pairs: Pair) -> Around:
-    """The prisms around shapes that may touch these."""
-    fields, extent = pairs.fields, extents(pairs.shape, pairs.spacing, hulls)
-    far = pairs.reach[:, None]
-    low = extent.low[:, 2] - pairs.reach
+def around(heights: Tensor, hulls: Hulls | None, given: tuple[Pair, Extent]) -> Around:
+    """The prisms around shapes that may touch these; given: pairs, and how far their shapes reach."""
+    pairs, extent = given
+    fields, far = pairs.fields, pairs.reach[:, None]
+    low = extent.low[:, 2:3] - far
     there = window(pairs, extent.low[:, :2] - far, extent.high[:, :2] + far)
-    origin, missed = there.origin, there.missed & (low < pairs.size[:, 2])
+    (room, closely), count = most(fields), 2 * there.size.prod(-1)
+    nothing = torch.zeros_like(count)
 
-    count, closely = most(fields)
-    row, col = (torch.arange(k + 1, device=low.device) for k in (fields.rows, fields.cols))
-    grid = torch.stack(torch.broadcast_tensors(col, row[:, None]), dim=-1)
-    z = heights_at(heights, fields, origin[:, None, None] + grid)
-    a, b, c, d = z[:, :-1, :-1], z[:, :-1, 1:], z[:, 1:, 1:], z[:, 1:, :-1]
-    top = torch.stack([torch.stack([d, a, c], dim=-1), torch.stack([a, b, c], dim=-1)], dim=-2).reshape(-1, 3)
-    pair = torch.arange(len(low), device=low.device)[:, None].expand(-1, count).flatten()
-    number = torch.arange(count, device=low.device).expand(len(low), -1).flatten()
+    def rise(now: tuple[Tensor, Tensor], k: Tensor) -> tuple[Tensor, Tensor]:
+        number = numbered(fields, there, k)
+        place = there.origin[:, None, None] + upper(fields, number)
+        top = heights_at(heights, fields, place).amax(-1) * pairs.size[:, 2:3]
+        return appended(*now, (k < count[:, None]) & (top >= low), number)
 
-    def meets(prism: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-        pair, number, z = prism
+    def touch(now: tuple[Tensor, Tensor], k: Tensor) -> tuple[Tensor, Tensor]:
+        number, there_is = risen.index_select(1, k), k < rising[:, None]
+        pair = torch.arange(len(count), device=k.device)[:, None].expand_as(number)
+        may = each(meets, (pair.flatten(), number.flatten()), where=there_is.flatten(), otherwise=lambda x: x[0] < 0)
+        return appended(*now, may.view_as(number), number)
+
+    def meets(prism: tuple[Tensor, Tensor]) -> Tensor:
+        pair, number = prism
         mine, reaching = tree.map(lambda x: x[pair], (pairs, extent))
-        top = in_space(mine, corners(mine, origin[pair], number), z)
+        place = corners(mine, there.origin[pair], number)
+        top = in_space(mine, place, heights_at(heights, mine.fields, place))
         return separation(top, -mine.size[:, 3], reaching, mine.shape, hulls) <= mine.reach
 
-    place = origin[pair] + cell(fields, number)
-    last = torch.minimum(there.end, fields.shape - 2)[pair]
-    under = ((place >= there.start[pair]) & (place <= last)).all(-1)
-    reached = under & (top.amax(-1) * pairs.size[pair, 2] >= low[pair])
-    may_touch = each(meets, (pair, number, top), where=reached, otherwise=lambda x: x[0] < 0)
-    number, exists, past = compacted(may_touch.unflatten(0, (-1, count)), closely)
-    return Around(origin, number, exists, past.sum(1) + missed)
+    def listed(most: int) -> tuple[Tensor, Tensor]:
+        return nothing[:, None].expand(-1, most + 1), nothing
+
+    risen, rising = fold(rise, count, room, listed(room))
+    number, touching = fold(touch, rising, room, listed(closely))
+    more = (touching - closely).clamp(min=0)
+    return Around(there.origin, number[:, :-1], touching - more, more + there.missed)
 
 
 def window(pairs: Pair, low: Tensor, high: Tensor) -> Window:
@@ -231,9 +267,18 @@ def window(pairs: Pair, low: Tensor, high: Tensor) -> Window:
     corner, cells = pairs.size[:, :2], pairs.fields.shape - 1
     room = torch.tensor([pairs.fields.cols, pairs.fields.rows], device=cells.device)
     start, end = (torch.floor((edge + corner) / pairs.spacing).long() for edge in (low, high))
-    origin = torch.minimum(start, cells - room).clamp(min=0)
-    over = ((start < cells) & (end >= 0)).all(-1)
-    return Window(origin, start, end, over & ((end >= origin + room) & (origin + room < cells)).any(-1))
+    origin = torch.minimum(start.clamp(min=0), cells)
+    size = (torch.minimum(end, cells - 1) - origin + 1).clamp(min=0)
+    return Window(origin, torch.minimum(size, room), (size > room).any(-1) & (size > 0).all(-1))
+
+
+def numbered(fields: HeightFields, there: Window, k: Tensor) -> Tensor:
+    """The numbers (n, k) of those prisms of windows that are the k-th (k,) below the shapes, in C's order."""
+    columns = there.size[:, :1].clamp(min=1)
+    at = torch.div(k, 2, rounding_mode="floor")
+    # Of such numbers half a cell is far more than is lost to rounding, and integers are divided slowly.
+    row = ((at + 0.5) / columns).long()
+    return 2 * (row * fields.cols + at - row * columns) + k % 2
 
 
 def cell(fields: HeightFields, number: Tensor) -> Tensor:
@@ -247,8 +292,13 @@ def corners(pairs: Pair, origin: Tensor, number: Tensor) -> Tensor:
 
     origin: (k, 2) where the windows begin; number: (k,) which prism of the window it is
     """
+    return origin[:, None] + upper(pairs.fields, number)
+
+
+def upper(fields: HeightFields, number: Tensor) -> Tensor:
+    """Columns and rows (..., 3, 2) within windows of the upper corners of the prisms of these numbers (...)."""
     turn = torch.tensor([[[0, 1], [0, 0], [1, 1]], [[0, 0], [1, 0], [1, 1]]], device=number.device)
-    return (origin + cell(pairs.fields, number))[:, None] + turn[number % 2]
+    return cell(fields, number)[..., None, :] + turn[number % 2]
 
 
 def heights_at(heights: Tensor, fields: HeightFields, place: Tensor) -> Tensor:

@@ -13,7 +13,6 @@ from mjtorch.constraint.bodies import BodyRows
 from mjtorch.constraint.solver.curvature import bends, hessian, hessian_solve, straightened
 from mjtorch.constraint.solver.problem import build, residuals
 from mjtorch.constraint.solver.trees import whitened_solve
-from mjtorch.math.compact import compacted
 
 LEG = """<body pos="{at} 0 0"><joint axis="0 1 0" damping=".1" {limits}/>
 <geom type="capsule" size=".04" fromto="0 0 0 {foot} 0 -.15"/></body>"""
@@ -157,14 +156,6 @@ def test_negligible(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None
         assert max(missed) < 1e-12
     else:
         assert missed[0] <= missed[1] < 0.1 < missed[2]
-
-
-def test_compacted() -> None:
-    flag = torch.tensor([[False, True, False, True], [False] * 4])
-    row, there, past = compacted(flag, 3)
-    assert row[there].tolist() == [1, 3] and there.sum(1).tolist() == [2, 0] and not past.any()
-    row, there, past = compacted(flag, 1)
-    assert row[there].tolist() == [1] and past.nonzero().tolist() == [[0, 3]]
 
 
 @pytest.mark.parametrize("cone", ["pyramidal", "elliptic"])

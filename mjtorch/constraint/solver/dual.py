@@ -10,9 +10,12 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.control_flow.context import wants_scans
 from mjtorch.control_flow.fori_loop import fori_loop
+from mjtorch.math.compact import room
 
-# A is not formed where A and W have more numbers than this.
+# A is not formed where A and W have more numbers than this; of so few dofs than that: few of so many rows are active.
+# Cassie on a height field, with room for 296 rows, takes 1.2 times as long without, 222 dofs 3.3 times as long with.
 MOST = 40_000
+FEW_DOFS, MOST_OF_FEW = 64, 250_000
 # Numbers that compiled code updates together.
 WIDTH = 16
 
@@ -108,7 +111,7 @@ class Factored(tree.Tree):
 
 def is_formed(nefc: int, nv: int) -> bool:
     """Whether `operator` forms A of so many rows and dofs."""
-    return (nefc + WIDTH) * (nefc + nv) <= MOST
+    return (nefc + WIDTH) * (nefc + nv) <= (MOST_OF_FEW if nv <= FEW_DOFS else MOST)
 
 
 def padding(nefc: int, nv: int) -> int:
@@ -117,11 +120,6 @@ def padding(nefc: int, nv: int) -> int:
     A loop over chunks costs more than it saves where operations are called one by one.
     """
     return -nefc % WIDTH if is_formed(nefc, nv) and wants_scans() else 0
-
-
-def room(x: Tensor, *shape: int) -> Tensor:
-    """Memory for numbers like those of `x`, of which only what is written is read: compiled code does not fill it."""
-    return x.new_empty(shape) if wants_scans() else x.new_zeros(shape)
 
 
 def operator(W: Tensor, b: Tensor, R: Tensor, source: Tensor, count: Tensor) -> Formed | Factored:

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.constraint.solver.dual import Factored, Formed, operator, padding, room
+from mjtorch.constraint.solver.dual import Factored, Formed, operator, padding
 from mjtorch.constraint.solver.problem import CONE, QUADRATIC, SATISFIED, Problem, merge
 from mjtorch.constraint.solver.qcqp import friction_force
 from mjtorch.control_flow import fori_loop, while_loop
 from mjtorch.math import linalg
+from mjtorch.math.compact import room
 from mjtorch.math.vector import MIN_VALUE, norm
 from mjtorch.model import Model
 from mjtorch.model.plan.solver import SolverPlan

@@ -14,7 +14,7 @@ from mjtorch.model.plan.tensors import Tensors
 # mjMAXCONPAIR: a pair makes no more contacts.
 MOST = int(mujoco.mjMAXCONPAIR)
 # Prisms that are tested at a time, for each one that short rollouts show in contact, and on top of that.
-MARGIN, SPARE = 2, 16
+MARGIN, SPARE = 2, 64
 # How much longer than at rest elements of flexes may become.
 STRETCH = 1.5
 
