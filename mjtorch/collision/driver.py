@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mjtorch.collision.broad_phase import Chosen, bounds, chosen, everything
+from mjtorch.collision.broad_phase import Chosen, bounds, chosen, everything, near_terrain
 from mjtorch.collision.crowd import met
 from mjtorch.collision.families import family_contacts
 from mjtorch.collision.frame import make_frame
@@ -248,13 +248,16 @@ def looked_at(m: Model, d: Data, axis: Tensor, may_be: Candidates, bound: Boxes 
     p, threshold = m.plan.collision, may_be.listed.threshold
     rows = [round_contacts(m, d, axis)] if p.core_geom.shape[0] else []
     which, lost = [p.round_candidate] if rows else [], []
-    stirs, waiting = stirring(m, d), iter(crowds)
+    stirs, waiting, ground = stirring(m, d), iter(crowds), None
+    for terrain in p.terrain:
+        if bound is not None:
+            ground = terrain, near_terrain(m, terrain, bound, threshold)
     for family in p.families:
         if family.of_crowd:
             pairs = next(waiting)
             reach = may_be.at(pairs.candidate, "threshold")
         else:
-            pairs = everything(family) if bound is None else chosen(family, bound, threshold, stirs)
+            pairs = everything(family) if bound is None else chosen(family, bound, threshold, stirs, ground)
             reach = threshold[pairs.candidate]
         start = 0
         for block, points in zip(family.blocks, family_contacts(m, d, family, pairs, reach), strict=True):

@@ -87,11 +87,16 @@ def kinematics(m: Model, d: Data) -> Data:
         torch.cat([m.body_ipos, m.geom_pos, m.site_pos, m.cam_pos]),
         torch.cat([m.body_iquat, m.geom_quat, m.site_quat, m.cam_quat]),
     )
-    placed = compose(Pose(xpos, xquat)[p.attached_body], attached)
+    placed = compose(Pose(xpos, xquat)[p.carrier], attached[p.carried] if p.still.shape[0] else attached)
+    xmat, mat = quat.to_mat(torch.cat([xquat, placed.quat])).split([m.nbody, len(placed.pos)])
+    pos = placed.pos
+    if p.still.shape[0]:
+        still = attached[p.still]
+        pos = torch.cat([pos, still.pos])[p.attached_source]
+        mat = torch.cat([mat, quat.to_mat(still.quat)])[p.attached_source]
     counts = [m.nbody, m.ngeom, m.nsite, m.ncam]
-    xipos, geom_xpos, site_xpos, cam_xpos = placed.pos.split(counts)
-    mats = quat.to_mat(torch.cat([xquat, placed.quat])).split([m.nbody, *counts])
-    xmat, ximat, geom_xmat, site_xmat, cam_xmat = mats
+    xipos, geom_xpos, site_xpos, cam_xpos = pos.split(counts)
+    ximat, geom_xmat, site_xmat, cam_xmat = mat.split(counts)
     return d.replace(
         xpos=xpos,
         xquat=xquat,

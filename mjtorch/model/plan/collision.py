@@ -17,6 +17,7 @@ from mjtorch.model.plan import (
     patches,
     sdf,
     speculative,
+    terrain,
     thinning,
 )
 from mjtorch.model.plan.colliders import collider_body, corners, element_flex, speculates, vertex_flex
@@ -45,6 +46,7 @@ from mjtorch.model.plan.mesh import Hulls, hull_reach
 from mjtorch.model.plan.patches import PatchesPlan
 from mjtorch.model.plan.speculative import Listed, SpeculativePlan
 from mjtorch.model.plan.tensors import Tensors
+from mjtorch.model.plan.terrain import TerrainPlan
 from mjtorch.model.plan.thinning import ThinningPlan
 
 # More pairs of spheres and capsules than these are families, of which the closest pairs are chosen.
@@ -77,6 +79,7 @@ class CollisionPlan(tree.Tree):
     itself, pairs_elements: static, whether a flex may touch itself, and whether elements may touch each other
     in_order: static, whether the rows lie in the order of the candidates
     families: what are not pairs of planes, spheres and capsules; those of a crowd are the last
+    terrain: what does not move, if there are many pairs with it, else none
     crowd: one, if there are very many pairs of spheres and capsules of different trees, else none
     patches: one, if there are very many pairs of elements of flexes, else none
     thinning: if of some pairs not all contacts are kept, of which
@@ -120,6 +123,7 @@ class CollisionPlan(tree.Tree):
     pairs_elements: bool = tree.field(static=True)
     in_order: bool = tree.field(static=True)
     families: tuple[Family, ...]
+    terrain: tuple[TerrainPlan, ...]
     crowd: tuple[CrowdPlan, ...]
     patches: tuple[PatchesPlan, ...]
     thinning: tuple[ThinningPlan, ...]
@@ -266,8 +270,9 @@ def build(mj_model: mujoco.MjModel, make: Tensors, tried: GeomPairs, capacity: i
     def geoms(those: np.ndarray) -> Tensor:
         return make.ints(candidates.geom[those].T)
 
+    ground = terrain.build(mj_model, make, tried)
     families = [
-        _family(mj_model, name, part, room.places, candidates, windows, capacity or 0, make)
+        _family(mj_model, name, part, room.places, candidates, windows, capacity or 0, ground, make)
         for name, part in blocks.items()
     ]
     plans, numbers = [], counts
@@ -299,6 +304,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors, tried: GeomPairs, capacity: i
         pairs_elements=bool(swarms) or bool((candidates.types[:, 0] > VERTEX).any()),
         in_order=bool((np.diff(order) > 0).all()),
         families=tuple(families),
+        terrain=ground,
         crowd=tuple(plans),
         patches=tuple(found_by),
         thinning=thinning.build(mj_model, make, candidates.geom, of_patches.geom),
@@ -404,9 +410,10 @@ def _family(
     candidates: Candidates,
     windows: dict[str, Window],
     least: int,
+    ground: tuple[TerrainPlan, ...],
     make: Tensors,
 ) -> Family:
-    """The family of these blocks; least: places of the prisms of height fields."""
+    """The family of these blocks; least: places of the prisms of height fields; ground: the terrain."""
     firsts = {each: _firsts(candidates, block) for each, block in part.items()}
     first = np.concatenate(list(firsts.values()))
     geoms = candidates.geom[first]
@@ -415,15 +422,20 @@ def _family(
     def types(block: np.ndarray, k: int) -> tuple[int, ...]:
         return tuple(np.flatnonzero(np.bincount(candidates.types[block, k])).tolist())
 
+    found = tuple(
+        Block(len(block), each, (types(block, 0), types(block, 1)), places.get((name, each), len(block)))
+        for each, block in firsts.items()
+    )
     return Family(
         name=name,
-        blocks=tuple(
-            Block(len(block), each, (types(block, 0), types(block, 1)), places.get((name, each), len(block)))
-            for each, block in firsts.items()
-        ),
+        blocks=found,
         of_crowd=False,
         geom=make.ints(geoms.T),
         candidate=make.ints(first),
+        terrain=tuple(
+            terrain.pairs(mj_model, make, ground, candidates.geom[block]) if part.selects else ()
+            for part, block in zip(found, firsts.values(), strict=True)
+        ),
         fields=(height_field.build(mj_model, geoms, windows[name], least, make),) if name in windows else (),
         distances=(sdf.build(mj_model, geoms, make),) if is_sdf else (),
         triangles=(sdf.triangles(mj_model, geoms, make),) if name == SDF_TRIANGLE else (),

@@ -129,6 +129,7 @@ def _colliding(m: mujoco.MjModel, make: Tensors, name: str, keys: list[Key]) -> 
         of_crowd=False,
         geom=make.ints(geom.T),
         candidate=make.ints(np.arange(len(keys))),
+        terrain=(),
         fields=fields,
         distances=distances,
         triangles=(),

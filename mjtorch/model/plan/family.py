@@ -10,6 +10,7 @@ from mjtorch.model.plan.geom_pairs import ELEMENTS, PLANE
 from mjtorch.model.plan.height_field import HeightFields
 from mjtorch.model.plan.sdf import DistanceFields, TriangleFields
 from mjtorch.model.plan.tensors import Tensors
+from mjtorch.model.plan.terrain import TerrainPairs
 
 # Families that are collided by iteration, and those whose pairs take so much that, of many, the closest are chosen.
 ITERATED = ("convex", "sdf", "mesh-sdf")
@@ -17,7 +18,7 @@ OF_ELEMENTS = tuple(dict.fromkeys(how.family for how in ELEMENTS.values()))
 SELECTED = ("box-box", "capsule-box", *ITERATED, *OF_ELEMENTS)
 # Families of which it is asked which pairs are near each other: the others are spared much.
 BOUNDED = ("plane-mesh", "box-box", "capsule-box", *ITERATED, *OF_ELEMENTS)
-WITHOUT_FIELDS: dict[str, tuple[()]] = dict.fromkeys(("fields", "distances", "triangles"), ())
+WITHOUT_FIELDS: dict[str, tuple[()]] = dict.fromkeys(("terrain", "fields", "distances", "triangles"), ())
 
 
 class Block(NamedTuple):
@@ -32,6 +33,11 @@ class Block(NamedTuple):
     types: tuple[tuple[int, ...], tuple[int, ...]]
     places: int
 
+    @property
+    def selects(self) -> bool:
+        """Whether there are more pairs than places."""
+        return self.places < self.pairs
+
 
 @tree.dataclass(kw_only=True)
 class Family(tree.Tree):
@@ -42,6 +48,7 @@ class Family(tree.Tree):
     of_crowd: static, whether they belong to a crowd, or are found by patches; then they are not listed
     geom: (2, n) geom ids
     candidate: (n,) the first candidate of each pair
+    terrain: of each block which pairs have a geom of the terrain, if these are many; none if all are looked at
     fields: of the first geoms, none where these are no height fields
     distances: none where the second geoms are no signed distance fields, or meet planes
     triangles: none where the second ones are no triangles of flexes, or the first no signed distance fields
@@ -52,6 +59,7 @@ class Family(tree.Tree):
     of_crowd: bool = tree.field(static=True)
     geom: Tensor
     candidate: Tensor
+    terrain: tuple[tuple[TerrainPairs, ...], ...]
     fields: tuple[HeightFields, ...]
     distances: tuple[DistanceFields, ...]
     triangles: tuple[TriangleFields, ...]
@@ -59,12 +67,31 @@ class Family(tree.Tree):
     @property
     def selects(self) -> bool:
         """Whether there are more pairs than places."""
-        return any(block.places < block.pairs for block in self.blocks)
+        return any(block.selects for block in self.blocks)
 
     @property
     def bounded(self) -> bool:
         """Whether it is asked which pairs are near each other: to select them, or to spare the others much."""
         return self.of_crowd or self.selects or self.name in BOUNDED
+
+    @property
+    def firsts(self) -> list[int]:
+        """The first pair of each block."""
+        return [sum(block.pairs for block in self.blocks[:k]) for k in range(len(self.blocks))]
+
+    @property
+    def parts(self) -> list["Family"]:
+        """Families of one block each."""
+        found = zip(self.blocks, self.terrain, self.firsts, strict=True)
+        return [
+            self.replace(
+                blocks=(block,),
+                terrain=(terrain,),
+                geom=self.geom[:, first : first + block.pairs],
+                candidate=self.candidate[first : first + block.pairs],
+            )
+            for block, terrain, first in found
+        ]
 
     @property
     def planes(self) -> bool:

@@ -9,6 +9,8 @@ from mjtorch.model.plan.tensors import Tensors
 from mjtorch.model.plan.transmission import has_heavy_tendons
 
 FREE, BALL, SLIDE, HINGE = 0, 1, 2, 3
+# Of fewer things that belong to the world it is not asked which do.
+MANY_STILL = 32
 
 
 @tree.dataclass(kw_only=True)
@@ -58,6 +60,8 @@ class KinematicsPlan(tree.Tree):
     body_link: (nbody,) the last link of each body
     joint_link: (2 njnt,) the link whose frame holds each joint's anchor, then the one that holds its axis
     attached_body: (nbody + ngeom + nsite + ncam,) body of each inertial frame, geom, site and camera
+    still: (k,) those of the world, if these are many: they are where they are; carried: (n,) the others, carrier: (n,)
+        their bodies; attached_source: (n + k,) where each lies in [carried, still]
     mocap_body: (nmocap,)
     subtree: (nbody, nbody) [i, j] is 1 where j is i or below i
     inertia_subtree: the same, but the world is alone
@@ -93,6 +97,10 @@ class KinematicsPlan(tree.Tree):
     body_link: Tensor
     joint_link: Tensor
     attached_body: Tensor
+    still: Tensor
+    carried: Tensor
+    carrier: Tensor
+    attached_source: Tensor
     mocap_body: Tensor
     cam: TrackingPlan
     light: TrackingPlan
@@ -249,6 +257,10 @@ def _links(m: mujoco.MjModel) -> dict:
         hop = hop[hop]
     adr = m.jnt_qposadr
     bodies = sorted((int(k), b) for b, k in enumerate(m.body_mocapid) if k >= 0)
+    attached_body = np.array([*range(m.nbody), *m.geom_bodyid, *m.site_bodyid, *m.cam_bodyid])
+    still = np.flatnonzero(attached_body == 0)
+    still = still if len(still) >= MANY_STILL else still[:0]
+    carried = np.setdiff1d(np.arange(len(attached_body)), still)
     return {
         "link_order": np.argsort(order),
         "hops": hops,
@@ -262,7 +274,11 @@ def _links(m: mujoco.MjModel) -> dict:
         "frame_source": [m.nbody + m.body_mocapid[b] if m.body_mocapid[b] >= 0 else b for b in refs["frame"]],
         "body_link": last,
         "joint_link": anchor_link + axis_link,
-        "attached_body": [*range(m.nbody), *m.geom_bodyid, *m.site_bodyid, *m.cam_bodyid],
+        "attached_body": attached_body,
+        "still": still,
+        "carried": carried,
+        "carrier": attached_body[carried],
+        "attached_source": np.argsort(np.concatenate([carried, still])),
         "mocap_body": [b for _, b in bodies],
     }
 
