@@ -327,7 +327,7 @@ def terrain(boxes: int) -> MjSpec:
     for k in range(boxes):
         place = [0.3 * (k % side - side / 2), 0.3 * (k // side - boxes / side / 2), 0.0]
         size = [0.15, 0.15, rng.uniform(0.02, 0.15)]
-        spec.worldbody.add_geom(type=mjtGeom.mjGEOM_BOX, pos=place, size=size)
+        spec.worldbody.add_geom(type=mjtGeom.mjGEOM_BOX, pos=place, size=size, contype=1, conaffinity=1)
     return spec
 
 
