@@ -18,6 +18,8 @@ from mjtorch.model.plan.terrain import TerrainPairs, TerrainPlan
 
 # Pairs with terrain whose boxes along the axes of the world overlap, for each that is to be looked at closely.
 CLOSE = 2
+# How many last digits of coordinates boxes around trees may be off by.
+ROUNDING = 8
 
 
 class Chosen(NamedTuple):
@@ -55,16 +57,15 @@ def bounds(m: Model, d: Data) -> Boxes:
     half, round, radius = parts(p.geom_type, m.geom_size.detach())
     half = half + p.hull_reach
     pos, mat = d.geom_xpos.detach(), d.geom_xmat.detach()
-    own = half + round + radius[:, None]
-    for terrain in p.terrain if p.terrain and p.terrain[0].still else ():
-        # What belongs to the world reaches as far in all worlds, and is where the model says.
-        still, other = terrain.fixed, terrain.other
-        reached = [
-            reach(x, half[some], round[some], radius[some])
-            for x, some in ((mat[other], other), (to_mat(m.geom_quat.detach()[still]), still))
-        ]
-        return Boxes(pos, mat, own, torch.cat(reached)[terrain.source])
-    geoms = Boxes(pos, mat, own, reach(mat, half, round, radius))
+    world = reach(mat, half, round, radius)
+    for terrain in p.terrain:
+        if terrain.still:
+            # What belongs to the world reaches as far in all worlds, and is where the model says.
+            mats = to_mat(m.geom_quat.detach()[terrain.fixed])
+            parted = ((mat[terrain.other], terrain.other), (mats, terrain.fixed))
+            reached = [reach(x, half[some], round[some], radius[some]) for x, some in parted]
+            world = torch.cat(reached)[terrain.source]
+    geoms = Boxes(pos, mat, half + round + radius[:, None], world)
     if not p.corner.shape[0]:
         return geoms
     radius = m.flex_radius.detach()[p.collider_flex[-len(p.corner) :]]
@@ -77,7 +78,10 @@ def near_terrain(m: Model, terrain: TerrainPlan, bound: Boxes, threshold: Tensor
     """The geoms of the terrain that a kinematic tree is near, as boxes around trees say; threshold: as for `chosen`."""
     pos, reached = bound.pos[terrain.geom], bound.world[terrain.geom]
     first, last = (pos - reached).amin(1), (pos + reached).amax(1)
-    far, fixed = threshold.detach().amax(), terrain.fixed
+    fixed = terrain.fixed
+    # What touches only just is not to be lost to rounding here.
+    rounding = ROUNDING * torch.finfo(pos.dtype).eps * torch.maximum(first.abs(), last.abs()).amax()
+    far = threshold.detach().amax() + rounding
     pos, reached = (m.geom_pos.detach() if terrain.still else bound.pos)[fixed], bound.world[fixed]
     meets = (pos - reached <= last[:, None] + far) & (pos + reached >= first[:, None] - far)
     place, there, past = compacted(meets.all(-1).any(0), terrain.room)

@@ -231,7 +231,7 @@ def around(heights: Tensor, hulls: Hulls | None, given: tuple[Pair, Extent]) -> 
     fields, far = pairs.fields, pairs.reach[:, None]
     low = extent.low[:, 2:3] - far
     there = window(pairs, extent.low[:, :2] - far, extent.high[:, :2] + far)
-    (room, closely), count = most(fields), 2 * there.size.prod(-1)
+    (all_under, closely), count = most(fields), 2 * there.size.prod(-1)
     nothing = torch.zeros_like(count)
 
     def rise(now: tuple[Tensor, Tensor], k: Tensor) -> tuple[Tensor, Tensor]:
@@ -256,8 +256,8 @@ def around(heights: Tensor, hulls: Hulls | None, given: tuple[Pair, Extent]) -> 
     def listed(most: int) -> tuple[Tensor, Tensor]:
         return nothing[:, None].expand(-1, most + 1), nothing
 
-    risen, rising = fold(rise, count, room, listed(room))
-    number, touching = fold(touch, rising, room, listed(closely))
+    risen, rising = fold(rise, count, all_under, listed(all_under))
+    number, touching = fold(touch, rising, all_under, listed(closely))
     more = (touching - closely).clamp(min=0)
     return Around(there.origin, number[:, :-1], touching - more, more + there.missed)
 
@@ -265,11 +265,11 @@ def around(heights: Tensor, hulls: Hulls | None, given: tuple[Pair, Extent]) -> 
 def window(pairs: Pair, low: Tensor, high: Tensor) -> Window:
     """The windows from `low` to `high` (n, 2) [m]."""
     corner, cells = pairs.size[:, :2], pairs.fields.shape - 1
-    room = torch.tensor([pairs.fields.cols, pairs.fields.rows], device=cells.device)
+    most = torch.tensor([pairs.fields.cols, pairs.fields.rows], device=cells.device)
     start, end = (torch.floor((edge + corner) / pairs.spacing).long() for edge in (low, high))
     origin = torch.minimum(start.clamp(min=0), cells)
     size = (torch.minimum(end, cells - 1) - origin + 1).clamp(min=0)
-    return Window(origin, torch.minimum(size, room), (size > room).any(-1) & (size > 0).all(-1))
+    return Window(origin, torch.minimum(size, most), (size > most).any(-1) & (size > 0).all(-1))
 
 
 def numbered(fields: HeightFields, there: Window, k: Tensor) -> Tensor:

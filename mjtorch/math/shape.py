@@ -96,9 +96,9 @@ def with_elements(boxes: Boxes, vert: Tensor, corner: Tensor, radius: Tensor) ->
 def apart_along_axes(boxes: Boxes, one: Tensor, two: Tensor) -> Tensor:
     """How far apart (k,) [m] shapes `one (k,)` and `two (k,)` are at least: as their boxes along an axis of the world.
 
-    Negative where these overlap along all axes.
+    Negative where these overlap along all axes. To the last digit it is the same whichever is the first.
     """
-    return ((boxes.pos[two] - boxes.pos[one]).abs() - boxes.world[one] - boxes.world[two]).amax(-1)
+    return ((boxes.pos[two] - boxes.pos[one]).abs() - (boxes.world[one] + boxes.world[two])).amax(-1)
 
 
 def apart_along_faces(boxes: Boxes, one: Tensor, two: Tensor) -> Tensor:

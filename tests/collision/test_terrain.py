@@ -147,3 +147,27 @@ def test_nothing_is_near_what_is_lost() -> None:
     d = mjtorch.kinematics(m, d.replace(qpos=lost))
     near = near_terrain(m, m.plan.collision.terrain[0], bounds(m, d), torch.zeros(1, dtype=torch.float64))
     assert not near.more and near.there.sum() < len(near.there)
+
+
+def test_what_touches_only_just_is_near() -> None:
+    """In single precision, too: boxes around trees and around geoms are rounded otherwise."""
+    mj_model = field()
+    m = mjtorch.put_model(mj_model, dtype=torch.float32)
+    (plan,) = m.plan.collision.terrain
+    threshold = torch.zeros(len(m.plan.collision.geom))
+    rng, touching = np.random.default_rng(0), 0
+    first = mjtorch.kinematics(m, mjtorch.make_data(m))
+    bound, robot = bounds(m, first), plan.geom[0]
+    lowest = (bound.pos[robot, 2] - bound.world[robot, 2]).amin()
+    for geom in rng.choice(plan.fixed.numpy(), 60):
+        top = bound.pos[geom, 2] + bound.world[geom, 2]
+        onto = torch.cat([bound.pos[geom, :2], (first.qpos[2] + top - lowest)[None]])
+        d = mjtorch.kinematics(m, first.replace(qpos=torch.cat([onto, first.qpos[3:8], onto + 50, first.qpos[11:]])))
+        boxes = bounds(m, d)
+        near = near_terrain(m, plan, boxes, threshold)
+        for family in m.plan.collision.families:
+            if any(family.terrain):
+                wanted = pairs(among_all(family, boxes, threshold[family.candidate], None))
+                assert pairs(chosen(family, boxes, threshold, None, (plan, near))) == wanted
+                touching += len(wanted)
+    assert touching > 20

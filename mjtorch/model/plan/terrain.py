@@ -10,6 +10,7 @@ from mjtorch.model.plan.tensors import Tensors
 
 # Of fewer pairs with terrain all are looked at: that takes less than to find out which are near.
 LEAST_PAIRS = 2000
+# Of so many that are near there is room for all, at least.
 LEAST_ROOM = 16
 # Of so many of these geoms it is found out how many others are as near as a tree would be.
 TRIED = 500
@@ -48,10 +49,10 @@ class TerrainPairs(tree.Tree):
 
 def build(m: mujoco.MjModel, make: Tensors, tried: GeomPairs) -> tuple[TerrainPlan, ...]:
     """The plan, if such pairs are many among those `tried`."""
-    fixed = _is_fixed(m, tried.geom)
-    if fixed.any(1).sum() < LEAST_PAIRS:
+    mine, ground, other = _split(m, tried.geom)
+    if len(mine) < LEAST_PAIRS:
         return ()
-    ground, other = np.unique(tried.geom[fixed]), np.unique(tried.geom[fixed.any(1)][~fixed[fixed.any(1)]])
+    ground, other = np.unique(ground), np.unique(other)
     owner = m.body_treeid[m.geom_bodyid[other]]
     of_trees = [other[owner == k] for k in np.unique(owner)]
     width = max(map(len, of_trees))
@@ -91,26 +92,28 @@ def pairs(
     m: mujoco.MjModel, make: Tensors, plan: tuple[TerrainPlan, ...], geom: np.ndarray
 ) -> tuple[TerrainPairs, ...]:
     """Those of a block whose pairs are `geom (n, 2)`, if they are many."""
-    fixed = _is_fixed(m, geom)
-    mine = np.flatnonzero(fixed.any(1))
+    mine, ground, other = _split(m, geom)
     if not plan or len(mine) < LEAST_PAIRS:
         return ()
-    ground, other = geom[mine][fixed[mine]], geom[mine][~fixed[mine]]
     all_ground, moving = plan[0].fixed.cpu().numpy(), np.unique(other)
     number = np.full((len(all_ground), len(moving)), -1)
     number[np.searchsorted(all_ground, ground), np.searchsorted(moving, other)] = mine
     if (number >= 0).sum() < len(mine):
         return ()  # some are paired twice
-    rest = np.flatnonzero(~fixed.any(1))
+    rest = np.setdiff1d(np.arange(len(geom)), mine)
     return (TerrainPairs(geom=make.ints(moving), number=make.ints(number), rest=make.ints(rest)),)
 
 
-def _is_fixed(m: mujoco.MjModel, geom: np.ndarray) -> np.ndarray:
-    """Which of the geoms of pairs (n, 2) belong to a terrain: the others belong to a tree, and both are bounded."""
+def _split(m: mujoco.MjModel, geom: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Which of the pairs `geom (n, 2)` have a geom of the terrain (k,), which these are (k,), and the others (k,).
+
+    The others belong to kinematic trees, and both have bounds.
+    """
+    none = np.zeros(0, dtype=int)
     if not m.ngeom:
-        return np.zeros(geom.shape, dtype=bool)
+        return none, none, none
     geoms = np.minimum(geom, m.ngeom - 1)
-    owner = np.where(geom < m.ngeom, m.body_treeid[m.geom_bodyid[geoms]], -2)
-    apart = (owner < 0) != (owner < 0)[:, ::-1]
+    fixed = m.body_treeid[m.geom_bodyid[geoms]] < 0
     bounded = (geom < m.ngeom).all(1) & ~np.isin(m.geom_type[geoms], (PLANE, HFIELD)).any(1)
-    return (owner < 0) & apart & bounded[:, None]
+    mine = np.flatnonzero(bounded & (fixed.sum(1) == 1))
+    return mine, geom[mine][fixed[mine]], geom[mine][~fixed[mine]]
