@@ -56,7 +56,8 @@ def bounds(m: Model, d: Data) -> Boxes:
     p = m.plan.collision
     half, round, radius = parts(p.geom_type, m.geom_size.detach())
     half = half + p.hull_reach
-    pos, mat = d.geom_xpos.detach(), d.geom_xmat.detach()
+    mat = d.geom_xmat.detach()
+    pos = middles(m, d.geom_xpos.detach(), mat)
     world = reach(mat, half, round, radius)
     for terrain in p.terrain:
         if terrain.still:
@@ -74,6 +75,14 @@ def bounds(m: Model, d: Data) -> Boxes:
     return with_elements(geoms, d.flexvert_xpos.detach(), p.corner, radius)
 
 
+def middles(m: Model, pos: Tensor, mat: Tensor) -> Tensor:
+    """The middles (ngeom, 3) [m] of the boxes of geoms at `pos (ngeom, 3)` [m], with axes in the columns of `mat`."""
+    p = m.plan.collision
+    if not len(p.hulled):
+        return pos
+    return pos.index_add(0, p.hulled, (mat[p.hulled] @ p.hull_middle[p.hulled][..., None])[..., 0])
+
+
 def near_terrain(m: Model, terrain: TerrainPlan, bound: Boxes, threshold: Tensor) -> Near:
     """The geoms of the terrain that a kinematic tree is near, as boxes around trees say; threshold: as for `chosen`."""
     pos, reached = bound.pos[terrain.geom], bound.world[terrain.geom]
@@ -82,7 +91,9 @@ def near_terrain(m: Model, terrain: TerrainPlan, bound: Boxes, threshold: Tensor
     # What touches only just is not to be lost to rounding here.
     rounding = ROUNDING * torch.finfo(pos.dtype).eps * torch.maximum(first.abs(), last.abs()).amax()
     far = threshold.detach().amax() + rounding
-    pos, reached = (m.geom_pos.detach() if terrain.still else bound.pos)[fixed], bound.world[fixed]
+    # What belongs to the world is where the model says.
+    all_pos = middles(m, m.geom_pos.detach(), to_mat(m.geom_quat.detach())) if terrain.still else bound.pos
+    pos, reached = all_pos[fixed], bound.world[fixed]
     meets = (pos - reached <= last[:, None] + far) & (pos + reached >= first[:, None] - far)
     place, there, past = compacted(meets.all(-1).any(0), terrain.room)
     return Near(place, there, past.any())

@@ -8,7 +8,7 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.collision.across_face import FLAT, across_face, closest_across, on_flat
 from mjtorch.collision.epa import epa, no_depth
-from mjtorch.collision.gjk import Support, difference, gjk
+from mjtorch.collision.gjk import Entry, Support, difference, entered, gjk
 from mjtorch.collision.multicontact import (
     Large,
     Meeting,
@@ -207,13 +207,22 @@ def nearest(
     def simply(pairs: tuple[Core, Core, Tensor, Closest]) -> tuple[Closest, Tensor]:
         return at_once(*pairs, hulls)
 
-    def search(pairs: tuple[Core, Core, Tensor, Tensor, Tensor, Closest]) -> Approach:
+    def enter(pairs: tuple[Core, Core, Tensor]) -> Entry:
+        one, two, _ = pairs
+        return entered(opposite(one, two, hulls), two.pos - one.pos)
+
+    def outside(pairs: tuple[Core, Core, Tensor]) -> Entry:
+        point1, point2 = corners_of(pairs[0].pos, 2, no_hulls(*pairs[:2], hulls)).unbind(1)
+        return Entry(point1.clone(), point2.clone(), pairs[2])
+
+    def search(pairs: tuple[Core, Core, Entry, Tensor, Tensor, Closest]) -> Approach:
         return approached(*pairs[:-1], iterations, hulls)
 
     def deepen(pairs: tuple[Core, Core, Approach, Tensor]) -> Closest:
         return deepened(*pairs, iterations, hulls)
 
-    # What pairs cost that come near, touch, or are in each other is another matter each: they are listed anew.
+    # What pairs cost that come near, touch, or are in each other is another matter each: they are listed anew. Of those
+    # whose boxes overlap most are apart along the line from centre to centre.
     flat = (*one.types, *two.types) if not one.has((PRISM,)) else ()
     found, rest = unknown(one, two), active
     if not set(flat).isdisjoint(FLAT):
@@ -221,7 +230,9 @@ def nearest(
         looked = active & on_flat(one, two)
         found, left = each(simply, sure, where=looked, otherwise=lambda x: (x[3], torch.zeros_like(x[3].within)))
         rest = torch.where(looked, left, active)
-    pairs = one, two, rest, apart, limit, found
+    entry: Entry = each(enter, (one, two, apart), where=rest, otherwise=outside)
+    pairs = one, two, entry, apart, limit, found
+    rest = rest & ~(entry.dist > apart)
     near: Approach = each(search, pairs, where=rest, otherwise=lambda x: unsearched(x[5], no_hulls(x[0], x[1], hulls)))
     found = each(deepen, (one, two, near, limit), where=near.doubtful, otherwise=lambda x: x[2].found)
     along_lines = may_touch_along_lines(shape1, shape2)
@@ -244,8 +255,13 @@ def nearest(
 def unsearched(found: Closest, no_hulls: bool) -> Approach:
     """What stands for the search of pairs of which all that is of interest is known; no_hulls: static."""
     point, no = torch.zeros_like(found.nearest.point1), torch.zeros_like(found.within)
-    simplex = point.new_zeros((len(point), 4, 6 if no_hulls else 8))
+    simplex = torch.cat([corners_of(point, 4, no_hulls)] * 2, dim=-1)
     return Approach(found, point, simplex, point.new_zeros((len(point), 4)), no, no)
+
+
+def corners_of(like: Tensor, count: int, no_hulls: bool) -> Tensor:
+    """Zeros (n, count, c) for points as in `Support`; like: (n, 3)."""
+    return like.new_zeros((len(like), count, 3 if no_hulls else 4))
 
 
 def at_once(shape1: Core, shape2: Core, reach: Tensor, found: Closest, hulls: Hulls | None) -> tuple[Closest, Tensor]:
@@ -261,15 +277,16 @@ def at_once(shape1: Core, shape2: Core, reach: Tensor, found: Closest, hulls: Hu
 def approached(
     shape1: Core,
     shape2: Core,
-    active: Tensor,
+    entry: Entry,
     reach: Tensor,
     tolerance: Tensor,
     iterations: int,
     hulls: Hulls | None,
 ) -> Approach:
     """The nearest points of the cores of shapes that are constants; reach: (n,) [m] of cores, tolerance: (n,) [m]."""
-    apart = gjk(opposite(shape1, shape2, hulls), shape2.pos - shape1.pos, active, reach, iterations, tolerance)
-    within = active & ~apart.beyond
+    active = torch.ones_like(reach, dtype=torch.bool)
+    apart = gjk(opposite(shape1, shape2, hulls), entry, active, reach, iterations, tolerance)
+    within = ~apart.beyond
     distance = norm(apart.nearest, keepdim=True)
     # A search that stalls does not say that shapes are apart; planes of a polytope have signs.
     touch = ~apart.apart | (distance[:, 0] <= tolerance)

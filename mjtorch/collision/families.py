@@ -86,7 +86,8 @@ def family_contacts(m: Model, d: Data, family: Family, chosen: Chosen, reach: Te
         return [formula_contacts(family, one, two, chosen.near, reach)]
     for fields in family.fields:
         _, shape = cores(m, d, family, picks)
-        hull, contacts = picks[1](m.plan.collision.hull_reach), family.blocks[0].contacts
+        p, contacts = m.plan.collision, family.blocks[0].contacts
+        hull = picks[1](p.hull_reach) + picks[1](p.hull_middle).abs()
         return [field_contacts(m, fields, one, shape, hull, reach, chosen.candidate, contacts, two.hulls)]
     assert chosen.near is not None, "families that are collided by iteration are bounded"
     for distances in family.distances:

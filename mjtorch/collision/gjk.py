@@ -48,22 +48,41 @@ class Simplex(NamedTuple):
     reach: Tensor
 
 
+class Entry(NamedTuple):
+    """Where the search enters n differences.
+
+    point1, point2: (n, c) the furthest towards each other along some direction, as in `Support`
+    dist: (n,) [m] how far apart the shapes are along it, and so at least; negative: they overlap
+    """
+
+    point1: Tensor
+    point2: Tensor
+    dist: Tensor
+
+
+def entered(support: Support, start: Tensor) -> Entry:
+    """Where the differences of n pairs are entered along `start (n, 3)`, such as from centre to centre."""
+    direction = normalize(start, basis(start, 1, 0, 0))[0]
+    point1, point2 = support(-direction)
+    return Entry(point1, point2, dot(direction, difference(point1, point2)))
+
+
 def gjk(
-    support: Support, start: Tensor, active: Tensor, reach: Tensor, iterations: int, tolerance: float | Tensor
+    support: Support, entry: Entry, active: Tensor, reach: Tensor, iterations: int, tolerance: float | Tensor
 ) -> Simplex:
     """The nearest points of n pairs of convex shapes that are `apart`; what is said of others is how far it came.
 
-    start: (n, 3) the direction in which the difference is entered first, such as from centre to centre
     active: (n,) bool, pairs that are of interest
     reach: (n,) [m] distances that are of interest: the first direction that separates two shapes by more ends it
     tolerance: [m] on the distance, reached if it can be in so many `iterations`
     """
-    point1, point2 = support(-normalize(start, basis(start, 1, 0, 0))[0])
+    point1, point2 = entry.point1, entry.point2
+    start = difference(point1, point2)
     first = Simplex(
         point1=point1[:, None].expand(-1, 4, -1).contiguous(),
         point2=point2[:, None].expand(-1, 4, -1).contiguous(),
         weight=basis(start, 1, 0, 0, 0).expand(start.shape[0], 4).contiguous(),
-        nearest=difference(point1, point2),
+        nearest=start,
         done=~active,
         apart=torch.zeros_like(active),
         beyond=torch.zeros_like(active),

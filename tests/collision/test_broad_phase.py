@@ -124,6 +124,23 @@ def test_boxes_around_geoms_are_as_tight_as_their_furthest_points():
     torch.testing.assert_close(bounds(m, d).own, expected, rtol=0, atol=1e-12)
 
 
+def test_boxes_around_meshes_are_around_their_vertices_alone():
+    """MuJoCo's frame of a mesh is at its centre of mass, which is not in the middle of a wedge."""
+    mj_model = cloud(("wedge", "box"), 4, 1.0)
+    m = double(mj_model)
+    mj_data = placed(mj_model, 1.0)
+    found = bounds(m, posed(m, mj_data))
+    for geom in np.flatnonzero(mj_model.geom_type == mujoco.mjtGeom.mjGEOM_MESH):
+        mesh = mj_model.geom_dataid[geom]
+        vert = mj_model.mesh_vert[mj_model.mesh_vertadr[mesh] :][: mj_model.mesh_vertnum[mesh]]
+        vert = torch.tensor(vert, dtype=torch.float64)
+        mat = torch.tensor(mj_data.geom_xmat[geom]).view(3, 3)
+        at = (torch.tensor(mj_data.geom_xpos[geom]) + vert @ mat.mT - found.pos[geom]) @ found.mat[geom]
+        assert (vert.amin(0) + vert.amax(0)).abs().amax() > 1e-2
+        torch.testing.assert_close(at.amax(0), found.own[geom], rtol=0, atol=1e-12)
+        torch.testing.assert_close(at.amin(0), -found.own[geom], rtol=0, atol=1e-12)
+
+
 def test_boxes_that_are_apart_are_so_along_the_normal_of_a_face():
     """Two rods side by side, at an angle to the axes of the world: only their own axes tell."""
     mat = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))).Q

@@ -26,9 +26,9 @@ from reference import slow_but
 
 import mjtorch
 from mjtorch import tree
-from mjtorch.collision import epa
+from mjtorch.collision import epa, gjk
 from mjtorch.collision.convex import closest, convex, nearest as nearest_cores
-from mjtorch.collision.support import MESH, core, from_first
+from mjtorch.collision.support import MESH, core, from_first, support
 from mjtorch.math.shape import Shape
 
 PAIRS = [
@@ -333,6 +333,20 @@ def test_search_ends_where_shapes_are_known_to_be_further_apart(first, second):
     assert near.sum() > 10 and ended.within[near].all()
     for x, y in zip(tree.leaves(whole), tree.leaves(ended), strict=True):
         torch.testing.assert_close(x[near], y[near], rtol=0, atol=0)
+
+
+def test_what_is_apart_along_the_line_between_centres_is_not_searched(monkeypatch):
+    poses = posed(two_geoms("brick", "wedge"), random_poses(POSES, 0.45))
+    one, two, _ = from_first(*(core(tree.map(lambda x: x[:, 0], shape)) for shape in (poses.shape1, poses.shape2)))
+    searched, improved = [], gjk.improved
+    monkeypatch.setattr(gjk, "improved", lambda *x: searched.append(x[1].done) or improved(*x))
+    reach = torch.zeros(POSES, dtype=torch.float64)
+    found = nearest_cores(one, two, reach == 0, reach, 35, 1e-6, poses.hulls)
+    away = two.pos / two.pos.norm(dim=-1, keepdim=True)
+    far1, far2 = support(one, away, poses.hulls), support(two, -away, poses.hulls)
+    apart = ((far2 - far1) * away).sum(-1) > 0
+    assert 10 < apart.sum() < POSES - 10 and not found.within[apart].any()
+    assert len(searched[0]) == (~apart).sum() and (~found.within[~apart]).any()
 
 
 def moved(shape, change):

@@ -42,7 +42,7 @@ from mjtorch.model.plan.geom_pairs import (
     within,
 )
 from mjtorch.model.plan.height_field import Window
-from mjtorch.model.plan.mesh import Hulls, hull_reach
+from mjtorch.model.plan.mesh import Hulls, hull_boxes
 from mjtorch.model.plan.patches import PatchesPlan
 from mjtorch.model.plan.speculative import Listed, SpeculativePlan
 from mjtorch.model.plan.tensors import Tensors
@@ -111,7 +111,7 @@ class CollisionPlan(tree.Tree):
     corner: (nelement, k) the vertices of the elements that are colliders, k being 3, or 4 if there are solids; of
         others the last one repeated
     geom_type: (ngeom,) mjtGeom
-    hull_reach: (ngeom, 3) [m] how far the hulls of meshes reach along their axes
+    hull_middle, hull_reach: (ngeom, 3) [m] boxes around meshes, as of `hull_boxes`; hulled: (k,) which have one
     hulls: those of all meshes, none if there are none; geom_hull: (ngeom,) which of them each geom is, -1: none
     """
 
@@ -153,7 +153,9 @@ class CollisionPlan(tree.Tree):
     first_element: Tensor
     corner: Tensor
     geom_type: Tensor
+    hull_middle: Tensor
     hull_reach: Tensor
+    hulled: Tensor
     hulls: tuple[Hulls, ...]
     geom_hull: Tensor
 
@@ -261,7 +263,7 @@ def build(mj_model: mujoco.MjModel, make: Tensors, tried: GeomPairs, capacity: i
     listed_pairs = GeomPairs(candidates.geom, candidates.pair)
     source = contact_source.source(mj_model, listed_pairs)
     geom_type = mj_model.geom_type
-    hulls = mesh.build(mj_model, make)
+    hulls, (middle, reach) = mesh.build(mj_model, make), hull_boxes(mj_model)
     flex, elements = vertex_flex(mj_model), element_flex(mj_model)
     vert = np.arange(len(flex)) - mj_model.flex_vertadr[flex]
     elem = np.arange(len(elements)) - mj_model.flex_elemadr[elements]
@@ -336,7 +338,9 @@ def build(mj_model: mujoco.MjModel, make: Tensors, tried: GeomPairs, capacity: i
         first_element=make.ints(mj_model.ngeom + len(flex) + mj_model.flex_elemadr if len(flex) else []),
         corner=make.ints(corners(mj_model)),
         geom_type=make.ints(geom_type),
-        hull_reach=make.floats(hull_reach(mj_model)),
+        hull_middle=make.floats(middle),
+        hull_reach=make.floats(reach),
+        hulled=make.ints(np.flatnonzero(reach.any(1))),
         hulls=hulls,
         geom_hull=make.ints(_geom_hull(mj_model, hulls)),
     )

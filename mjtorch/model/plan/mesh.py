@@ -194,14 +194,16 @@ def _rows(cell: np.ndarray, vertex: np.ndarray) -> tuple[np.ndarray, np.ndarray,
     return number[like], listed, follow, vertex[first[owner]]
 
 
-def hull_reach(mj_model: mujoco.MjModel) -> np.ndarray:
-    """How far (ngeom, 3) [m] the meshes of geoms reach along their axes, either way; zero for other geoms."""
-    reach = np.zeros((mj_model.ngeom, 3))
+def hull_boxes(mj_model: mujoco.MjModel) -> tuple[np.ndarray, np.ndarray]:
+    """Boxes around meshes along the axes of their geoms: middles (ngeom, 3), half lengths (ngeom, 3) [m]; else zero."""
+    middle, half = np.zeros((2, mj_model.ngeom, 3))
     types = [mujoco.mjtGeom.mjGEOM_MESH, mujoco.mjtGeom.mjGEOM_SDF]
     for geom in np.flatnonzero(np.isin(mj_model.geom_type, types) & (mj_model.geom_dataid >= 0)):
         first, count = (int(x[mj_model.geom_dataid[geom]]) for x in (mj_model.mesh_vertadr, mj_model.mesh_vertnum))
-        reach[geom] = np.abs(mj_model.mesh_vert[first : first + count]).max(0)
-    return reach
+        vert = mj_model.mesh_vert[first : first + count].astype(float)
+        low, high = vert.min(0), vert.max(0)
+        middle[geom], half[geom] = 0.5 * (low + high), 0.5 * (high - low)
+    return middle, half
 
 
 def _hull(mj_model: mujoco.MjModel, mesh: int) -> Hull:

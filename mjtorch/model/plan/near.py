@@ -13,7 +13,7 @@ import torch
 
 from mjtorch.math import shape
 from mjtorch.model.plan.colliders import corners, element_flex
-from mjtorch.model.plan.mesh import hull_reach
+from mjtorch.model.plan.mesh import hull_boxes
 
 
 class Boxes(NamedTuple):
@@ -30,7 +30,8 @@ class Around:
 
     def __init__(self, m: mujoco.MjModel) -> None:
         half, round, radius = shape.parts(torch.tensor(m.geom_type, dtype=torch.long), torch.tensor(m.geom_size))
-        self.parts = half + torch.tensor(hull_reach(m)), round, radius
+        self.middle, reach = map(torch.from_numpy, hull_boxes(m))
+        self.parts = half + reach, round, radius
         self.corner = torch.from_numpy(corners(m))
         self.thickness = torch.from_numpy(m.flex_radius[element_flex(m)])
 
@@ -38,6 +39,7 @@ class Around:
         """Those of a state."""
         half, round, radius = self.parts
         pos, mat = torch.from_numpy(data.geom_xpos), torch.from_numpy(data.geom_xmat).unflatten(-1, (3, 3))
+        pos = pos + (mat @ self.middle[..., None])[..., 0]
         found = shape.Boxes(pos, mat, half + round + radius[:, None], shape.reach(mat, half, round, radius))
         if len(self.corner):
             found = shape.with_elements(found, torch.from_numpy(data.flexvert_xpos), self.corner, self.thickness)
