@@ -10,7 +10,7 @@ import mjtorch
 from mjtorch import tree
 from mjtorch.constraint import solve
 from mjtorch.math import linalg
-from mjtorch.model import Model
+from mjtorch.model import Integrator, Model
 
 SOLVERS = [int(getattr(mujoco.mjtSolver, f"mjSOL_{name}")) for name in ("NEWTON", "CG", "PGS")]
 CONES = [int(cone) for cone in (mujoco.mjtCone.mjCONE_PYRAMIDAL, mujoco.mjtCone.mjCONE_ELLIPTIC)]
@@ -111,3 +111,25 @@ def test_gradient() -> None:
 
     assert torch.func.jacrev(total)(d.qfrc_smooth).abs().max() < 1e-8
     assert torch.func.grad(lambda v: mjtorch.forward(m, d.replace(qvel=v)).qacc.sum())(d.qvel).isfinite().all()
+
+
+@pytest.mark.parametrize("cone", CONES)
+def test_there_is_room_for_the_dofs_of_two_chains(cone: int) -> None:
+    """One body lies on a limb of another: what either has moves their contacts."""
+    mj_model, m, (mj_data, _) = scene(4, cone=cone, noslip_iterations=3)
+    mujoco.mj_resetData(mj_model, mj_data)
+    mj_data.qpos[8:11] = 0.4, 0.0, 0.32
+    mujoco.mj_forward(mj_model, mj_data)
+    d, plan = mjtorch.put_data(mj_model, mj_data, model=m), m.plan.noslip
+    W = linalg.ltl_half_solve(d.qLD, d.efc_J[plan.rows.flatten()].mT).mT.unflatten(0, plan.rows.shape)
+    assert int((W != 0).any(1).sum(1).max()) == 13 == plan.dofs < m.nv
+    assert_fields_close(solve(m, poison(d, [*FIELDS, "efc_state"])), mj_data, FIELDS, 1e-7)
+
+
+def test_what_couples_other_dofs_has_room_for_all() -> None:
+    text = SCENE.format(condim=3)
+    mj_model = load(text.replace("<fixed", "<fixed armature='.1'"), noslip_iterations=1)
+    assert mjtorch.put_model(mj_model).plan.noslip.dofs == mj_model.nv
+    mj_model = load(text, noslip_iterations=1)
+    mj_model.opt.integrator = Integrator.DISCRETE
+    assert mjtorch.put_model(mj_model).plan.noslip.dofs == mj_model.nv

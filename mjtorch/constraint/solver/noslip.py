@@ -1,8 +1,9 @@
 """Sweeps after the main solver that take the slip out of friction (mj_solNoSlip).
 
 Regularised friction creeps. So the forces of friction are updated once more, with the other forces as they are, to
-minimise the dual cost without the regulariser: `f' A f / 2 + f' b`, `A = J M^-1 J'`. As in the PGS solver A is not
-formed: with `M = L' L` and `W = J L^-1` it is `W W'`, and the velocity `v = W' f` is kept up to date.
+minimise the dual cost without the regulariser: `f' A f / 2 + f' b`, `A = J M^-1 J'`. With `M = L' L` and `W = J L^-1`
+it is `W W'`, of which only what blocks have among themselves is formed, and the velocity `v = W' f` is kept up to date.
+A row of W has the dofs of the two chains that meet: only these are gone through.
 """
 
 import torch
@@ -14,8 +15,10 @@ from mjtorch.constraint.solver.problem import Problem
 from mjtorch.constraint.solver.qcqp import friction_force
 from mjtorch.control_flow import fori_loop, while_loop
 from mjtorch.math import linalg
+from mjtorch.math.compact import compacted, room
 from mjtorch.math.vector import MIN_VALUE
 from mjtorch.model import Cone, Model
+from mjtorch.model.plan.noslip import NoslipPlan
 
 # The least diagonal of A in a block.
 MIN_DIAGONAL = 1e-10
@@ -29,12 +32,17 @@ class Sliding(tree.Tree):
     """What a sweep reads, all constant.
 
     W: (nefc, nv) J L^-1, of rows with friction; zero elsewhere
+    dof: (nblock, k) the dofs that move the active blocks, in order, then 0; blocks: (nblock, w, k) their rows of W
+    A: (nblock, w, w) of these rows; of filling, the identity
     b: (nefc,), frictionloss: (nefc,)
     friction: (nblock, 5) of each block's contact
     order: (nblock,) the active blocks, then filling; nactive: () how many they are
     """
 
     W: Tensor
+    dof: Tensor
+    blocks: Tensor
+    A: Tensor
     b: Tensor
     frictionloss: Tensor
     friction: Tensor
@@ -72,8 +80,12 @@ def solve_noslip(
     rows = torch.arange(p.nefc, device=order.device)
     rubs = ((rows >= c.ne) & (rows < c.ne + c.nf)) | (rows >= p.nefc - c.nc)
     W = linalg.ltl_half_solve(p.qLD, torch.where((rubs & p.active)[:, None], p.J, 0.0).mT).mT
+    dof, blocks, A = gathered(plan, W, order, nactive)
     velocity = linalg.ltl_half_solve(p.qLD, p.rows.transpose_times(force)[:, None])[:, 0]
-    s = Sliding(W=W, b=efc_b, frictionloss=frictionloss, friction=friction[plan.slot], order=order, nactive=nactive)
+    s = Sliding(
+        W=W, dof=dof, blocks=blocks, A=A, b=efc_b, frictionloss=frictionloss, friction=friction[plan.slot], order=order,
+        nactive=nactive,
+    )  # fmt: skip
     # The regulariser is left out from the first sweep on, which counts as a gain.
     regular = 0.5 * (p.R * force) @ force
 
@@ -92,13 +104,34 @@ def solve_noslip(
     return last.force, last.niter
 
 
+def gathered(plan: NoslipPlan, W: Tensor, order: Tensor, nactive: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """`Sliding.dof`, `blocks` and `A`; W: (nefc, nv) J L^-1, of which only rows of active blocks are read."""
+    n, w = plan.rows.shape
+
+    def gather(k: Tensor, found: list[Tensor]) -> list[Tensor]:
+        block = order.index_select(0, k[None])
+        mask = plan.mask.index_select(0, block)[0]
+        rows = W.index_select(0, plan.rows.index_select(0, block)[0]) * mask[:, None]
+        dof, there, _ = compacted((rows != 0).any(0), plan.dofs)
+        row = torch.where(there, rows.index_select(1, dof), 0.0)
+        # The filling is a separate problem with the solution zero.
+        A = row @ row.mT
+        A = A + torch.diag(torch.where(mask > 0, A.diagonal().clamp(min=MIN_DIAGONAL), 1.0) - A.diagonal())
+        more = (x.reshape(1, -1) for x in (dof, row, A))
+        return [x.scatter(0, k.expand_as(new), new) for x, new in zip(found, more, strict=True)]
+
+    start = [room(order, n, plan.dofs), room(W, n, w * plan.dofs), room(W, n, w * w)]
+    dof, rows, A = fori_loop(0, nactive, gather, start) if n else start
+    return dof, rows.view(n, w, plan.dofs), A.view(n, w, w)
+
+
 def sweep(m: Model, s: Sliding, carry: Carry) -> Carry:
     """Update dry friction, row by row, then the friction of contacts, block by block."""
     p = m.plan.constraint
     if p.nf:
         carry = fori_loop(0, p.nf, lambda k, c: rub(s, (p.ne + k)[None], c), carry)
     if m.plan.noslip.rows.shape[0]:
-        carry = fori_loop(0, s.nactive, lambda k, c: slide(m, s, s.order.index_select(0, k[None]), c), carry)
+        carry = fori_loop(0, s.nactive, lambda k, c: slide(m, s, k[None], c), carry)
     return carry
 
 
@@ -114,16 +147,14 @@ def rub(s: Sliding, row: Tensor, carry: Carry) -> Carry:
     return force.scatter(0, row, new), velocity + delta @ W, gain - change
 
 
-def slide(m: Model, s: Sliding, block: Tensor, carry: Carry) -> Carry:
-    """Minimise over the friction of a contact, as far as it belongs to the block `block (1,)`."""
-    p = m.plan.noslip
+def slide(m: Model, s: Sliding, k: Tensor, carry: Carry) -> Carry:
+    """Minimise over the friction of a contact, as far as it belongs to the active block `k (1,)`."""
+    p, block = m.plan.noslip, s.order.index_select(0, k)
     force, velocity, gain = carry
     rows, mask = p.rows.index_select(0, block)[0], p.mask.index_select(0, block)[0]
-    W, old = s.W.index_select(0, rows), force.index_select(0, rows) * mask
-    residual = (s.b.index_select(0, rows) + W @ velocity) * mask
-    # The filling is a separate problem with the solution zero.
-    A = torch.where(mask[:, None] * mask > 0, W @ W.mT, 0.0)
-    A = A + torch.diag(torch.where(mask > 0, A.diagonal().clamp(min=MIN_DIAGONAL), 1.0) - A.diagonal())
+    dof, W, A = (x.index_select(0, k)[0] for x in (s.dof, s.blocks, s.A))
+    old = force.index_select(0, rows) * mask
+    residual = (s.b.index_select(0, rows) + (W * velocity.index_select(0, dof)).sum(1)) * mask
     b = residual - A @ old
     if m.opt.cone == Cone.PYRAMIDAL:
         new = along_edges(A, b, old)
@@ -137,7 +168,8 @@ def slide(m: Model, s: Sliding, block: Tensor, carry: Carry) -> Carry:
     new, change = torch.where(worse, old, new), torch.where(worse, 0.0, change)
     # Filling repeats the first row: it must write the same.
     written = torch.where(mask > 0, new, new[:1])
-    return force.scatter(0, rows, written), velocity + (new - old) @ W, gain - change
+    velocity = velocity.scatter_add(0, dof, ((new - old)[:, None] * W).sum(0))
+    return force.scatter(0, rows, written), velocity, gain - change
 
 
 def along_edges(A: Tensor, b: Tensor, old: Tensor) -> Tensor:

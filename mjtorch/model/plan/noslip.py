@@ -1,9 +1,11 @@
 """Index plan of the noslip solver: the rows of friction, in the blocks that it updates together."""
 
 import mujoco
+import numpy as np
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.model.option import Integrator
 from mjtorch.model.plan.constraint import ConstraintPlan
 from mjtorch.model.plan.tensors import Tensors
 
@@ -20,12 +22,14 @@ class NoslipPlan(tree.Tree):
 
     rows: (nblock, w) constraint rows, mask: (nblock, w) 1, or 0 for filling
     normal: (nblock,) the first row of the contact, slot: (nblock,) its slot
+    dofs: static, the most dofs that move a contact
     """
 
     rows: Tensor
     mask: Tensor
     normal: Tensor
     slot: Tensor
+    dofs: int = tree.field(static=True)
 
 
 def build(mj_model: mujoco.MjModel, make: Tensors, constraint: ConstraintPlan) -> NoslipPlan:
@@ -41,7 +45,21 @@ def build(mj_model: mujoco.MjModel, make: Tensors, constraint: ConstraintPlan) -
         mask=make.floats(mask, len(blocks), width),
         normal=make.ints(normal),
         slot=make.ints([constraint.efc_id[row] for row in normal]),
+        dofs=most_dofs(mj_model) if blocks else 0,
     )
+
+
+def most_dofs(m: mujoco.MjModel) -> int:
+    """Of the chains of two bodies that may touch; all dofs where others may come in."""
+    if m.nflex or m.tendon_armature.any() or m.opt.integrator == Integrator.DISCRETE:
+        return m.nv
+    chain = np.zeros((m.nbody, m.nv), dtype=np.float32)
+    for body in range(1, m.nbody):
+        chain[body] = chain[m.body_parentid[body]]
+        chain[body, m.body_dofadr[body] :][: m.body_dofnum[body]] = 1
+    chain = np.unique(chain[np.unique(m.geom_bodyid)], axis=0)
+    length = chain.sum(1)
+    return int((length[:, None] + length - chain @ chain.T).max(initial=0))
 
 
 def _blocks(constraint: ConstraintPlan) -> list[tuple[int, list[int]]]:
