@@ -1,5 +1,7 @@
 """Terrain of many geoms, of which what moves is near few."""
 
+from typing import Any
+
 import mujoco
 import numpy as np
 import pytest
@@ -28,17 +30,31 @@ def few_pairs_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(terrain, "LEAST_PAIRS", 100)
 
 
-def field(nested: bool = False) -> mujoco.MjModel:
-    """Boxes of different heights, some of them turned, and two robots; nested: half of the boxes have bodies."""
+# Not in the middle of its box, as no mesh of a robot is.
+ROCK = '<mesh name="rock" vertex="-.16 -.12 0 .16 -.12 0 -.16 .12 0 .16 .12 0 0 0 .3"/>'
+CLOTH = """
+  <flexcomp name="cloth" type="grid" dim="2" count="4 4 1" spacing=".12 .12 .1" pos=".3 .4 .1" radius=".01">
+    <contact selfcollide="none"/>
+  </flexcomp>"""
+
+
+def field(nested: bool = False, rocks: bool = False, more: str = "") -> mujoco.MjModel:
+    """Boxes of different heights, some of them turned, and two robots.
+
+    nested: half of the boxes have bodies; rocks: a third of them are meshes; more: what else there is
+    """
     rng = np.random.default_rng(0)
     boxes = []
     for k in range(SIDE * SIDE):
         x, y = SPACE * (k % SIDE - SIDE / 2), SPACE * (k // SIDE - SIDE / 2)
-        box = f'type="box" size=".16 .16 {rng.uniform(0.02, 0.2)}" euler="0 {20 * (k % 5 == 0)} 0"'
+        shape = f'type="box" size=".16 .16 {rng.uniform(0.02, 0.2)}"'
+        shape = 'type="mesh" mesh="rock"' if rocks and k % 3 == 0 else shape
+        box = f'{shape} euler="0 {20 * (k % 5 == 0)} {30 * rocks * (k % 7)}"'
         at = f'pos="{x} {y} 0"'
         boxes.append(f"<body {at}><geom {box}/></body>" if nested and k % 2 else f"<geom {at} {box}/>")
     robots = ROBOT.format(name="one", pos="0 0 .2") + ROBOT.format(name="two", pos="2 -1.5 .2")
-    return mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{''.join(boxes)}{robots}</worldbody></mujoco>")
+    world = f"<asset>{ROCK}</asset><worldbody>{''.join(boxes)}{robots}{more}</worldbody>"
+    return mujoco.MjModel.from_xml_string(f"<mujoco>{world}</mujoco>")
 
 
 def states(mj_model: mujoco.MjModel, count: int = 6) -> list[mujoco.MjData]:
@@ -59,9 +75,11 @@ def states(mj_model: mujoco.MjModel, count: int = 6) -> list[mujoco.MjData]:
     return found
 
 
-@pytest.mark.parametrize("nested", [False, True])
-def test_the_contacts_of_c_and_those_of_all_pairs(nested: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    mj_model = field(nested)
+@pytest.mark.parametrize(
+    "kind", [{}, {"nested": True}, {"rocks": True}, {"more": CLOTH}], ids=["plain", "nested", "rocks", "cloth"]
+)
+def test_the_contacts_of_c_and_those_of_all_pairs(kind: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    mj_model = field(**kind)
     m = double(mj_model)
     monkeypatch.setattr(terrain, "LEAST_PAIRS", 10**9)
     everything = double(mj_model)
@@ -69,7 +87,7 @@ def test_the_contacts_of_c_and_those_of_all_pairs(nested: bool, monkeypatch: pyt
     assert any(any(family.terrain) for family in m.plan.collision.families)
     touching = 0
     for mj_data in states(mj_model):
-        one, other = (collision(x, posed(x, mj_data)) for x in (m, everything))
+        one, other = (collision(x, mjtorch.put_data(mj_model, mj_data, model=x)) for x in (m, everything))
         assert int(one.ncon) == int(other.ncon) == mj_data.ncon and not one.warning.any()
         touching += mj_data.ncon
         for name in (*FIELDS, "geom"):
@@ -95,7 +113,7 @@ def test_poses_of_what_belongs_to_the_world(nested: bool) -> None:
 
 
 def test_in_many_worlds() -> None:
-    mj_model = field()
+    mj_model = field(rocks=True)
     m = double(mj_model)
     each = [posed(m, mj_data) for mj_data in states(mj_model)]
     d = mjtorch.tree.map(lambda *x: torch.stack(x), *each)
@@ -149,9 +167,10 @@ def test_nothing_is_near_what_is_lost() -> None:
     assert not near.more and near.there.sum() < len(near.there)
 
 
-def test_what_touches_only_just_is_near() -> None:
+@pytest.mark.parametrize("rocks", [False, True])
+def test_what_touches_only_just_is_near(rocks: bool) -> None:
     """In single precision, too: boxes around trees and around geoms are rounded otherwise."""
-    mj_model = field()
+    mj_model = field(rocks=rocks)
     m = mjtorch.put_model(mj_model, dtype=torch.float32)
     (plan,) = m.plan.collision.terrain
     threshold = torch.zeros(len(m.plan.collision.geom))

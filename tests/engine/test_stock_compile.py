@@ -101,6 +101,7 @@ def test_replace_inside() -> None:
     assert graphs() == 1
 
 
+@pytest.mark.slow
 def test_axes_of_a_model_and_chosen_outputs() -> None:
     def fn(m: Model, d: Data) -> Data:
         return mjtorch.step(m, d, outputs=("sensordata", "contact.dist"))
