@@ -17,8 +17,8 @@ from torch import Tensor
 from mjtorch import tree
 from mjtorch.collision.frame import make_frame
 from mjtorch.collision.gjk import Support, difference
-from mjtorch.collision.support import HULLS, PRISM, Core, is_at, to_local, to_world
-from mjtorch.control_flow.fori_loop import fori_loop
+from mjtorch.collision.support import HULLS, PRISM, Core, is_at, to_local, to_world, where_rows
+from mjtorch.control_flow.while_loop import while_loop
 from mjtorch.math.shape import Shape
 from mjtorch.math.vector import basis, cross, dot, norm
 
@@ -26,6 +26,8 @@ from mjtorch.math.vector import basis, cross, dot, norm
 # sides of the first shape, and then of the second, are just across the normal.
 STEPS = 6
 FLAT1, FLAT2 = 1, 3
+# Which step comes after each, as long as Newton's change something, and where there is no such flat side.
+NEXT = (2, 2, 4, 4, 5, 6, 6)
 # The cosine of the angle between a normal and a flat side under which it is taken as perpendicular.
 ALIGNED = 2e-2
 # How much of a size a point may be short of a corner and still be the corner.
@@ -250,6 +252,15 @@ def squared(shape: Core, normal: Tensor) -> Tensor:
     return turned / norm(turned, keepdim=True)
 
 
+class Refinement(NamedTuple):
+    """How far `closer` has come with n pairs: what is nearest, the number (n,) of the next step, and whether Newton's
+    last one (n,) bool hardly changed anything, and nothing else has since."""
+
+    now: Nearest
+    number: Tensor
+    steady: Tensor
+
+
 def closer(furthest: Support, shape1: Core, shape2: Core, found: Nearest, corner1: Tensor, corner2: Tensor) -> Nearest:
     """Nearest points of shapes of which one is curved, all constants, refined by Newton's method.
 
@@ -262,29 +273,46 @@ def closer(furthest: Support, shape1: Core, shape2: Core, found: Nearest, corner
         return dot(normal, difference(point1, point2))
 
     scale = shape1.extent + shape2.extent
+    eps = torch.finfo(scale.dtype).eps
+    following = torch.tensor(NEXT, device=scale.device)
 
-    def step(number: Tensor, now: Nearest) -> Nearest:
+    def step(at: Refinement) -> Refinement:
+        now, number = at.now, at.number
         surface1 = surface(shape1, now.point1, now.normal, corner1)
         surface2 = surface(shape2, now.point2, -now.normal, corner2)
         change, _ = turn(surface1, surface2, now.normal)
-        is_first, is_second = number == FLAT1, number == FLAT2
+        is_first, is_second = (number == FLAT1)[:, None], (number == FLAT2)[:, None]
         change = torch.where(is_first | is_second, 0.0, change)
         normal = now.normal + change
         normal = normal / norm(normal, keepdim=True)
         normal = torch.where(is_first, squared(shape1, normal), torch.where(is_second, squared(shape2, normal), normal))
         dist = gap(normal)
         # A point on a flat side may have to move where the normal cannot get better.
-        better = (dist >= now.dist - 16 * torch.finfo(dist.dtype).eps * scale)[:, None]
+        better = (dist >= now.dist - 16 * eps * scale)[:, None]
         point1 = surface1.point + (surface1.bend @ change[..., None])[..., 0]
         point2 = surface2.point - (surface2.bend @ change[..., None])[..., 0]
-        return Nearest(
+        new = Nearest(
             torch.where(better, normal, now.normal),
             torch.maximum(dist, now.dist),
             torch.where(better, point1, now.point1),
             torch.where(better, point2, now.point2),
         )
+        # Newton's next change would be about the square of this one.
+        small = torch.where((is_first | is_second)[:, 0], at.steady & ~better[:, 0], norm(change) <= eps**0.5)
+        flat1, flat2 = ((squared(x, new.normal) - new.normal).abs().amax(-1) > eps for x in (shape1, shape2))
+        number = torch.where(small, STEPS, following[at.number])
+        number = torch.where(flat2 & (at.number < FLAT2) & (number > FLAT1 + 1), FLAT2, number)
+        number = torch.where(flat1 & (at.number < FLAT1), FLAT1, number)
+        goes_on = at.number < STEPS
+        return Refinement(
+            where_rows(goes_on, new, now),
+            torch.where(goes_on, number, at.number),
+            torch.where(goes_on, small, at.steady),
+        )
 
-    return fori_loop(0, STEPS, step, found._replace(dist=gap(found.normal)), unroll=False)
+    first = torch.zeros_like(shape1.type)
+    start = Refinement(found._replace(dist=gap(found.normal)), first, first > 0)
+    return while_loop(lambda at: (at.number < STEPS).any(), step, start).now
 
 
 def unknown(shape1: Core, shape2: Core) -> Closest:

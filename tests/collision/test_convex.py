@@ -26,7 +26,7 @@ from reference import slow_but
 
 import mjtorch
 from mjtorch import tree
-from mjtorch.collision import epa, gjk
+from mjtorch.collision import epa, gjk, witness
 from mjtorch.collision.convex import closest, convex, nearest as nearest_cores
 from mjtorch.collision.support import MESH, core, from_first, support
 from mjtorch.math.shape import Shape
@@ -347,6 +347,20 @@ def test_what_is_apart_along_the_line_between_centres_is_not_searched(monkeypatc
     apart = ((far2 - far1) * away).sum(-1) > 0
     assert 10 < apart.sum() < POSES - 10 and not found.within[apart].any()
     assert len(searched[0]) == (~apart).sum() and (~found.within[~apart]).any()
+
+
+def test_refinement_ends_where_nothing_changes(monkeypatch):
+    """Of pairs deep in each other, each by itself: most need fewer than all steps, from both normals that are tried."""
+    turned, turn = [], witness.turn
+    monkeypatch.setattr(witness, "turn", lambda *x: turned.append(len(x[-1])) or turn(*x))
+    counts = []
+    for pose in random_poses(20, 0.12):
+        poses = posed(two_geoms("ellipsoid", "wedge"), [pose])
+        turned.clear()
+        nearest_points(poses)
+        counts.append(len(turned))
+    assert max(counts) <= witness.STEPS + 1
+    assert np.median(counts) < witness.STEPS
 
 
 def moved(shape, change):
