@@ -215,7 +215,7 @@ def nearest(
         point1, point2 = corners_of(pairs[0].pos, 2, no_hulls(*pairs[:2], hulls)).unbind(1)
         return Entry(point1.clone(), point2.clone(), pairs[2])
 
-    def search(pairs: tuple[Core, Core, Entry, Tensor, Tensor, Closest]) -> Approach:
+    def search(pairs: tuple[Core, Core, Entry, Tensor, Tensor, Tensor, Closest]) -> Approach:
         return approached(*pairs[:-1], iterations, hulls)
 
     def deepen(pairs: tuple[Core, Core, Approach, Tensor]) -> Closest:
@@ -231,9 +231,9 @@ def nearest(
         found, left = each(simply, sure, where=looked, otherwise=lambda x: (x[3], torch.zeros_like(x[3].within)))
         rest = torch.where(looked, left, active)
     entry: Entry = each(enter, (one, two, apart), where=rest, otherwise=outside)
-    pairs = one, two, entry, apart, limit, found
     rest = rest & ~(entry.dist > apart)
-    near: Approach = each(search, pairs, where=rest, otherwise=lambda x: unsearched(x[5], no_hulls(x[0], x[1], hulls)))
+    pairs = one, two, entry, rest, apart, limit, found
+    near: Approach = each(search, pairs, where=rest, otherwise=lambda x: unsearched(x[6], no_hulls(x[0], x[1], hulls)))
     found = each(deepen, (one, two, near, limit), where=near.doubtful, otherwise=lambda x: x[2].found)
     along_lines = may_touch_along_lines(shape1, shape2)
 
@@ -278,15 +278,15 @@ def approached(
     shape1: Core,
     shape2: Core,
     entry: Entry,
+    active: Tensor,
     reach: Tensor,
     tolerance: Tensor,
     iterations: int,
     hulls: Hulls | None,
 ) -> Approach:
     """The nearest points of the cores of shapes that are constants; reach: (n,) [m] of cores, tolerance: (n,) [m]."""
-    active = torch.ones_like(reach, dtype=torch.bool)
     apart = gjk(opposite(shape1, shape2, hulls), entry, active, reach, iterations, tolerance)
-    within = ~apart.beyond
+    within = active & ~apart.beyond
     distance = norm(apart.nearest, keepdim=True)
     # A search that stalls does not say that shapes are apart; planes of a polytope have signs.
     touch = ~apart.apart | (distance[:, 0] <= tolerance)
