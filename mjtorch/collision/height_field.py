@@ -16,7 +16,8 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.collision.contact_points import ContactPoints, Solid
-from mjtorch.collision.convex import nearest, single
+from mjtorch.collision.convex import nearest, opposite, single
+from mjtorch.collision.gjk import entered, gjk
 from mjtorch.collision.portal import Settings, portal_contacts
 from mjtorch.collision.support import Core, from_first, hull_core, is_at, support
 from mjtorch.control_flow import each
@@ -26,6 +27,9 @@ from mjtorch.math.vector import cross, dot, norm
 from mjtorch.model import DisableBit, Model
 from mjtorch.model.plan.height_field import HeightFields
 from mjtorch.model.plan.mesh import Hulls
+
+# Steps of the search that tells which prisms are apart from shapes.
+TRIPS = 8
 
 
 @tree.dataclass
@@ -214,8 +218,7 @@ def in_box(pairs: Pair, low: Tensor, high: Tensor) -> Tensor:
 
 def most(fields: HeightFields) -> tuple[int, int]:
     """How many prisms there are in a window, and how many of these may be looked at closely."""
-    window = 2 * fields.rows * fields.cols
-    return window, min(window, fields.tested)
+    return 2 * fields.rows * fields.cols, fields.listed
 
 
 def apart(pairs: Pair) -> Around:
@@ -241,7 +244,8 @@ def around(heights: Tensor, hulls: Hulls | None, given: tuple[Pair, Extent]) -> 
         return appended(*now, (k < count[:, None]) & (top >= low), number)
 
     def touch(now: tuple[Tensor, Tensor], k: Tensor) -> tuple[Tensor, Tensor]:
-        number, there_is = risen.index_select(1, k), k < rising[:, None]
+        # C looks at no more than a pair has contacts of: of a full list it is enough to know that there are more.
+        number, there_is = risen.index_select(1, k), (k < rising[:, None]) & (now[1] <= closely)[:, None]
         pair = torch.arange(len(count), device=k.device)[:, None].expand_as(number)
         may = each(meets, (pair.flatten(), number.flatten()), where=there_is.flatten(), otherwise=lambda x: x[0] < 0)
         return appended(*now, may.view_as(number), number)
@@ -251,15 +255,30 @@ def around(heights: Tensor, hulls: Hulls | None, given: tuple[Pair, Extent]) -> 
         mine, reaching = tree.map(lambda x: x[pair], (pairs, extent))
         place = corners(mine, there.origin[pair], number)
         top = in_space(mine, place, heights_at(heights, mine.fields, place))
-        return separation(top, -mine.size[:, 3], reaching, mine.shape, hulls) <= mine.reach
+        near = separation(top, -mine.size[:, 3], reaching, mine.shape, hulls) <= mine.reach
+        return near & ~parted(top, mine, near, hulls)
 
     def listed(most: int) -> tuple[Tensor, Tensor]:
         return nothing[:, None].expand(-1, most + 1), nothing
 
     risen, rising = fold(rise, count, all_under, listed(all_under))
     number, touching = fold(touch, rising, all_under, listed(closely))
-    more = (touching - closely).clamp(min=0)
-    return Around(there.origin, number[:, :-1], touching - more, more + there.missed)
+    more = (touching > closely).long()
+    return Around(there.origin, number[:, :-1], touching.clamp(max=closely), more + there.missed)
+
+
+def parted(top: Tensor, pairs: Pair, near: Tensor, hulls: Hulls | None) -> Tensor:
+    """Which prisms (k,) of those `near (k,)` a few steps of a search show to be further from shapes than matters.
+
+    Of a shape that lies aslant over many cells the faces of most prisms do not tell: they took the places of those that
+    it touches, and it fell through the field. top: (k, 3, 3) [m]
+    """
+    one, two, _ = from_first(prism(top, pairs.size[:, 3]), pairs.shape)
+    support = opposite(one, two, hulls)
+    first = entered(support, pairs.shape.pos - top.mean(1))
+    reach = pairs.reach + two.radius
+    apart = first.dist > reach
+    return apart | gjk(support, first, near & ~apart, reach, TRIPS, 0.0).beyond
 
 
 def window(pairs: Pair, low: Tensor, high: Tensor) -> Window:

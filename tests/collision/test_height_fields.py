@@ -332,3 +332,24 @@ def test_contacts_with_nativeccd_disabled(shape, margin):
     assert (off < 1e-9).mean() > (0.7 if ties else 0.999)
     near = [np.abs(a.pos - b.pos).max() for f, w in zip(found, wanted, strict=True) for a, b in zip(f, w, strict=True)]
     assert max(near) < (1e-5 if ties else 1e-9)
+
+
+def test_a_rod_that_lies_aslant_touches_the_cells_of_c():
+    """Of the many cells under it only those at its lower end touch it, whichever come first."""
+    ring = [(0.02 * np.cos(a), 0.02 * np.sin(a)) for a in np.linspace(0, 2 * np.pi, 9)[:-1]]
+    vert = " ".join(f"{x} {y} {z}" for x, y in ring for z in (-0.3, 0.3))
+    mj_model = mujoco.MjModel.from_xml_string(
+        f"""<mujoco><asset>
+          <hfield name="fine" nrow="120" ncol="120" size=".6 .6 .2 .2" elevation="0 {"1 " * (120 * 120 - 1)}"/>
+          <mesh name="rod" vertex="{vert}"/>
+        </asset><worldbody>
+          <geom type="hfield" hfield="fine"/><body><freejoint/><geom type="mesh" mesh="rod"/></body>
+        </worldbody></mujoco>"""
+    )
+    m, mj_data = double(mj_model), mujoco.MjData(mj_model)
+    for tilt, turn in itertools.product((0.9, 1.3), (0.5, 2.0, 3.7, 5.1)):
+        mujoco.mju_euler2Quat(mj_data.qpos[3:7], [turn, tilt, 0.3], "ZYZ")
+        mj_data.qpos[:3] = 0.0, 0.0, 0.2 + 0.3 * np.cos(tilt)
+        mujoco.mj_fwdPosition(mj_model, mj_data)
+        found = collision(m, posed(m, mj_data))
+        assert int(found.ncon) == mj_data.ncon > 3 and not found.warning.any()

@@ -14,7 +14,9 @@ from mjtorch.model.plan.tensors import Tensors
 # mjMAXCONPAIR: a pair makes no more contacts.
 MOST = int(mujoco.mjMAXCONPAIR)
 # Prisms that are tested at a time, for each one that short rollouts show in contact, and on top of that.
-MARGIN, SPARE = 2, 64
+MARGIN, SPARE = 2, 256
+# Of each pair, which makes no more than `MOST` contacts of them; so a limb that lies on a field leaves room for others.
+OF_PAIR = 64
 # How much longer than at rest elements of flexes may become.
 STRETCH = 1.5
 
@@ -24,13 +26,14 @@ class HeightFields(tree.Tree):
     """The height fields of n pairs. A cell of the grid is two prisms.
 
     rows, cols: static, how many cells the second geom covers at most, in each direction
-    tested: static, how many prisms are tested at a time, of all pairs together
+    tested: static, how many prisms are tested at a time, of all pairs together; listed: static, how many of each
     field: (n,) height fields, address: (n,) of their first heights, shape: (n, 2) heights along x and along y
     """
 
     rows: int = tree.field(static=True)
     cols: int = tree.field(static=True)
     tested: int = tree.field(static=True)
+    listed: int = tree.field(static=True)
     field: Tensor
     address: Tensor
     shape: Tensor
@@ -115,10 +118,12 @@ def tested(window: Window, pairs: int, least: int) -> int:
 def build(mj_model: mujoco.MjModel, geoms: np.ndarray, window: Window, least: int, make: Tensors) -> HeightFields:
     """The fields of pairs of `geoms` (n, 2), the first of which are height fields; least: prisms tested at a time."""
     fields = mj_model.geom_dataid[geoms[:, 0]]
+    most = tested(window, len(geoms), least)
     return HeightFields(
         rows=window.rows,
         cols=window.cols,
-        tested=tested(window, len(geoms), least),
+        tested=most,
+        listed=min(most, 2 * window.rows * window.cols, max(OF_PAIR, least)),
         field=make.ints(fields),
         address=make.ints(mj_model.hfield_adr[fields]),
         shape=make.ints(np.stack([mj_model.hfield_ncol[fields], mj_model.hfield_nrow[fields]], axis=-1), -1, 2),
