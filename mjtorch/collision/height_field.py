@@ -2,8 +2,8 @@
 
 A height field is made of prisms: each cell of its grid is cut in two triangles, and a prism stands under each, down to
 the bottom of the field. Each prism that a geom touches is a contact of its own. Geoms whose bounding spheres are above
-or beside the field are left out. Of the prisms around each other those are passed over that are lower, then those whose
-own faces separate them from it; what remains, of all pairs, is tested as convex shapes are.
+or beside the field are left out. Of the prisms around each other those are passed over that are lower, then those that
+their own faces, or a few steps of a search, separate from it; what remains of all pairs is tested as convex shapes are.
 
 C 4.0 ends its search too early for boxes and meshes without a margin, and finds them less deep than they are.
 """
@@ -52,7 +52,7 @@ class Around(tree.Tree):
     """The prisms around n geoms that may touch them, k of each at most, in C's order.
 
     origin: (n, 2) the first column and row of the window around the geom; number: (n, k) of the prism, in the window:
-    two for each cell, row by row; count: (n,) how many there are; lost: (n,) how many more there may be
+    two for each cell, row by row; count: (n,) how many there are; lost: (n,) zero if no more may be
     """
 
     origin: Tensor

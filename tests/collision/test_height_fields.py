@@ -346,10 +346,17 @@ def test_a_rod_that_lies_aslant_touches_the_cells_of_c():
           <geom type="hfield" hfield="fine"/><body><freejoint/><geom type="mesh" mesh="rod"/></body>
         </worldbody></mujoco>"""
     )
-    m, mj_data = double(mj_model), mujoco.MjData(mj_model)
+    m, mj_data, worlds = double(mj_model), mujoco.MjData(mj_model), []
     for tilt, turn in itertools.product((0.9, 1.3), (0.5, 2.0, 3.7, 5.1)):
         mujoco.mju_euler2Quat(mj_data.qpos[3:7], [turn, tilt, 0.3], "ZYZ")
         mj_data.qpos[:3] = 0.0, 0.0, 0.2 + 0.3 * np.cos(tilt)
         mujoco.mj_fwdPosition(mj_model, mj_data)
         found = collision(m, posed(m, mj_data))
         assert int(found.ncon) == mj_data.ncon > 3 and not found.warning.any()
+        worlds.append((posed(m, mj_data), found))
+    d, wanted = (mjtorch.tree.stack(x) for x in zip(*worlds, strict=True))
+    for run in (torch.vmap(collision, in_dims=(None, 0)), mjtorch.jit(collision, in_dims=(None, 0), strict=True)):
+        for count in (1, 8):
+            found = run(m, mjtorch.tree.map(lambda x, count=count: x[:count], d))
+            assert torch.equal(found.ncon, wanted.ncon[:count]) and not found.warning.any()
+            torch.testing.assert_close(found.contact.dist, wanted.contact.dist[:count], rtol=0, atol=1e-9)

@@ -119,7 +119,7 @@ def build(
         island=island.build(mj_model, make, constraints),
         sleep=sleep.build(mj_model, make, constraints),
         solver=solvers,
-        noslip=noslip.build(mj_model, make, constraints),
+        noslip=noslip.build(mj_model, make, constraints, masks.body_dof),
         ipc=ipc.build(mj_model, make, solvers.rows, contact_capacity),
         sensor=sensor.build(mj_model, make, collisions, constraints),
         ray=ray.build(mj_model, make),

@@ -32,8 +32,8 @@ class NoslipPlan(tree.Tree):
     dofs: int = tree.field(static=True)
 
 
-def build(mj_model: mujoco.MjModel, make: Tensors, constraint: ConstraintPlan) -> NoslipPlan:
-    """The plan for `mj_model`, whose rows are those of `constraint`."""
+def build(mj_model: mujoco.MjModel, make: Tensors, constraint: ConstraintPlan, body_dof: Tensor) -> NoslipPlan:
+    """The plan for `mj_model`, whose rows are those of `constraint`; body_dof: as `KinematicsPlan` has it."""
     blocks = _blocks(constraint) if mj_model.opt.noslip_iterations > 0 else []
     width = max((len(rows) for _, rows in blocks), default=1)
     filled = [rows + [rows[0]] * (width - len(rows)) for _, rows in blocks]
@@ -45,19 +45,15 @@ def build(mj_model: mujoco.MjModel, make: Tensors, constraint: ConstraintPlan) -
         mask=make.floats(mask, len(blocks), width),
         normal=make.ints(normal),
         slot=make.ints([constraint.efc_id[row] for row in normal]),
-        dofs=most_dofs(mj_model) if blocks else 0,
+        dofs=most_dofs(mj_model, body_dof.cpu().numpy()) if blocks else 0,
     )
 
 
-def most_dofs(m: mujoco.MjModel) -> int:
-    """Of the chains of two bodies that may touch; all dofs where others may come in."""
+def most_dofs(m: mujoco.MjModel, body_dof: np.ndarray) -> int:
+    """Of the chains `body_dof` (nbody, nv) of any two bodies with geoms; all dofs where others may come in."""
     if m.nflex or m.tendon_armature.any() or m.opt.integrator == Integrator.DISCRETE:
         return m.nv
-    chain = np.zeros((m.nbody, m.nv), dtype=np.float32)
-    for body in range(1, m.nbody):
-        chain[body] = chain[m.body_parentid[body]]
-        chain[body, m.body_dofadr[body] :][: m.body_dofnum[body]] = 1
-    chain = np.unique(chain[np.unique(m.geom_bodyid)], axis=0)
+    chain = np.unique(body_dof[np.unique(m.geom_bodyid)], axis=0)
     length = chain.sum(1)
     return int((length[:, None] + length - chain @ chain.T).max(initial=0))
 
