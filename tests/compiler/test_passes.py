@@ -1737,6 +1737,61 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
           out0[0] = f64(s2[3])
         """,
     ),
+    "a large array of one world lies where others have nothing that they still use": (
+        plan_memory,
+        """
+        scratch s0: f64[16]
+        scratch s1: i64[1]
+        scratch s2: bool[1]
+        scratch s3: f64[16]
+        scratch s4: f64[50000]
+        body:
+          for i in 0..16:
+            s0[i] = in0[i]
+          scalarized private s1 s2 s4 s3:
+            s1[0] = 0
+            while s2[0]:
+              head:
+                s2[0] = lt(s1[0], 4)
+              do:
+                s3[0; s1[0]] = s0[0; s1[0]]
+                s1[0] = add(s1[0], 1)
+            s1[0] = 0
+            while s2[0]:
+              head:
+                s2[0] = lt(s1[0], 4)
+              do:
+                s4[7; s1[0]] = s3[0; s1[0]]
+                s1[0] = add(s1[0], 1)
+            out0[0] = s4[8]
+        """,
+        """
+        scratch s0: f64[16] in scratch at 50000
+        scratch s1: i64[1]
+        scratch s2: bool[1]
+        scratch s3: f64[16]
+        scratch s4: f64[50000] in scratch at 0
+        body:
+          for i in 0..16:
+            s0[i] = in0[i]
+          scalarized private s1 s2 s4 s3:
+            s1[0] = 0
+            while s2[0]:
+              head:
+                s2[0] = lt(s1[0], 4)
+              do:
+                s3[0; s1[0]] = s0[0; s1[0]]
+                s1[0] = add(s1[0], 1)
+            s1[0] = 0
+            while s2[0]:
+              head:
+                s2[0] = lt(s1[0], 4)
+              do:
+                s4[7; s1[0]] = s3[0; s1[0]]
+                s1[0] = add(s1[0], 1)
+            out0[0] = s4[8]
+        """,
+    ),
     "what does not fit into shared memory": (
         partial(plan_warp_memory, budget=128, lanes=32),
         """

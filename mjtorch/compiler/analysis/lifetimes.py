@@ -34,7 +34,7 @@ def lifetimes(p: Program) -> dict[Buffer, Life]:
 
     A nest of loops counts as one moment. What a `While`, a `Pack`, or a loop with a scope, uses but did not make must
     live until the loop ends, since the next iteration uses it again. What it makes for those after it, a piece in each
-    iteration, must live from its beginning.
+    iteration, must live from its beginning. What worlds have in turn, in a `Scalarized`, meets what others still use.
     """
     life: dict[Buffer, Life] = {b: (0, 0) for b in p.inputs if b.kind == INPUT}
     loops: list[Life] = []
@@ -49,7 +49,11 @@ def lifetimes(p: Program) -> dict[Buffer, Life]:
         nonlocal clock
         for s in statements:
             if isinstance(s, (FirstLane, Function, Scalarized)):
+                start = clock + 1
                 walk(s.body)
+                if isinstance(s, Scalarized):
+                    use(s.private, start)
+                    use(s.private, clock)
                 continue
             clock += 1
             if is_program(s):

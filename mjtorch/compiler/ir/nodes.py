@@ -371,7 +371,8 @@ class Function(_Statement):
 class Scalarized(_Statement):
     """Statements that are run for one world after the other, not for a vector of worlds.
 
-    private: buffers that nothing else uses, kept: buffers that others use too; both are held in variables meanwhile
+    private: buffers that nothing else uses, kept: buffers that others use too; meanwhile both are held in variables,
+        but for those private ones that have a place in memory, where a world's elements then lie side by side
     """
 
     body: Body

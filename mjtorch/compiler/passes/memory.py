@@ -7,6 +7,7 @@ import dataclasses
 from mjtorch.compiler.analysis.lifetimes import lifetimes, pack
 from mjtorch.compiler.ir.nodes import DTYPES, INPUT, SCRATCH, UNIFORM, Buffer, Layout, Program, Scalarized
 from mjtorch.compiler.ir.walk import touched_by, walk
+from mjtorch.compiler.passes.scalarize import MEMORY, fitting
 
 
 def plan_memory(p: Program) -> Program:
@@ -14,7 +15,7 @@ def plan_memory(p: Program) -> Program:
 
     What scalarized statements hold in variables of their own has none.
     """
-    private = {b for s in walk(p.body) if isinstance(s, Scalarized) for b in s.private}
+    private = {b for s in walk(p.body) if isinstance(s, Scalarized) for b in held(s)}
     life = {b: t for b, t in lifetimes(p).items() if b.kind in (INPUT, SCRATCH) and b not in private}
     offsets: dict[Buffer, int] = {}
     sizes: dict[tuple[str, str], int] = {}
@@ -28,6 +29,11 @@ def plan_memory(p: Program) -> Program:
     return dataclasses.replace(
         p, layout=Layout(space | dict.fromkeys(places, UNIFORM), offsets | places, sizes | common)
     )
+
+
+def held(s: Scalarized) -> list[Buffer]:
+    """The private arrays of scalarized statements that are held in variables: the smallest, beside those kept."""
+    return fitting(sorted(s.private, key=lambda b: b.size), MEMORY - sum(b.size for b in s.kept))
 
 
 def uniform_places(p: Program) -> tuple[dict[Buffer, int], dict[tuple[str, str], int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from mjtorch.compiler.analysis.cost import CPU, trips
 from mjtorch.compiler.analysis.dependence import Bounds, within
@@ -60,8 +60,8 @@ MEMORY = 49_152
 KEPT = 4
 # Before them arrays may be filled with values of so many parts.
 PREPARE = 4
-# Between two of them there may be so many accesses for them to be run together.
-BETWEEN = 1000
+# Between two of them there may be so many accesses for them to be run together, or such a share of theirs.
+BETWEEN, PART = 1000, 0.25
 # How many iterations a loop is taken to have whose number of iterations is not known.
 TRIPS = 4
 COSTS = dataclasses.replace(CPU, trips=TRIPS)
@@ -129,16 +129,16 @@ def regions(statements: Sequence[Statement], counts: Counter[Buffer]) -> Iterato
 
 def _region_end(statements: Sequence[Statement], start: int, counts: Counter[Buffer]) -> int:
     """Where the region that begins at `start` ends; `start` if there is none."""
-    end, between = start, 0
+    end, between, work = start, 0, 0
     for k in range(start, len(statements)):
         s = statements[k]
         if isinstance(s, While) and is_walk(s):
-            end, between = k + 1, 0
+            end, between, work = k + 1, 0, work + accesses([s])[1]
         elif _loops([s]) or (end == start and not _prepares(s)):
             break
         elif not _fills(s):
             between += accesses([s])[1]
-            if end > start and between > BETWEEN:
+            if end > start and between > max(BETWEEN, PART * work):
                 break
     if end == start:
         return start
@@ -164,23 +164,27 @@ def _fills(s: Statement) -> bool:
 
 
 def own_memory(statements: Sequence[Statement], counts: Counter[Buffer]) -> tuple[list[Buffer], list[Buffer]]:
-    """The arrays that these, run for one world, should hold in variables: a world's elements then lie side by side.
+    """The arrays of which a world's elements should lie side by side while these are run for one world.
 
-    Returns those that nothing else uses, given how often the whole program uses each, and those written for others, but
-    for those of which less is read and written than would be to copy them there and back.
+    Returns those that nothing else uses, given how often the whole program uses each, and those written for others that
+    variables can hold, but for those of which less is read and written than would be to copy them there and back.
     """
     inside = uses(statements)
     written = {x.buffer: None for x in _stores(statements)}
     private = [b for b in written if b.kind == SCRATCH and inside[b] == counts[b]]
     kept = [b for b in written if b.kind == SCRATCH and inside[b] != counts[b]]
     kept = [b for b in kept if KEPT * accesses(statements, of=b)[1] >= 2 * b.size]
-    room = MEMORY
+    return private, fitting(kept, MEMORY)
+
+
+def fitting(buffers: Iterable[Buffer], room: int) -> list[Buffer]:
+    """Those of the arrays for which there still is room, for so many elements in all, as they come."""
     fits = []
-    for b in [*private, *kept]:
-        room -= b.size
-        if room >= 0:
+    for b in buffers:
+        if b.size <= room:
+            room -= b.size
             fits.append(b)
-    return [b for b in private if b in fits], [b for b in kept if b in fits]
+    return fits
 
 
 def _stores(statements: Sequence[Statement]) -> list[Store | Scatter]:

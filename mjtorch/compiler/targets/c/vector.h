@@ -92,6 +92,11 @@ struct Lane {
   T* first;
   T& operator[](int64_t i) const { return first[i * STRIDE]; }
 };
+// Where in an array of all worlds, whose first element of one is given, that world's can lie side by side meanwhile.
+template <class T>
+INLINE T* side_by_side(T* first, int64_t size) {
+  return STRIDE == 1 || size < 64 ? first : (T*)(((uintptr_t)first + 63) & ~(uintptr_t)63);
+}
 typedef Lane<vf> PF;
 typedef Lane<vd> PD;
 typedef Lane<vi> PI;

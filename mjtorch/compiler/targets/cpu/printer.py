@@ -275,11 +275,19 @@ class CpuPrinter(Printer):
         return f"TO_MASK({value})" if b.dtype == BOOL and b.kind != UNIFORM else value
 
     def scalarized(self, s: Scalarized) -> str:
-        """Statements for each world by itself, which keep what they work on in variables."""
+        """Statements for each world by itself, which keep what they work on in variables, or side by side in memory."""
         around, self.space = self.space, "lane"
         wanted = f"if(!any({'&'.join(map(self.expr, self.running))}))return;" if self.running else ""
         copies = {b: f"L{k}" for k, b in enumerate([*s.private, *s.kept])}
-        declared = "".join(f"{TYPES[b.dtype]} {name}[{b.size}];" for b, name in copies.items())
+        beside = {
+            b: f"side_by_side(&{self.address(b, Index(0))},{b.size})" for b in s.private if b in self.layout.offsets
+        }
+        declared = "".join(
+            f"{TYPES[b.dtype]}*__restrict__ const {name}={beside[b]};"
+            if b in beside
+            else f"{TYPES[b.dtype]} {name}[{b.size}];"
+            for b, name in copies.items()
+        )
         there = {b: f"{copies[b]}[k]={self.address(b, K)};" for b in s.kept}
         back = {b: f"{self.address(b, K)}={copies[b]}[k];" for b in s.kept}
         self.own = copies
