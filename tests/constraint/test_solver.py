@@ -9,6 +9,7 @@ from reference import slow_but
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mjtorch import jit, tree
+from mjtorch.compiler.passes.scalarize import MEMORY
 from mjtorch.constraint.solver import dual, solve
 from mjtorch.constraint.solver.qcqp import qcqp
 from mjtorch.model import Data, Model
@@ -236,9 +237,31 @@ def test_pgs_finds_the_same_with_a_matrix_and_without(cone: int, monkeypatch: py
     m, x = from_c(*scene(PGS, cone))
     one = solve(m, x)
     monkeypatch.setattr(dual, "MOST", 0)
+    monkeypatch.setattr(dual, "MOST_OF_FEW", 0)
     other = solve(m, x)
     assert int(one.solver_niter) == int(other.solver_niter) > 1
     torch.testing.assert_close(one.efc_force, other.efc_force, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("most", [dual.MOST_COMPILED, 0])
+@pytest.mark.parametrize("cone", [PYRAMIDAL, ELLIPTIC])
+def test_pgs_finds_the_same_compiled(cone: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In worlds with different rows, of so many slots that A is no variable of a world; by A, and by W in parts."""
+    m, x = from_c(*scene(PGS, cone), spare=300)
+    generator = torch.Generator().manual_seed(0)
+    worlds = []
+    for _ in range(20):
+        there = torch.rand(x.efc_D.shape, generator=generator) < 0.7
+        if cone == ELLIPTIC:
+            there[:] = there[0]
+        shaken = x.qfrc_smooth + torch.randn(x.qfrc_smooth.shape, generator=generator, dtype=x.qfrc_smooth.dtype)
+        worlds.append(x.replace(efc_D=torch.where(there, x.efc_D, 0.0), qfrc_smooth=shaken))
+    expected = tree.stack([solve(m, w) for w in worlds])
+    assert x.efc_D.numel() ** 2 > MEMORY and len(set(expected.solver_niter.tolist())) > 1
+    monkeypatch.setattr(dual, "MOST_COMPILED", most)
+    found = jit(solve, in_dims=(None, 0), backend="native", strict=True)(m, tree.stack(worlds))
+    torch.testing.assert_close(found.efc_force, expected.efc_force, rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(found.solver_niter, expected.solver_niter)
 
 
 def test_no_rows() -> None:

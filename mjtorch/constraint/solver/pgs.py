@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.constraint.solver.dual import Factored, Formed, operator, padding
+from mjtorch.constraint.solver.dual import WIDTH, Factored, Formed, Listed, operator, padding
 from mjtorch.constraint.solver.problem import CONE, QUADRATIC, SATISFIED, Problem, merge
 from mjtorch.constraint.solver.qcqp import friction_force
 from mjtorch.control_flow import fori_loop, while_loop
+from mjtorch.control_flow.context import wants_scans
+from mjtorch.control_flow.if_any import if_any
 from mjtorch.math import linalg
 from mjtorch.math.compact import room
 from mjtorch.math.vector import MIN_VALUE, norm
@@ -49,17 +51,20 @@ class Dual(tree.Tree):
     """What a sweep reads, all constant: the rows of the active blocks one after the other, then filling.
 
     A: the residual, as forces change
-    diagonal, inverse: (nefc,) of A + R, and one by it
+    numbers: (nefc, 3) R, the diagonal of A + R, and one by it
     low, high: (nefc,) bounds of forces
-    friction: (ncone + 1, w - 1) friction coefficients, one in the padding; the last line is for blocks without cone
+    cone: (nblock,) of active blocks; the number of cones where it has none
+    blocks: (nblock, w, w) A + R of active blocks, in filling the identity; none without cones
+    friction: (nblock, w - 1) friction coefficients of active blocks, one in the padding
     gathered: which blocks and rows these are
     """
 
-    A: Formed | Factored
-    diagonal: Tensor
-    inverse: Tensor
+    A: Formed | Factored | Listed
+    numbers: Tensor
     low: Tensor
     high: Tensor
+    cone: Tensor
+    blocks: Tensor
     friction: Tensor
     gathered: Gathered
 
@@ -85,14 +90,14 @@ class Sweeps(tree.Tree):
 class Block(NamedTuple):
     """One block of `w` rows; `w` is 1 where there are no cones.
 
+    k: (1,) its number among active blocks
     rows: (w,) where they are in `Dual`, filled up with the first
     mask: (w,) 1 for its rows, 0 for filling
-    cone: () its number; the number of cones where it has none
     """
 
+    k: Tensor
     rows: Tensor
     mask: Tensor
-    cone: Tensor
 
 
 def solve_pgs(
@@ -162,23 +167,43 @@ def _dual(
 ) -> tuple[Dual, Tensor]:
     """What a sweep reads, and the forces to begin with; W: (nefc, nv) J L^-1."""
     bound = torch.where(p.active, frictionloss, 0.0)
-    table = torch.stack([efc_b, p.R, plan.force_low - bound, plan.force_high + bound, force], dim=1)
+    table = torch.stack([force, p.R, plan.force_low - bound, plan.force_high + bound], dim=1)
+    A = operator(W, efc_b, g.source, g.count)
 
     def gather(k: Tensor, found: list[Tensor]) -> list[Tensor]:
-        row = g.source.index_select(0, k[None])
-        w, numbers = W.index_select(0, row)[0], table.index_select(0, row)[0]
-        own = w @ w + numbers[1]
-        more = [*numbers.unbind(), own, 1 / own]
-        return [x.scatter(0, k[None], y[None]) for x, y in zip(found, more, strict=True)]
+        force, R, low, high = table.index_select(0, g.source.index_select(0, k[None])).unbind(1)
+        own = A.diagonal.index_select(0, k[None]) + R
+        more = [torch.stack([R, own, 1 / own], dim=1), force, low, high]
+        return [x.scatter(0, k.expand_as(new), new) for x, new in zip(found, more, strict=True)]
 
-    init = [room(efc_b, p.nefc + padding(*W.shape))] * 7
-    b, R, low, high, force, diagonal, inverse = fori_loop(0, g.count, gather, init)
-    friction = torch.ones_like(plan.block_mask[:1, 1:])
-    for c in p.cones:
-        friction = torch.cat([torch.where(plan.cone_mask[:, 1:] > 0, c.scale[:, 1:], 1.0), friction])
-    A = operator(W, b, R, g.source, g.count)
-    dual = Dual(A=A, diagonal=diagonal, inverse=inverse, low=low, high=high, friction=friction, gathered=g)
+    n = p.nefc + padding(p.nefc)
+    numbers, force, low, high = fori_loop(0, g.count, gather, [room(force, n, 3), *[room(force, n)] * 3])
+    cone, blocks, friction = _cones(plan, p, W, g)
+    dual = Dual(
+        A=A, numbers=numbers, low=low, high=high, cone=cone, blocks=blocks, friction=friction, gathered=g
+    )  # fmt: skip
     return dual, force
+
+
+def _cones(plan: SolverPlan, p: Problem, W: Tensor, g: Gathered) -> tuple[Tensor, Tensor, Tensor]:
+    """`Dual.cone`, `blocks` and `friction`; none of these if there are no cones."""
+    cone = plan.block_cone.index_select(0, g.blocks) if plan.ncone else plan.block_cone[:0]
+    n, w = len(cone), plan.block_mask.shape[1]
+    blocks, friction = room(W, n, w * w), torch.ones_like(plan.block_mask[:n, 1:])
+    for c in p.cones:
+        scale = torch.where(plan.cone_mask > 0, c.scale, 1.0)[:, 1:]
+        friction = torch.cat([scale, torch.ones_like(scale[:1])]).index_select(0, cone)
+
+        def gather(k: Tensor, found: Tensor) -> Tensor:
+            block = g.blocks.index_select(0, k[None])
+            rows, mask = plan.block_rows.index_select(0, block)[0], plan.block_mask.index_select(0, block)[0]
+            some = W.index_select(0, rows) * mask[:, None]
+            # The padding is a separate problem with the solution zero.
+            A = some @ some.mT + torch.diag(torch.where(mask > 0, p.R.index_select(0, rows), 1.0))
+            return found.scatter(0, k.expand(1, w * w), A.view(1, -1))
+
+        blocks = fori_loop(0, g.nactive, gather, blocks)
+    return cone, blocks.view(n, w, w), friction
 
 
 def _shuffle(plan: SolverPlan, order: Tensor, nactive: Tensor, niter: Tensor) -> Tensor:
@@ -198,40 +223,45 @@ def _shuffle(plan: SolverPlan, order: Tensor, nactive: Tensor, niter: Tensor) ->
 def _block(plan: SolverPlan, dual: Dual, k: Tensor) -> Block:
     """The active block `k (1,)`."""
     if not plan.ncone:
-        return Block(k, torch.ones_like(dual.low[:1]), k)
-    block = dual.gathered.blocks.index_select(0, k)
-    mask = plan.block_mask.index_select(0, block)[0]
+        return Block(k, k, torch.ones_like(dual.numbers[0, :1]))
+    mask = plan.block_mask.index_select(0, dual.gathered.blocks.index_select(0, k))[0]
     place = torch.arange(len(mask), device=k.device)
     first = dual.gathered.first.index_select(0, k)
-    return Block(first + torch.where(mask > 0, place, 0), mask, plan.block_cone.index_select(0, block)[0])
+    return Block(k, first + torch.where(mask > 0, place, 0), mask)
 
 
 def _extrapolate(plan: SolverPlan, dual: Dual, s: Sweeps) -> Tensor:
     """Forces (nefc,) carried on by momentum, made feasible."""
     momentum = s.momentum.to(s.force.dtype)
     beta = torch.clamp((momentum - 1) / (momentum + 2), min=0)
-    further = s.force + beta * (s.force - s.previous)
-    start = _between(further, dual.low, dual.high)
+    width = WIDTH if wants_scans() else len(s.force)
+    table = [x.view(-1, width) for x in (s.force, s.previous, dual.low, dual.high)]
+
+    def further(c: Tensor, found: Tensor) -> Tensor:
+        force, previous, low, high = (x.index_select(0, c[None])[0] for x in table)
+        some = _between(force + beta * (force - previous), low, high)
+        return found.scatter(0, c.expand(1, width), torch.where(beta > 0, some, force)[None])
+
+    start = fori_loop(0, (dual.gathered.count + width - 1) // width, further, room(table[0], *table[0].shape)).flatten()
 
     def cone(k: Tensor, start: Tensor) -> Tensor:
         at = _block(plan, dual, k[None])
-        alone, force = (x.index_select(0, at.rows) for x in (start, further))
-        return start.scatter(0, at.rows, _into_cone(plan, dual, at, alone, force))
+        alone, force, previous = (x.index_select(0, at.rows) for x in (start, s.force, s.previous))
+        is_cone = (dual.cone.index_select(0, at.k) < plan.ncone) & (beta > 0)
+        inside = if_any(is_cone, lambda: _into_cone(dual, at, force + beta * (force - previous)), alone)
+        return start.scatter(0, at.rows, inside)
 
-    if plan.ncone:
-        start = fori_loop(0, dual.gathered.nactive, cone, start)
-    return torch.where(beta > 0, start, s.force)
+    return fori_loop(0, dual.gathered.nactive, cone, start) if plan.ncone else start
 
 
-def _into_cone(plan: SolverPlan, dual: Dual, at: Block, alone: Tensor, force: Tensor) -> Tensor:
-    """The nearest (w,) to `force` in the direction of its normal, if the block is a cone, else `alone`."""
+def _into_cone(dual: Dual, at: Block, force: Tensor) -> Tensor:
+    """The nearest (w,) to `force` in the direction of its normal, in the cone that the block is."""
     mask = at.mask[1:]
     normal, tangent = force[:1], force[1:] * mask
-    scaled = tangent / dual.friction.index_select(0, at.cone[None])[0]
+    scaled = tangent / dual.friction.index_select(0, at.k)[0]
     square = scaled @ scaled
     shrink = torch.where(square > normal * normal, normal / torch.clamp(square, min=MIN_VALUE).sqrt(), 1.0)
-    inside = torch.where(normal < 0, 0.0, torch.cat([normal, torch.where(mask > 0, tangent * shrink, normal)]))
-    return torch.where(at.cone < plan.ncone, inside, alone)
+    return torch.where(normal < 0, 0.0, torch.cat([normal, torch.where(mask > 0, tangent * shrink, normal)]))
 
 
 def _sweep(
@@ -272,8 +302,8 @@ def _sweep(
 
 def _update_row(plan: SolverPlan, dual: Dual, at: Block, old: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
     """Minimise over one force (1,), where `A f + b` is `found (1,)`; the new force and the change of cost ()."""
-    table = (dual.A.R, dual.diagonal, dual.inverse, dual.low, dual.high)
-    R, diagonal, inverse, low, high = (x.index_select(0, at.rows) for x in table)
+    R, diagonal, inverse = dual.numbers.index_select(0, at.rows).unbind(1)
+    low, high = (x.index_select(0, at.rows) for x in (dual.low, dual.high))
     residual = found + R * old
     new = _between(old - residual * inverse, low, high)
     delta = new - old
@@ -291,16 +321,17 @@ def _update_contact(plan: SolverPlan, dual: Dual, at: Block, old: Tensor, found:
 
     Along the ray of the force and then over friction, if it is a cone.
     """
-    mask, row = at.mask, at.rows[:1]
+    mask, numbers = at.mask, dual.numbers.index_select(0, at.rows)
     old = old * mask
-    residual = found * mask + dual.A.R.index_select(0, at.rows) * old
-    # The padding is a separate problem with the solution zero.
-    AR = torch.where(mask[:, None] * mask > 0, dual.A.block(at.rows), torch.diag(torch.ones_like(mask)))
-    inverse, low, high = (x.index_select(0, row)[0] for x in (dual.inverse, dual.low, dual.high))
+    residual = found * mask + numbers[:, 0] * old
+    AR = dual.blocks.index_select(0, at.k)[0]
+    inverse = numbers[0, 2]
+    low, high = (x.index_select(0, at.rows[:1])[0] for x in (dual.low, dual.high))
 
     alone = torch.clamp(old[0] - residual[0] * inverse, low, high)
     normal_only = torch.cat([alone[None], torch.zeros_like(old[1:])])
-    new = torch.where(at.cone < plan.ncone, _update_cone(dual, at, AR, residual, inverse, old), normal_only)
+    is_cone = dual.cone.index_select(0, at.k) < plan.ncone
+    new = if_any(is_cone, lambda: _update_cone(dual, at, AR, residual, inverse, old), normal_only)
     delta = new - old
     change = 0.5 * (delta @ AR @ delta) + delta @ residual
     # Padding repeats the first row: it must write the same.
@@ -316,7 +347,7 @@ def _update_cone(dual: Dual, at: Block, AR: Tensor, residual: Tensor, inverse: T
     stretch = torch.clamp(-(old @ residual) / torch.where(usable, resistance, 1.0), min=-1)
     normal = torch.where(old[0] < MIN_VALUE, normal, old[0] * (1 + torch.where(usable, stretch, 0.0)))
 
-    friction = dual.friction.index_select(0, at.cone[None])[0]
+    friction = dual.friction.index_select(0, at.k)[0]
     A = AR[1:, 1:]
     b = residual[1:] - A @ old[1:] + AR[1:, 0] * (normal - old[0])
     return torch.cat([normal[None], friction_force(A, b, friction, normal, at.mask.sum() < 5)])

@@ -41,11 +41,10 @@ def qcqp(A: Tensor, b: Tensor, radius: Tensor, by_determinant: Tensor) -> tuple[
         return ~s.done & (s.niter < ITERATIONS)
 
     def body(s: Multiplier) -> Multiplier:
-        factor = linalg.cholesky(A + s.shift * identity)
-        singular = is_singular(factor, A.diagonal() + s.shift, by_determinant)
-        x = -linalg.cholesky_solve(factor, b)
+        shifted = A + s.shift * identity
+        x, along, singular = by_adjugate(shifted, -b) if len(b) == 2 else by_factor(shifted, -b, by_determinant)
         excess = x @ x - radius * radius
-        delta = 0.5 * excess / (x @ linalg.cholesky_solve(factor, x))
+        delta = 0.5 * excess / along
         improving = (excess >= TOLERANCE) & (delta >= TOLERANCE) & ~singular
         return Multiplier(
             x=torch.where(singular, 0.0, x),
@@ -58,6 +57,26 @@ def qcqp(A: Tensor, b: Tensor, radius: Tensor, by_determinant: Tensor) -> tuple[
     init = Multiplier(x=torch.zeros_like(b), shift=torch.zeros_like(radius), niter=count, done=count > 0)
     last = while_loop(go_on, body, init)
     return last.x, last.shift != 0
+
+
+def by_adjugate(A: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What `by_factor` finds, of two rows: most contacts slide in two directions, and roots take long."""
+    (a, c), (_, d) = (row.unbind() for row in A.unbind())
+    determinant = a * d - c * c
+    singular = ~((determinant >= TOLERANCE) & (a > 0))
+    if A.dtype == torch.float32:
+        singular = singular | (determinant < linalg.WEAK * torch.finfo(A.dtype).eps * (a * d))
+    x = torch.stack([d * b[0] - c * b[1], a * b[1] - c * b[0]]) / determinant
+    across = torch.stack([x[1], -x[0]])
+    return x, (across @ A @ across) / determinant, singular
+
+
+def by_factor(A: Tensor, b: Tensor, by_determinant: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """`x = A^-1 b` (n,), `x' A^-1 x` (), and whether A (n, n) is taken to be singular ()."""
+    factor = linalg.cholesky(A)
+    x = linalg.cholesky_solve(factor, b)
+    half = linalg.triangular_solve(factor, x[:, None])[:, 0]
+    return x, half @ half, is_singular(factor, A.diagonal(), by_determinant)
 
 
 def is_singular(factor: Tensor, diagonal: Tensor, by_determinant: Tensor) -> Tensor:
