@@ -3,7 +3,8 @@
 A height field is made of prisms: each cell of its grid is cut in two triangles, and a prism stands under each, down to
 the bottom of the field. Each prism that a geom touches is a contact of its own. Geoms whose bounding spheres are above
 or beside the field are left out. Of the prisms around each other those are passed over that are lower, then those that
-their own faces, or a few steps of a search, separate from it; what remains of all pairs is tested as convex shapes are.
+their own faces separate from it, or the way to them from a box around it. What remains, of all pairs together, is
+tested as convex shapes are.
 
 C 4.0 ends its search too early for boxes and meshes without a margin, and finds them less deep than they are.
 """
@@ -16,32 +17,31 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.collision.contact_points import ContactPoints, Solid
-from mjtorch.collision.convex import nearest, opposite, single
-from mjtorch.collision.gjk import entered, gjk
+from mjtorch.collision.convex import nearest, single
 from mjtorch.collision.portal import Settings, portal_contacts
 from mjtorch.collision.support import Core, from_first, hull_core, is_at, support
 from mjtorch.control_flow import each
+from mjtorch.control_flow.context import wants_scans
 from mjtorch.control_flow.fold import fold
 from mjtorch.math.compact import appended, one_after_another, room
-from mjtorch.math.vector import cross, dot, norm
+from mjtorch.math.vector import MIN_VALUE, cross, dot, norm
 from mjtorch.model import DisableBit, Model
 from mjtorch.model.plan.height_field import HeightFields
 from mjtorch.model.plan.mesh import Hulls
-
-# Steps of the search that tells which prisms are apart from shapes.
-TRIPS = 8
 
 
 @tree.dataclass
 class Pair(tree.Tree):
     """n height fields and a convex shape each, in the frame of the field.
 
-    fields: what the fields are; shape: (n,); reach: (n,) [m] the distance at which contacts are detected
+    fields: what the fields are; shape: (n,); half: (n, 3) [m] of boxes around the shapes, along their axes
+    reach: (n,) [m] the distance at which contacts are detected
     size: (n, 4) [m] of the fields, as in `hfield_size`; spacing: (n, 2) [m] of their grids
     """
 
     fields: HeightFields
     shape: Core
+    half: Tensor
     reach: Tensor
     size: Tensor
     spacing: Tensor
@@ -59,6 +59,22 @@ class Around(tree.Tree):
     number: Tensor
     count: Tensor
     lost: Tensor
+
+
+class Prisms(NamedTuple):
+    """k prisms and the convex shape beside each, in the frame of the field.
+
+    top: (k, 3, 3) [m] upper corners; deep: (k,) [m] how far down below zero they reach
+    shape: (k,); reach: (k,) [m] the distance at which contacts are detected
+    pos: (k, 3) [m], mat: (k, 3, 3) of the field
+    """
+
+    top: Tensor
+    deep: Tensor
+    shape: Core
+    reach: Tensor
+    pos: Tensor
+    mat: Tensor
 
 
 class Window(NamedTuple):
@@ -102,36 +118,42 @@ def field_contacts(
     pos = (to_field @ (shape.pos - field.pos)[..., None])[..., 0]
     size = m.hfield_size[fields.field]
     spacing = 2 * size[:, :2] / (fields.shape - 1)
-    pairs = Pair(fields, shape.replace(pos=pos, mat=to_field @ shape.mat), reach, size, spacing)
+    shape = shape.replace(pos=pos, mat=to_field @ shape.mat)
+    half = shape.half + shape.round + shape.radius[:, None] + hull
+    pairs = Pair(fields, shape, half, reach, size, spacing)
     fixed = tree.map(Tensor.detach, pairs)
-    alone = fixed.shape
-    bound = norm(alone.half + alone.round + hull.detach()) + alone.radius
-    near = may_meet(fixed, bound)
+    near = may_meet(fixed, norm(fixed.half))
     extent = each(lambda x: extents(x.shape, x.spacing, hulls), fixed, where=near, otherwise=no_extent)
     look = functools.partial(around, m.hfield_data.detach(), hulls)
     found = each(look, (fixed, extent), where=near & reaches_in(fixed, extent), otherwise=lambda x: apart(x[0]))
     pair, place, exists, past = one_after_another(found.count, fields.tested)
-    number = found.number.flatten()[pair * found.number.shape[1] + place]
 
-    def met(given: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        pair, number = given
+    def beside(given: tuple[Tensor, Tensor]) -> Prisms:
+        pair, place = given
         mine = tree.map(lambda x: x[pair], pairs)
-        corner = corners(mine, found.origin[pair], number)
+        corner = corners(mine, found.origin[pair], found.number.flatten()[pair * found.number.shape[1] + place])
         top = in_space(mine, corner, heights_at(m.hfield_data, mine.fields, corner))
-        there = torch.ones_like(pair, dtype=torch.bool)
-        dist, pos, normal, touching = prism_contacts(
-            m, prism(top, size[pair, 3]), mine.shape, there, fixed.reach[pair], hulls
-        )
-        mat = field.mat[pair]
-        pos = field.pos[pair] + (mat @ pos[..., None])[..., 0]
-        return dist, pos, (mat @ normal[..., None])[..., 0], touching
+        return Prisms(top, mine.size[:, 3], mine.shape, fixed.reach[pair], field.pos[pair], field.mat[pair])
 
-    def nothing(given: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        none = torch.zeros_like(size[given[0], 0])
-        space = none[:, None].expand(-1, 3)
+    def unread(given: tuple[Tensor, Tensor]) -> Prisms:
+        one = Prisms(half[:, None].expand(-1, 3, -1), size[:, 3], shape, reach, field.pos, field.mat)
+        return tree.map(lambda x: room(x, len(given[0]), *x.shape[1:]), one)
+
+    def met(given: Prisms) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        there = torch.ones_like(given.reach, dtype=torch.bool)
+        dist, pos, normal, touching = prism_contacts(
+            m, prism(given.top, given.deep), given.shape, there, given.reach, hulls
+        )
+        pos, normal = ((given.mat @ x[..., None])[..., 0] for x in (pos, normal))
+        return dist, given.pos + pos, normal, touching
+
+    def nothing(given: Prisms) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        none, space = torch.zeros_like(given.reach), torch.zeros_like(given.pos)
         return none, space, space, none > 0
 
-    dist, pos, normal, touching = each(met, (pair, number), where=exists, otherwise=nothing)
+    # Compiled code looks only for what there is, and puts together what all worlds have.
+    prisms = each(beside, (pair, place), where=exists, otherwise=unread) if wants_scans() else beside((pair, place))
+    dist, pos, normal, touching = each(met, prisms, where=exists, otherwise=nothing)
     count = torch.zeros_like(first_candidate).scatter_add(0, pair, touching.long())
     rank = touching.cumsum(0) - 1 - (count.cumsum(0) - count)[pair]
     # C would not look further for a pair that is full.
@@ -255,8 +277,7 @@ def around(heights: Tensor, hulls: Hulls | None, given: tuple[Pair, Extent]) -> 
         mine, reaching = tree.map(lambda x: x[pair], (pairs, extent))
         place = corners(mine, there.origin[pair], number)
         top = in_space(mine, place, heights_at(heights, mine.fields, place))
-        near = separation(top, -mine.size[:, 3], reaching, mine.shape, hulls) <= mine.reach
-        return near & ~parted(top, mine, near, hulls)
+        return separation(top, mine, reaching, hulls) <= mine.reach
 
     def listed(most: int) -> tuple[Tensor, Tensor]:
         return nothing[:, None].expand(-1, most + 1), nothing
@@ -265,20 +286,6 @@ def around(heights: Tensor, hulls: Hulls | None, given: tuple[Pair, Extent]) -> 
     number, touching = fold(touch, rising, all_under, listed(closely))
     more = (touching > closely).long()
     return Around(there.origin, number[:, :-1], touching.clamp(max=closely), more + there.missed)
-
-
-def parted(top: Tensor, pairs: Pair, near: Tensor, hulls: Hulls | None) -> Tensor:
-    """Which prisms (k,) of those `near (k,)` a few steps of a search show to be further from shapes than matters.
-
-    Of a shape that lies aslant over many cells the faces of most prisms do not tell: they took the places of those that
-    it touches, and it fell through the field. top: (k, 3, 3) [m]
-    """
-    one, two, _ = from_first(prism(top, pairs.size[:, 3]), pairs.shape)
-    support = opposite(one, two, hulls)
-    first = entered(support, pairs.shape.pos - top.mean(1))
-    reach = pairs.reach + two.radius
-    apart = first.dist > reach
-    return apart | gjk(support, first, near & ~apart, reach, TRIPS, 0.0).beyond
 
 
 def window(pairs: Pair, low: Tensor, high: Tensor) -> Window:
@@ -333,19 +340,27 @@ def in_space(pairs: Pair, place: Tensor, z: Tensor) -> Tensor:
     return torch.cat([flat, (z * pairs.size[:, 2:3])[..., None]], dim=-1)
 
 
-def separation(top: Tensor, bottom: Tensor, extent: Extent, shape: Core, hulls: Hulls | None) -> Tensor:
-    """How far apart (n,) [m] prisms and geoms are at least, by the faces of the prisms; negative: not at all.
+def separation(top: Tensor, pairs: Pair, extent: Extent, hulls: Hulls | None) -> Tensor:
+    """How far apart (k,) [m] prisms and shapes are at least, by what is quickly asked; negative: not at all.
 
-    top: (n, 3, 3) [m] upper corners of the prisms; bottom: (n,) [m] z of the lower ones
+    That is the faces of the prisms, and the way to the prism from the box around the shape: of a shape that lies aslant
+    over many cells faces tell of few. top: (k, 3, 3) [m] upper corners of the prisms
     """
+    bottom = -pairs.size[:, 3:]
     along = top @ extent.axes.mT
     low, high = along.amin(1), along.amax(1)
-    low = torch.where(is_at(torch.tensor(2, device=top.device), 4), bottom[:, None], low)
+    low = torch.where(is_at(torch.tensor(2, device=top.device), 4), bottom, low)
     sides = torch.maximum(low - extent.high, extent.low - high).amax(-1)
     a, b, c = top.unbind(1)
     up = cross(b - a, c - a)
     up = up / norm(up, keepdim=True)
-    return torch.maximum(sides, -reaches(shape, -up[:, None], hulls)[:, 0] - dot(up, a))
+    beside = ((top.mean(1) - pairs.shape.pos)[:, None] @ pairs.shape.mat)[:, 0]
+    over = (pairs.shape.mat @ (beside - beside.clamp(-pairs.half, pairs.half))[..., None])[..., 0]
+    over = over / norm(over, keepdim=True).clamp(min=MIN_VALUE)
+    above, across = reaches(pairs.shape, torch.stack([-up, over], dim=1), hulls).unbind(1)
+    near = torch.where(over[:, None, 2] > 0, bottom, top[..., 2]) * over[:, None, 2]
+    near = (near + (top[..., :2] * over[:, None, :2]).sum(-1)).amin(1)
+    return torch.maximum(torch.maximum(sides, -above - dot(up, a)), near - across)
 
 
 def prism(top: Tensor, depth: Tensor) -> Core:

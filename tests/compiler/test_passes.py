@@ -637,6 +637,31 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
             out0[m+1] = s2[m]
         """,
     ),
+    "slots whose numbers are narrow": (
+        trim_loops,
+        """
+        scratch s0: i64[1]
+        scratch s1: f64[16]
+        body:
+          s0[0] = i64(mul(abs(in0[0]), 4.0))
+          for i in 0..16:
+            s1[i] = where(lt(i64(i32(index(i))), s0[0]), sin(in0[i]), 0.0)
+          for j in 0..16:
+            out0[j] = s1[j]
+        """,
+        """
+        scratch s0: i64[1]
+        scratch s1: f64[16]
+        body:
+          s0[0] = i64(mul(abs(in0[0]), 4.0))
+          for i in 0..16 without s0[0]..16:
+            s1[i] = where(lt(i64(i32(index(i))), s0[0]), sin(in0[i]), 0.0)
+          for j in 0..16 without s0[0]..16:
+            out0[j] = s1[j]
+          for j in 0..16 from s0[0]:
+            out0[j] = 0.0
+        """,
+    ),
     "slots whose numbers others may read": (
         trim_loops,
         """

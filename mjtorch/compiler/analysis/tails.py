@@ -70,7 +70,9 @@ def _flags_in(s: Statement) -> list[Slots]:
 
 
 def is_place(e: Expr, loop: For) -> bool:
-    """Whether `e` is the variable of a loop, or out of a table that says so."""
+    """Whether `e` is the variable of a loop, or out of a table that says so, as a whole number of any width."""
+    if isinstance(e, Call) and e.op == "cast" and e.dtype in WHOLE:
+        return is_place(e.args[0], loop)
     here = Index(0, ((Variable(loop.variable), 1),))
     if isinstance(e, FromIndex):
         return e.index == here

@@ -15,8 +15,9 @@ from mjtorch.model.plan.tensors import Tensors
 MOST = int(mujoco.mjMAXCONPAIR)
 # Prisms that are tested at a time, for each one that short rollouts show in contact, and on top of that.
 MARGIN, SPARE = 2, 256
-# Of each pair, which makes no more than `MOST` contacts of them; so a limb that lies on a field leaves room for others.
-OF_PAIR = 64
+# Of each pair, which makes no more than `MOST` contacts: of a shape that lies aslant faces tell of few that they are
+# apart. It leaves room for others.
+OF_PAIR = 256
 # How much longer than at rest elements of flexes may become.
 STRETCH = 1.5
 
