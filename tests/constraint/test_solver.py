@@ -264,6 +264,20 @@ def test_pgs_finds_the_same_compiled(cone: int, most: int, monkeypatch: pytest.M
     torch.testing.assert_close(found.solver_niter, expected.solver_niter)
 
 
+@pytest.mark.parametrize("most", [dual.MOST_COMPILED, 0])
+def test_pgs_finds_the_same_compiled_in_single_precision(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    c = scene(PGS, ELLIPTIC, tolerance=1e-6)
+    m, x = from_c(*c)
+    generator = torch.Generator().manual_seed(0)
+    smooth = x.qfrc_smooth + torch.randn((20, *x.qfrc_smooth.shape), generator=generator, dtype=x.qfrc_smooth.dtype)
+    expected = torch.vmap(lambda f: solve(m, x.replace(qfrc_smooth=f)).qacc)(smooth)
+    monkeypatch.setattr(dual, "MOST_COMPILED", most)
+    m, x = from_c(*c, dtype=torch.float32)
+    worlds = tree.stack([x.replace(qfrc_smooth=f) for f in smooth.float()])
+    found = jit(solve, in_dims=(None, 0), backend="native", strict=True)(m, worlds)
+    assert error(found.qacc, expected.numpy()) < 1e-5
+
+
 def test_no_rows() -> None:
     mj_model = compiled("<mujoco><worldbody><body><freejoint/><geom size='.1'/></body></worldbody></mujoco>")
     m, x = from_c(mj_model, moving(mj_model, 0))

@@ -15,10 +15,9 @@ from mjtorch.control_flow.fori_loop import fori_loop
 from mjtorch.math.compact import compacted, room
 
 # A is not formed where A and W have more numbers than this; of so few dofs than that: few of so many rows are active.
-# Cassie on a height field, with room for 296 rows, takes 1.2 times as long without.
 MOST = 40_000
 FEW_DOFS, MOST_OF_FEW = 64, 250_000
-# Nor where A has more than this in compiled code, which touches only what is active, of one world after another.
+# In place of these, where A has more than this in compiled code: it touches what is active, of one world after another.
 MOST_COMPILED = 1_500_000
 # Numbers that compiled code updates together, and dofs, and rows, that it looks at together.
 WIDTH, PART = 32, 4
@@ -162,7 +161,7 @@ def is_formed(nefc: int, nv: int) -> bool:
 
 
 def padding(nefc: int) -> int:
-    """How many numbers more than rows `operator` is to be given, which are not read.
+    """How many numbers more than rows an operator has, which are not read.
 
     A loop over chunks costs more than it saves where operations are called one by one.
     """

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.constraint.solver.dual import WIDTH, Factored, Formed, Listed, operator, padding
+from mjtorch.constraint.solver.dual import WIDTH, Factored, Formed, Listed, operator
 from mjtorch.constraint.solver.problem import CONE, QUADRATIC, SATISFIED, Problem, merge
 from mjtorch.constraint.solver.qcqp import friction_force
 from mjtorch.control_flow import fori_loop, while_loop
@@ -176,7 +176,7 @@ def _dual(
         more = [torch.stack([R, own, 1 / own], dim=1), force, low, high]
         return [x.scatter(0, k.expand_as(new), new) for x, new in zip(found, more, strict=True)]
 
-    n = p.nefc + padding(p.nefc)
+    n = len(A.diagonal)
     numbers, force, low, high = fori_loop(0, g.count, gather, [room(force, n, 3), *[room(force, n)] * 3])
     cone, blocks, friction = _cones(plan, p, W, g)
     dual = Dual(
