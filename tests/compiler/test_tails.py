@@ -80,6 +80,16 @@ def twice_of_two_kinds(x: Tensor, y: Tensor) -> Any:
     return in_two_rows(torch.cat([one[0], two[0]]), torch.cat([one[1], two[1]]), y)
 
 
+def in_lists(x: Tensor, y: Tensor) -> Any:
+    """What slots of two kinds say of few things: those that say nothing are found out by looking at all of it."""
+    one, two = (nearest(part) for part in x.split([SLOTS, OTHERS]))
+    depth, there = torch.cat([one[0], two[0]]), torch.cat([one[1], two[1]])
+    kind = (depth * 90).to(torch.int64) % 3
+    told = torch.where(there[:, None] & (kind[:, None] == torch.arange(3)), 1.0, 0.0).to(x.dtype)
+    again = torch.where(there[:, None] & (kind[:, None] != torch.arange(3)), y, 0.0)
+    return told.mT @ again, told.mT @ told
+
+
 def in_two_rows(depth: Tensor, there: Tensor, y: Tensor) -> Any:
     both = torch.cat([y, depth, torch.where(there, y[0] - depth, 0.0)])
     weight = torch.where(torch.cat([y > 0, there, there]), both * both + 1, 0.0)
@@ -100,14 +110,14 @@ def flat(tree: Any) -> list[Tensor]:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("number", [3, 9, 70])
-@pytest.mark.parametrize("f", [solved, again, twice, twice_of_two_kinds])
+@pytest.mark.parametrize("f", [solved, again, twice, twice_of_two_kinds, in_lists])
 def test_worlds_with_few_and_with_all(f: Any, number: int, dtype: torch.dtype) -> None:
     args = worlds(number, dtype)
     for found, wanted in zip(flat(jit(f)(*args)), flat(torch.vmap(f)(*args)), strict=True):
         torch.testing.assert_close(found, wanted, rtol=2e-5 if dtype == torch.float32 else 1e-12, atol=1e-6)
 
 
-@pytest.mark.parametrize("f", [solved, again, twice, twice_of_two_kinds])
+@pytest.mark.parametrize("f", [solved, again, twice, twice_of_two_kinds, in_lists])
 def test_what_is_not_there_is_never_read(f: Any) -> None:
     """The interpreter poisons all memory, and each world runs by itself, so that its own slots are all there are."""
     args = worlds(7, torch.float64)

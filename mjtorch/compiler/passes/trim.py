@@ -71,6 +71,8 @@ class _Trim:
             self.scope = apart(self.scope, self.tails.cuts)
             self.tails = Tails(slots, self.scope, first, elsewhere)
         self.needed = {b for b in self.tails.slot if b.kind == OUTPUT}
+        # What finds out whether something is in a list is done for all that may be.
+        self.asked = {through(s) for s in walk(self.scope) if isinstance(s, Compact) and self._shortened(s) is None}
         readers = self._readers()
         self.trimmed = set(self.tails.loops.values())
         while failed := {t for t in self.trimmed if not self._may_end(t)}:
@@ -99,6 +101,8 @@ class _Trim:
         if (slot < 0).all():
             return True
         for k, loop in enumerate(axes.loops):
+            if loop in self.asked:
+                continue
             tail = self.tails.filters.get(loop)
             if tail is not None and (slot <= tail.slot.reshape((-1,) + (1,) * (slot.ndim - k - 1))).all():
                 return True
@@ -106,7 +110,11 @@ class _Trim:
 
     def _shortened(self, s: Statement) -> Tail | None:
         """The slots that a list is made of, if nothing else happens meanwhile."""
-        if not isinstance(s, Compact) or not all(isinstance(x, Declare) for x in walk(s.body)):
+        if not isinstance(s, Compact):
+            return None
+        within = list(walk(s.body))
+        own = {x.local for x in within if isinstance(x, Declare)}
+        if not all(isinstance(x, (Declare, For)) or (isinstance(x, Assign) and x.local in own) for x in within):
             return None
         return self.tails.filters.get(through(s))
 
