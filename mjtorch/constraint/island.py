@@ -10,6 +10,9 @@ from mjtorch.model.sleeping import awake
 from mjtorch.model.touching import colliders
 from mjtorch.smooth.passive_contact import is_passive
 
+# So many trees are joined by a table of all pairs of them.
+FEW = 8
+
 
 @tree.dataclass(kw_only=True)
 class Islands(tree.Tree):
@@ -72,7 +75,7 @@ def island(m: Model, d: Data) -> Islands:
     there = _count(m.ntree, first) < nisland
     island_dofadr = torch.where(there, map_idof2dof[torch.where(there, island_idofadr, 0)], 0)
 
-    row_tree = torch.cat([p.row_tree, _contact_trees(m, d).amax(0)[p.row_slot]])
+    row_tree = torch.cat([p.row_tree, trees_of_slots(m, d)[p.row_slot]])
     efc_island = torch.where(d.efc_D != 0, tree_island[row_tree.clamp(min=0)], -1)
     island_nefc, island_iefcadr, map_iefc2efc, map_efc2iefc = _grouped(m, efc_island, nisland)
     return Islands(
@@ -105,7 +108,7 @@ def components(m: Model, d: Data) -> Tensor:
     number is of, until all edges agree.
     """
     nowhere = torch.full((m.ntree,), -1, device=d.efc_D.device)
-    p, number = m.plan.island, _count(m.ntree, nowhere)
+    p = m.plan.island
     # What flexes couple counts as soon as anything is constrained, or, under `discrete`, may sleep.
     whole = bool(m.plan.sleep) and m.opt.integrator == Integrator.DISCRETE and p.flex_trees.shape[0] > 0
     if m.opt.disabled(DisableBit.ISLAND) or not (whole or m.plan.constraint.nefc):
@@ -127,6 +130,12 @@ def components(m: Model, d: Data) -> Tensor:
         active = torch.cat([active, (d.nefc > 0) & stirs])
     # An end without a tree is where the other end is; slots that are empty have none at all.
     ends = torch.where(ends < 0, ends.flip(0), ends).clamp(min=0)
+    number_of = _joined_densely if m.ntree <= FEW else _joined
+    return number_of(ends, active, _count(m.ntree, nowhere))
+
+
+def _joined(ends: Tensor, active: Tensor, number: Tensor) -> Tensor:
+    """The lowest number (n,) that nodes 0, 1, ... (n,) are joined with by edges (2, k) which are active (k,); or -1."""
     both = ends.flatten()
 
     def apart(label: Tensor) -> Tensor:
@@ -134,13 +143,30 @@ def components(m: Model, d: Data) -> Tensor:
         return (active & (one != two)).any()
 
     def lower(label: Tensor) -> Tensor:
-        least = torch.where(active, label[ends].amin(0), m.ntree)
+        least = torch.where(active, label[ends].amin(0), len(number))
         label = label.scatter_reduce(0, both, least.repeat(2), "amin")
         return label[label]
 
     label = while_loop(apart, lower, number)
     touched = torch.zeros_like(number).scatter_reduce(0, both, active.to(number.dtype).repeat(2), "amax")
     return torch.where(touched > 0, label, -1)
+
+
+def _joined_densely(ends: Tensor, active: Tensor, number: Tensor) -> Tensor:
+    """`_joined`, by the table of all pairs of nodes."""
+    one, two = torch.where(active[:, None] & (ends[..., None] == number), 1.0, 0.0)
+    reach = one.mT @ two
+    reach = (reach + reach.mT) > 0
+    touched = reach.any(1)
+    for _ in range((len(number) - 1).bit_length()):
+        steps = reach.to(one.dtype)
+        reach = reach | (steps @ steps > 0)
+    return torch.where(touched, torch.where(reach, number, len(number)).amin(1), -1)
+
+
+def trees_of_slots(m: Model, d: Data) -> Tensor:
+    """A tree (ncon,) that each contact touches, -1: none."""
+    return _contact_trees(m, d).amax(0)[: len(m.plan.constraint.contact.slot_rows)]
 
 
 def coupled_trees(m: Model) -> list[Tensor]:

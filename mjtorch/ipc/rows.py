@@ -110,4 +110,4 @@ def solve_pushes(m: Model, problem: Problem, J: Tensor, previous: Tensor) -> Sol
     solver = solve_newton if m.opt.solver == Solver.NEWTON else solve_cg
     found = solver(problem, start, m.opt.iterations, m.opt.ls_iterations)
     push = force(problem, residuals(problem, found.jar))[problem.nefc - len(J) :]
-    return Solved(qacc=found.qacc, push=push @ J, niter=found.niter)
+    return Solved(qacc=found.qacc, push=push @ J, niter=found.niter.amax())

@@ -4,10 +4,13 @@ Along a direction the cost is piecewise smooth and convex. Newton steps on its s
 then a bracket of two points is narrowed by their Newton steps and the midpoint.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.constraint.solver.groups import Groups, sums
 from mjtorch.constraint.solver.problem import MIN_SQUARE, Problem, Residuals, bending, inertia_times, turn
 from mjtorch.control_flow import while_loop
 from mjtorch.math.vector import MIN_VALUE
@@ -26,7 +29,7 @@ class ConeLine:
     """Elliptic cones along the line; all (ncone, 1), but for the first two.
 
     x: (2, ncone, 1) r and q at the start, y: (2, ncone, 1) these, but not above zero
-    mu, Dm: of the cones
+    mu: of the cones, weight: (ncone, ngroup) what each counts in sums
     T: length of the tangential part at the start
     dN: change of the normal part
     TT, Td, dd: the tangential part squared, times its change, its change squared
@@ -36,7 +39,7 @@ class ConeLine:
     x: Tensor
     y: Tensor
     mu: Tensor
-    Dm: Tensor
+    weight: Tensor
     T: Tensor
     dN: Tensor
     TT: Tensor
@@ -51,8 +54,9 @@ class Line:
 
     x: (nefc, 1) residuals of the rows, y: (nefc, 1) clamped to where their cost is quadratic, which is
     low, high: (nefc, 1) between these
+    weight: (nefc, ngroup) what each row counts in sums
     Jv: (nefc,) change of the rows' residuals
-    slope, curvature: () derivatives of the inertial cost at the start
+    slope, curvature: (ngroup,) derivatives of the inertial cost at the start
     Mv: (nv,) change of `M a`
     cones: one `ConeLine` if there are elliptic contacts
     """
@@ -61,6 +65,7 @@ class Line:
     y: Tensor
     low: Tensor
     high: Tensor
+    weight: Tensor
     Jv: Tensor
     slope: Tensor
     curvature: Tensor
@@ -72,9 +77,9 @@ class Line:
 class Bracketing(tree.Tree):
     """First phase.
 
-    here, behind: (4, 1) the last point and the one before
-    side: () the direction to go in, 1 or -1
-    count: () evaluations, done: () bool, `here` is the answer
+    here, behind: (4, 1, ngroup) the last point and the one before
+    side: (ngroup,) the direction to go in, 1 or -1
+    count: (ngroup,) evaluations, done: (ngroup,) bool, `here` is the answer
     """
 
     here: Tensor
@@ -88,8 +93,9 @@ class Bracketing(tree.Tree):
 class Narrowing(tree.Tree):
     """Second phase.
 
-    ends: (4, 2) of the bracket, near: (4, 2) a candidate next to each, stale: (2,) bool, evaluate the candidate first
-    count: () evaluations, done: () bool, `result (4,)` is the answer
+    ends: (4, 2, ngroup) of the bracket, near: (4, 2, ngroup) a candidate next to each
+    stale: (2, ngroup) bool, evaluate the candidate first
+    count: (ngroup,) evaluations, done: (ngroup,) bool, `result (4, ngroup)` is the answer
     """
 
     ends: Tensor
@@ -112,7 +118,7 @@ def prepare(p: Problem, at: Residuals, Ma: Tensor, search: Tensor) -> Line:
             x=start.terms[..., None],
             y=torch.clamp(start.terms, max=0)[..., None],
             mu=c.mu[:, None],
-            Dm=c.Dm[:, None],
+            weight=p.groups.weighted_cones(c.Dm),
             T=T,
             dN=dN,
             TT=T * T,
@@ -127,37 +133,40 @@ def prepare(p: Problem, at: Residuals, Ma: Tensor, search: Tensor) -> Line:
         y=torch.clamp(x, low, high),
         low=low,
         high=high,
+        weight=p.groups.weighted_rows(p.D),
         Jv=Jv,
-        slope=search @ (Ma - p.qfrc_smooth),
-        curvature=search @ Mv,
+        slope=p.groups.of_dofs(search * (Ma - p.qfrc_smooth)),
+        curvature=p.groups.of_dofs(search * Mv),
         Mv=Mv,
         cones=cones,
     )
 
 
 def evaluate(p: Problem, line: Line, alpha: Tensor) -> Tensor:
-    """Points (4, k): `alpha (k,)`, cost less the cost at zero, slope, curvature (PrimalEval).
+    """Points (4, k, ngroup): `alpha (k, ngroup)`, cost less the cost at zero, slope, curvature (PrimalEval).
 
     The cost is a sum of products with the steps of the terms, since near the minimum its sign decides.
     """
     # A row of k numbers for each term: of those that are not active a compiler need not compute any.
-    rate = line.Jv[:, None]
-    step = alpha * rate
+    groups, rate = p.groups, line.Jv[:, None]
+    step = groups.at_rows(alpha) * rate
     curved = alpha * line.curvature
     x = line.x + step
     y = torch.clamp(x, line.low, line.high)
     change = (y - line.y) * (line.x - 0.5 * (y + line.y)) + y * step
-    cost = change.mT @ p.D + alpha * (line.slope + 0.5 * curved)
-    slope = (y * rate).mT @ p.D + line.slope + curved
-    curvature = line.curvature + torch.where((line.low < x) & (x < line.high), rate * rate, 0.0).mT @ p.D
+    bends = torch.where((line.low < x) & (x < line.high), rate * rate, 0.0)
+    cost, slope, curvature = sums([change, y * rate, bends], line.weight)
+    cost = cost + alpha * (line.slope + 0.5 * curved)
+    slope, curvature = slope + line.slope + curved, line.curvature + curvature
     for cones in line.cones:
-        more = _cone_sums(cones, alpha)
+        more = _cone_sums(groups, cones, alpha)
         cost, slope, curvature = cost + more[0], slope + more[1], curvature + more[2]
     return torch.stack([alpha, cost, slope, torch.where(curvature <= 0, MIN_VALUE, curvature)])
 
 
-def _cone_sums(line: ConeLine, alpha: Tensor) -> Tensor:
-    """What cones add to cost, slope and curvature (3, k)."""
+def _cone_sums(groups: Groups, line: ConeLine, alpha: Tensor) -> Sequence[Tensor]:
+    """What cones add to cost, slope and curvature, all (k, ngroup)."""
+    alpha = groups.at_cones(alpha)
     Td = line.Td + alpha * line.dd
     change = alpha * (line.Td + Td)
     T = torch.clamp(line.TT + change, min=MIN_SQUARE).sqrt()
@@ -168,7 +177,7 @@ def _cone_sums(line: ConeLine, alpha: Tensor) -> Tensor:
     y = torch.clamp(x, max=0)
     cost = (y - line.y) * (line.x - 0.5 * (y + line.y)) + y * step
     curvature = torch.where(x < 0, rate * rate, 0.0).sum(0) + bending(line.mu, T, x) * (line.dd - dT * dT)
-    return (torch.stack([cost.sum(0), (y * rate).sum(0), curvature]) * line.Dm).sum(1)
+    return sums([cost.sum(0), (y * rate).sum(0), curvature], line.weight)
 
 
 def newton(point: Tensor) -> Tensor:
@@ -182,15 +191,15 @@ def search(
     """Minimise along the line.
 
     Args:
-        length: () length of the search vector.
-        slope: () of the cost at the start.
-        stop: () bool, do nothing and give zero.
+        length: (ngroup,) length of the search vector.
+        slope: (ngroup,) of the cost at the start.
+        stop: (ngroup,) bool, do nothing and give zero.
         iterations: the most evaluations, `opt.ls_iterations`.
 
     Returns:
-        alpha and by how much the cost is less, both (); alpha zero means that no better point was found.
+        alpha and by how much the cost is less, both (ngroup,); alpha zero means that no better point was found.
     """
-    tolerance = p.tolerance * p.ls_tolerance * length / p.scale
+    tolerance = p.tolerance * p.ls_tolerance * length / p.groups.scale
     # A slope is the difference of two numbers that are known up to rounding; in double precision, as in C, they are
     # taken to be exact.
     if tolerance.dtype == torch.float32:
@@ -205,7 +214,7 @@ def search(
 def _bracket(p: Problem, line: Line, tolerance: Tensor, stop: Tensor, iterations: int) -> Bracketing:
     """Newton steps from zero while the slope keeps the sign that it has after the first; at least one."""
 
-    def go_on(s: Bracketing) -> Tensor:
+    def going(s: Bracketing) -> Tensor:
         downhill = s.here[SLOPE, 0] * s.side <= -tolerance
         return ~s.done & ((s.count < AT_FIRST) | (downhill & (s.count < iterations)))
 
@@ -213,67 +222,73 @@ def _bracket(p: Problem, line: Line, tolerance: Tensor, stop: Tensor, iterations
         here = evaluate(p, line, newton(s.here))
         slope, count = here[SLOPE, 0], s.count + 1
         better = (here[COST, 0] < 0) | ((count == AT_FIRST) & (here[ALPHA, 0] == 0))
-        return Bracketing(
+        new = Bracketing(
             here=here,
             behind=s.here,
             side=torch.where(count <= AT_FIRST, -slope.sign(), s.side),
             count=count,
             done=(slope.abs() < tolerance) & better,
         )
+        return p.groups.keep(going(s), new, s)
 
     # Not evaluated yet; its Newton step leads to zero.
-    nowhere = torch.zeros_like(tolerance).expand(3, 1)
+    nowhere = torch.zeros_like(tolerance).expand(3, 1, -1)
     nowhere = torch.cat([nowhere, torch.ones_like(nowhere[:1])])
     count = torch.zeros_like(stop, dtype=torch.int64)
-    return while_loop(
-        go_on, body, Bracketing(here=nowhere, behind=nowhere, side=torch.ones_like(tolerance), count=count, done=stop)
-    )
+    start = Bracketing(here=nowhere, behind=nowhere, side=torch.ones_like(tolerance), count=count, done=stop)
+    return while_loop(lambda s: going(s).any(), body, start)
 
 
 def _narrow(p: Problem, line: Line, tolerance: Tensor, s: Bracketing, stop: Tensor, iterations: int) -> Narrowing:
     """Move the ends of the bracket to the flattest candidates on their side until one is flat enough."""
 
-    def go_on(s: Narrowing) -> Tensor:
+    def going(s: Narrowing) -> Tensor:
         return ~s.done & (s.count < iterations)
 
     def body(s: Narrowing) -> Narrowing:
         midpoint = 0.5 * (s.ends[ALPHA, :1] + s.ends[ALPHA, 1:])
-        new = evaluate(p, line, torch.cat([s.near[ALPHA], midpoint]))
-        candidates = torch.cat([torch.where(s.stale, new[:, :2], s.near), new[:, 2:]], dim=1)
+        points = evaluate(p, line, torch.cat([s.near[ALPHA], midpoint]))
+        candidates = torch.cat([torch.where(s.stale, points[:, :2], s.near), points[:, 2:]], dim=1)
 
         flat = candidates[SLOPE].abs() < tolerance
-        found = flat.any()
+        found = flat.any(0)
         best = torch.where(flat, candidates[COST], torch.inf).argmin(0, keepdim=True)
-        best = candidates.index_select(1, best)[:, 0]
+        best = _picked(candidates, best)[:, 0]
 
         same_side = candidates[SLOPE] * s.ends[SLOPE, :, None] > 0
         steepness = torch.where(same_side, candidates[SLOPE].abs(), torch.inf)
         flattest, index = steepness.min(1)
         moved = flattest < s.ends[SLOPE].abs()
-        ends = torch.where(moved, candidates.index_select(1, index), s.ends)
+        ends = torch.where(moved, _picked(candidates, index), s.ends)
         near = torch.cat([newton(ends)[None], candidates[1:, :2]])
-        return Narrowing(
+        new = Narrowing(
             ends=ends,
             near=torch.where(moved, near, candidates[:, :2]),
             stale=moved,
-            count=s.count + 1 + moved.sum(),
-            done=found | ~moved.any(),
+            count=s.count + 1 + moved.sum(0),
+            done=found | ~moved.any(0),
             result=torch.where(found, best, candidates[:, 2]),
         )
+        return p.groups.keep(going(s), new, s)
 
     near = torch.cat([torch.cat([newton(s.here)[None], s.here[1:]]), s.here], dim=1)
     init = Narrowing(
         ends=torch.cat([s.here, s.behind], dim=1),
         near=near,
-        stale=torch.arange(2, device=near.device) == 0,
+        stale=(torch.arange(2, device=near.device) == 0)[:, None].expand(near.shape[1:]),
         count=s.count + 1,
         done=stop | s.done | (s.count >= iterations),
         result=s.here[:, 0],
     )
-    return while_loop(go_on, body, init)
+    return while_loop(lambda s: going(s).any(), body, init)
 
 
 def _better_end(ends: Tensor) -> Tensor:
     """The end that costs less, at alpha zero if neither is better than the start."""
-    best = ends.index_select(1, ends[COST].argmin(0, keepdim=True))[:, 0]
+    best = _picked(ends, ends[COST].argmin(0, keepdim=True))[:, 0]
     return torch.where(best[COST] < 0, best, 0.0)
+
+
+def _picked(points: Tensor, index: Tensor) -> Tensor:
+    """Points (4, i, ngroup) at `index (i, ngroup)` of those (4, k, ngroup)."""
+    return points.take_along_dim(index[None], 1)

@@ -32,9 +32,9 @@ class Iterate(tree.Tree):
 
     qacc, Ma, grad: (nv,) acceleration, M times it, gradient of the cost
     jar: (nefc,) `J qacc - aref`
-    niter: () steps taken
-    same: () bool, whether the last step left the cost in the same quadratic piece
-    done: () bool
+    niter: (ngroup,) steps taken
+    same: (ngroup,) bool, whether the last step left the cost in the same quadratic piece
+    done: (ngroup,) bool
     memory: what the solver's direction remembers, held: and of the second derivative, see `next_solve`
     """
 
@@ -51,7 +51,7 @@ class Iterate(tree.Tree):
 
 @tree.dataclass(kw_only=True)
 class Direction(tree.Tree):
-    """Where to go next: `search (nv,)`, or `stop ()` because nothing is to be gained."""
+    """Where to go next: `search (nv,)`, or `stop (ngroup,)` because nothing is to be gained."""
 
     search: Tensor
     stop: Tensor
@@ -66,11 +66,11 @@ def newton_direction(p: Problem, s: Iterate, at: Residuals) -> Direction:
     """
     # Before the first step the gradient must be small as well: stiff rows hide force errors from the decrement.
     first, rounding = s.niter == 0, unresolved(p, at)
-    enough = torch.where(first, 0.0, torch.maximum(p.tolerance / p.scale, rounding))
-    Hgrad, held = next_solve(p, at, s.grad, s.held, enough)
-    decrease = 0.5 * (s.grad @ Hgrad)
+    enough = torch.where(first, 0.0, torch.maximum(p.tolerance / p.groups.scale, rounding))
+    Hgrad, held = next_solve(p, at, s.grad, s.held, torch.where(s.done, torch.inf, enough).amin())
+    decrease = 0.5 * p.groups.of_dofs(s.grad * Hgrad)
     converged = small(p, decrease) | (decrease < rounding)
-    stop = converged & (~first | small(p, length(s.grad)))
+    stop = converged & (~first | small(p, length(p, s.grad)))
     stalled = s.same & (decrease > STALLED * s.memory[0])
     if p.cones:
         # Where they slip their cost is no quadratic function, but to the last digits that can be seen of it.
@@ -86,19 +86,20 @@ def cg_direction(p: Problem, s: Iterate, at: Residuals) -> Direction:
     search, old_grad, old_Mgrad = s.memory
     Mgrad = inertia_solve(p, s.grad)
     y, My = s.grad - old_grad, Mgrad - old_Mgrad
-    curvature = search @ y
+    curvature = p.groups.of_dofs(search * y)
     lost = curvature < MIN_VALUE
     safe = torch.where(lost, 1.0, curvature)
-    beta = (y @ Mgrad - 2 * (y @ My) / safe * (search @ s.grad)) / safe
-    lowest = -1 / torch.clamp(length(search) * torch.clamp(length(s.grad), max=0.01), min=MIN_VALUE)
+    downhill, steepness = p.groups.of_dofs(search * s.grad), length(p, s.grad)
+    beta = (p.groups.of_dofs(y * Mgrad) - 2 * p.groups.of_dofs(y * My) / safe * downhill) / safe
+    lowest = -1 / torch.clamp(length(p, search) * torch.clamp(steepness, max=0.01), min=MIN_VALUE)
     beta = torch.where(lost, 0.0, torch.maximum(beta, lowest))
-    search = beta * search - Mgrad
+    search = p.groups.at_dofs(beta) * search - Mgrad
     return Direction(search=search, stop=torch.zeros_like(s.done), memory=(search, s.grad, Mgrad))
 
 
 def solve_newton(p: Problem, qacc: Tensor, iterations: int, ls_iterations: int) -> Iterate:
     """Newton's method, from `qacc (nv,)`."""
-    start = begin(p, qacc, (torch.zeros_like(p.scale),), gradient_too=True)
+    start = begin(p, qacc, (torch.zeros_like(p.groups.scale),), gradient_too=True)
     start = start.replace(held=tuple(parts.nothing_held(one, couples=bool(p.cones)) for one in p.parts))
     return _iterate(p, newton_direction, start, iterations, ls_iterations)
 
@@ -111,16 +112,16 @@ def solve_cg(p: Problem, qacc: Tensor, iterations: int, ls_iterations: int) -> I
 
 
 def begin(p: Problem, qacc: Tensor, memory: tuple[Tensor, ...], *, gradient_too: bool) -> Iterate:
-    """The first iterate.
+    """The first iterate; where nothing is constrained it is the last.
 
     It is done if the duality gap `grad' M^-1 grad / 2` is below tolerance, and the gradient as well if asked.
     """
     Ma, jar = inertia_times(p, qacc), p.rows.times(qacc) - p.aref
     grad = gradient(p, Ma, residuals(p, jar))
-    done = small(p, 0.5 * (grad @ inertia_solve(p, grad)))
+    done = small(p, 0.5 * p.groups.of_dofs(grad * inertia_solve(p, grad)))
     if gradient_too:
-        done = done & small(p, length(grad))
-    done = done | ~p.active.any()
+        done = done & small(p, length(p, grad))
+    done = done | ~p.groups.there
     return Iterate(
         qacc=qacc,
         Ma=Ma,
@@ -145,24 +146,28 @@ def _iterate(
     A NaN passes through one iteration, so that the result is NaN, and fails every test for going on.
     """
 
+    groups = p.groups
+
     def go_on(s: Iterate) -> Tensor:
-        return ~s.done & (s.niter < iterations)
+        return (~s.done & (s.niter < iterations)).any()
 
     def body(s: Iterate) -> Iterate:
         at = residuals(p, s.jar)
         towards = direction(p, s, at)
         line = line_search.prepare(p, at, s.Ma, towards.search)
-        alpha, gain = line_search.search(
-            p, line, length(towards.search), towards.search @ s.grad, towards.stop, ls_iterations
-        )
-        Ma, jar = s.Ma + alpha * line.Mv, s.jar + alpha * line.Jv
+        # Those that have ended stay where they are.
+        stop = towards.stop if groups.count == 1 else towards.stop | s.done | (s.niter >= iterations)
+        slope = groups.of_dofs(towards.search * s.grad)
+        alpha, gain = line_search.search(p, line, length(p, towards.search), slope, stop, ls_iterations)
+        step = groups.at_dofs(alpha)
+        Ma, jar = s.Ma + step * line.Mv, s.jar + groups.at_rows(alpha[None])[:, 0] * line.Jv
         then = residuals(p, jar)
         grad = gradient(p, Ma, then)
         moved = alpha != 0
         gained = (gain <= 0) | ~small(p, gain)
-        steep = p.scale * length(grad) >= p.tolerance
+        steep = groups.scale * length(p, grad) >= p.tolerance
         return Iterate(
-            qacc=s.qacc + alpha * towards.search,
+            qacc=s.qacc + step * towards.search,
             Ma=Ma,
             grad=grad,
             jar=jar,
@@ -177,27 +182,28 @@ def _iterate(
 
 
 def small(p: Problem, x: Tensor) -> Tensor:
-    """Whether a cost or the length of a gradient, both (), is below tolerance. NaN is not; nothing is below zero."""
-    return torch.clamp(p.scale * x, min=0) < p.tolerance
+    """Whether costs or lengths of gradients (ngroup,) are below tolerance. NaN is not; nothing is below zero."""
+    return torch.clamp(p.groups.scale * x, min=0) < p.tolerance
 
 
 def same_piece(p: Problem, one: Residuals, two: Residuals) -> Tensor:
-    """Whether () the cost is one smooth function of both, quadratic but for cones; not asked in double precision.
+    """Whether (ngroup,) the cost is one smooth function of both, quadratic but for cones; no in double precision.
 
     On either side of what dry friction holds the cost is straight, but with slopes of opposite signs.
     """
     if p.aref.dtype != torch.float32:
-        return torch.zeros_like(p.scale, dtype=torch.bool)
+        return torch.zeros_like(p.groups.there)
     x, y = one.jar, two.jar
-    crossed = (((p.low < x) != (p.low < y)) | ((x < p.high) != (y < p.high))) & (p.D != 0)
-    same = ~crossed.any()
+    crossed = ((p.low < x) != (p.low < y)) | ((x < p.high) != (y < p.high))
+    changes = crossed.to(x.dtype) @ p.groups.weighted_rows(p.D)
     for c, s, t in zip(p.cones, one.slips, two.slips, strict=True):
-        same = same & ~(((s.terms < 0) != (t.terms < 0)) & (c.Dm != 0)).any()
-    return same
+        crossed = ((s.terms < 0) != (t.terms < 0)).any(0)
+        changes = changes + crossed.to(x.dtype) @ p.groups.weighted_cones(c.Dm)
+    return changes == 0
 
 
 def unresolved(p: Problem, at: Residuals) -> Tensor:
-    """What the rounding of the rows' residuals adds to `grad' H^-1 grad / 2`, at most.
+    """What (ngroup,) the rounding of the rows' residuals adds to `grad' H^-1 grad / 2`, at most.
 
     Residuals are differences of numbers of the size of `aref`, so they are off by `eps |aref|`, and the gradient is by
     `n = J' W eps |aref|`, with `W` the curvatures. As `J H^-1 J' <= W^-1`, `n' H^-1 n <= eps^2 aref' W aref`. Of a cone
@@ -205,18 +211,19 @@ def unresolved(p: Problem, at: Residuals) -> Tensor:
     taken to be exact.
     """
     if p.aref.dtype != torch.float32:
-        return torch.zeros_like(p.scale)
+        return torch.zeros_like(p.groups.scale)
     error = torch.finfo(torch.float32).eps * p.aref
-    twice = curvature(p, at) @ (error * error)
+    twice = (error * error) @ p.groups.weighted_rows(curvature(p, at))
     for c, s in zip(p.cones, at.slips, strict=True):
         of_cone = (error[c.rows] * c.scale).square().sum(-1)
-        twice = twice + torch.where((s.terms < 0).any(0), c.Dm * (1 + c.mu * c.mu) * of_cone, 0.0).sum()
+        stiffness = torch.where((s.terms < 0).any(0), c.Dm * (1 + c.mu * c.mu), 0.0)
+        twice = twice + of_cone @ p.groups.weighted_cones(stiffness)
     return 0.5 * twice
 
 
-def length(x: Tensor) -> Tensor:
-    """Euclidean length of a vector."""
-    return (x @ x).sqrt()
+def length(p: Problem, x: Tensor) -> Tensor:
+    """Euclidean lengths (ngroup,) of the parts of a vector (nv,)."""
+    return p.groups.of_dofs(x * x).sqrt()
 
 
 def warmstart(p: Problem, previous: Tensor, efc_b: Tensor) -> Tensor:
@@ -224,4 +231,4 @@ def warmstart(p: Problem, previous: Tensor, efc_b: Tensor) -> Tensor:
     jar = p.rows.times(previous) - p.aref
     inertial = 0.5 * (inertia_times(p, previous) - p.qfrc_smooth) @ (previous - p.qacc_smooth)
     worse = cost(p, residuals(p, jar)) + inertial > cost(p, residuals(p, efc_b))
-    return torch.where(worse | ~p.active.any(), p.qacc_smooth, previous)
+    return torch.where(worse | ~p.groups.touched, p.qacc_smooth, previous)

@@ -23,8 +23,9 @@ from mjtorch import tree
 from mjtorch.constraint import bodies, parts
 from mjtorch.constraint.bodies import BodyRows
 from mjtorch.constraint.parts import Parts
-from mjtorch.constraint.solver import articulated, rows, trees
+from mjtorch.constraint.solver import articulated, groups, rows, trees
 from mjtorch.constraint.solver.articulated import Articulated
+from mjtorch.constraint.solver.groups import Groups
 from mjtorch.constraint.solver.rows import Rows
 from mjtorch.constraint.solver.trees import Forest
 from mjtorch.math import linalg
@@ -86,6 +87,7 @@ class Problem(tree.Tree):
     band: one M if it is an effective inertia of few elements, and there is no forest
     forest: one `Forest` if kinematic trees are solved one by one, else none
     leaves_first: static, whether M has branches, which its factor has too if leaves come first
+    groups: what is searched apart
     scale: () one over the trace of M, which makes costs and gradients comparable with tolerances
     tolerance, ls_tolerance: ()
     """
@@ -111,6 +113,7 @@ class Problem(tree.Tree):
     band: tuple[Banded, ...]
     forest: tuple[Forest, ...]
     leaves_first: bool = tree.field(static=True)
+    groups: Groups
     scale: Tensor
     tolerance: Tensor
     ls_tolerance: Tensor
@@ -151,8 +154,13 @@ class Residuals:
     slips: tuple[Slip, ...]
 
 
-def build(m: Model, d: Data, metric: tuple[Metric, ...] = ()) -> Problem:
-    """Collect what the solvers need; metric: the effective inertia instead of M, if there is one."""
+def build(m: Model, d: Data, metric: tuple[Metric, ...] = (), *, apart: bool = False) -> Problem:
+    """Collect what the solvers need.
+
+    Args:
+        metric: the effective inertia instead of M, if there is one.
+        apart: whether islands are searched apart.
+    """
     p = m.plan.solver
     active = d.efc_D != 0
     # A row that is not active may hold anything in R; it must not spread.
@@ -190,6 +198,7 @@ def build(m: Model, d: Data, metric: tuple[Metric, ...] = ()) -> Problem:
         M_trees, factors = (by_tree(m, stored_blocks(m, d.M)),), (by_tree(m, tree_blocks(m, qLD)),)
     elif not (forest or metric):
         M = (full_m(m, d),)
+    scale = 1 / _trace(m, d, M, metric)
     return Problem(
         M=M,
         qLD=qLD,
@@ -212,7 +221,8 @@ def build(m: Model, d: Data, metric: tuple[Metric, ...] = ()) -> Problem:
         band=band,
         forest=forest,
         leaves_first=2 * len(k.M_row) < BRANCHED * m.nv**2,
-        scale=1 / _trace(m, d, M, metric),
+        groups=groups.islands(m, d) if apart else groups.whole(active, scale),
+        scale=scale,
         # Single precision does not get closer.
         tolerance=torch.clamp(m.opt.tolerance, min=MIN_TOLERANCE[m.opt.tolerance.dtype]),
         ls_tolerance=m.opt.ls_tolerance,

@@ -9,6 +9,7 @@ from mjtorch import tree
 from mjtorch.constraint.implicit_rows import floating
 from mjtorch.constraint.order import visits
 from mjtorch.constraint.solver import sticking
+from mjtorch.constraint.solver.groups import searched_apart
 from mjtorch.constraint.solver.implicit import attach
 from mjtorch.constraint.solver.noslip import solve_noslip
 from mjtorch.constraint.solver.pgs import dual_state, solve_pgs
@@ -23,8 +24,9 @@ from mjtorch.smooth.metric import Metric, effective_inertia
 def solve(m: Model, d: Data, metric: tuple[Metric, ...] = ()) -> Data:
     """Solve for `qacc`, `qfrc_constraint`, `efc_force` and `efc_state`; sets `efc_b` and `solver_niter` too.
 
-    Islands (see `island`) are solved together, which gives the same solution. Everything can be differentiated, by the
-    implicit function theorem: derivatives are those of the exact minimiser, and of as many noslip sweeps as there were.
+    Islands (see `island`) are solved together, but where they may not get to the end each takes steps of its own.
+    Everything can be differentiated, by the implicit function theorem: derivatives are those of the exact minimiser,
+    and of as many noslip sweeps as there were.
 
     metric: the effective inertia of the integrator `discrete`, if that is known already.
     """
@@ -42,7 +44,7 @@ def minimised(m: Model, d: Data, metric: tuple[Metric, ...]) -> Data:
             qfrc_constraint=torch.zeros_like(d.qfrc_smooth),
             solver_niter=torch.zeros_like(d.solver_niter),
         )
-    problem = build(m, d, metric)
+    problem = build(m, d, metric, apart=searched_apart(m))
     efc_b = problem.rows.times(d.qacc_smooth) - d.efc_aref
     # Loops see none of the derivatives.
     fixed, fixed_b = tree.map(torch.Tensor.detach, (problem, efc_b))
@@ -86,7 +88,7 @@ def _primal(m: Model, d: Data, problem: Problem, p: Problem, efc_b: Tensor, prev
         efc_force=efc_force,
         efc_state=state(m, p, at),
         qfrc_constraint=problem.rows.transpose_times(efc_force),
-        solver_niter=found.niter,
+        solver_niter=found.niter.amax(),
     )
 
 
