@@ -102,11 +102,7 @@ def island(m: Model, d: Data) -> Islands:
 
 
 def components(m: Model, d: Data) -> Tensor:
-    """The first tree (ntree,) of the island that each tree is in; -1: in none, no active row touches it.
-
-    Each tree starts with its own number; edges hand on the lower one of their two, and each takes that of the tree its
-    number is of, until all edges agree.
-    """
+    """The first tree (ntree,) of the island that each tree is in; -1: in none, no active row touches it."""
     nowhere = torch.full((m.ntree,), -1, device=d.efc_D.device)
     p = m.plan.island
     # What flexes couple counts as soon as anything is constrained, or, under `discrete`, may sleep.
@@ -135,7 +131,11 @@ def components(m: Model, d: Data) -> Tensor:
 
 
 def _joined(ends: Tensor, active: Tensor, number: Tensor) -> Tensor:
-    """The lowest number (n,) that nodes 0, 1, ... (n,) are joined with by edges (2, k) which are active (k,); or -1."""
+    """The lowest number (n,) that nodes 0, 1, ... (n,) are joined with by edges (2, k) which are active (k,); or -1.
+
+    Each starts with its own number; edges hand on the lower one of their two, and each takes that of the node which its
+    number is of, until all edges agree.
+    """
     both = ends.flatten()
 
     def apart(label: Tensor) -> Tensor:

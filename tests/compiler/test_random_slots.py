@@ -5,14 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from compiler.interpreted import interpreted
-from compiler.test_tails import OTHERS, SLOTS, nearest, worlds
+from compiler.test_tails import OTHERS, SLOTS, assert_never_read, nearest, worlds
 from torch import Tensor
 
-from mjtorch import jit
-from mjtorch.compiler.ir.nodes import Program
-from mjtorch.compiler.passes import run_passes
-from mjtorch.compiler.targets.cpu.pipeline import CPU
 from mjtorch.control_flow import if_any, while_loop
 
 
@@ -80,17 +75,7 @@ class Random:
         return [*vectors[1:], *(x[-1] for group in (numbers, triples) for x in group.values())]
 
 
-def passed(p: Program) -> Program:
-    return run_passes(p, CPU[: [x.name for x in CPU].index("trim_loops") + 1])
-
-
 @pytest.mark.parametrize("seed", [s if s < 10 else pytest.param(s, marks=pytest.mark.slow) for s in range(200)])
 def test_as_eagerly(seed: int) -> None:
     """The interpreter poisons all memory, and each world runs by itself, so that its own slots are all there are."""
-    f, args = Random(seed), worlds(4, torch.float64)
-    lowered = jit(f).lower(*args)
-    for k in range(4):
-        one = tuple(x[k : k + 1] for x in args)
-        wanted = torch.vmap(f)(*one)
-        for found, x in zip(interpreted(lowered, one, (0, 0), 1, passed), wanted, strict=True):
-            torch.testing.assert_close(found, x, rtol=1e-9, atol=1e-9)
+    assert_never_read(Random(seed), *worlds(4, torch.float64), 1e-9)

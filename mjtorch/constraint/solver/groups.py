@@ -108,7 +108,7 @@ def islands(m: Model, d: Data) -> Groups:
     trees = (of_tree[:, None] == number).to(inertia.dtype)
     # Of rows that are not active it does not matter.
     of_slot = of_tree[trees_of_slots(m, d).clamp(min=0)]
-    of_row = torch.cat([of_tree[p.row_tree.clamp(min=0)], of_slot[p.row_slot]])
+    of_row = torch.cat([of_tree[p.row_tree], of_slot[p.row_slot]])
     rows = torch.where((d.efc_D != 0)[:, None] & (of_row[:, None] == number), 1.0, 0.0).to(inertia.dtype)
     trace = inertia.new_zeros(m.ntree).index_add(0, p.dof_tree, inertia) @ trees
     return Groups(
