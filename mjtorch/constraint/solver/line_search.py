@@ -4,7 +4,7 @@ Along a direction the cost is piecewise smooth and convex. Newton steps on its s
 then a bracket of two points is narrowed by their Newton steps and the midpoint.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -19,6 +19,9 @@ from mjtorch.math.vector import MIN_VALUE
 ALPHA, COST, SLOPE, CURVATURE = range(4)
 # evaluations up to the first Newton step: at zero, and at that step
 AT_FIRST = 2
+
+# Whether points (4, ..., ngroup) are (..., ngroup) where the line is flat.
+Flat = Callable[[Tensor], Tensor]
 
 # Relative error of a sum over the rows in single precision.
 ROUNDING = 16 * torch.finfo(torch.float32).eps
@@ -186,13 +189,14 @@ def newton(point: Tensor) -> Tensor:
 
 
 def search(
-    p: Problem, line: Line, length: Tensor, slope: Tensor, stop: Tensor, iterations: int
+    p: Problem, line: Line, length: Tensor, slope: Tensor, rounding: Tensor, stop: Tensor, iterations: int
 ) -> tuple[Tensor, Tensor]:
     """Minimise along the line.
 
     Args:
         length: (ngroup,) length of the search vector.
         slope: (ngroup,) of the cost at the start.
+        rounding: (ngroup,) a decrease of the cost that is not worth a step.
         stop: (ngroup,) bool, do nothing and give zero.
         iterations: the most evaluations, `opt.ls_iterations`.
 
@@ -205,13 +209,18 @@ def search(
     if tolerance.dtype == torch.float32:
         tolerance = torch.maximum(tolerance, ROUNDING * (line.slope.abs() + (slope - line.slope).abs()))
     stop = stop | (length < MIN_VALUE)
-    first = _bracket(p, line, tolerance, stop, iterations)
-    last = _narrow(p, line, tolerance, first, stop, iterations)
+
+    def flat(points: Tensor) -> Tensor:
+        # Where rows push against each other their sum is known less well than by its size.
+        return (points[SLOPE].abs() < tolerance) | (points[SLOPE].square() < 2 * rounding * points[CURVATURE])
+
+    first = _bracket(p, line, tolerance, flat, stop, iterations)
+    last = _narrow(p, line, flat, first, stop, iterations)
     point = torch.where(last.done, last.result, _better_end(last.ends))
     return torch.where(stop, 0.0, point[ALPHA]), -point[COST]
 
 
-def _bracket(p: Problem, line: Line, tolerance: Tensor, stop: Tensor, iterations: int) -> Bracketing:
+def _bracket(p: Problem, line: Line, tolerance: Tensor, flat: Flat, stop: Tensor, iterations: int) -> Bracketing:
     """Newton steps from zero while the slope keeps the sign that it has after the first; at least one."""
 
     def going(s: Bracketing) -> Tensor:
@@ -227,7 +236,7 @@ def _bracket(p: Problem, line: Line, tolerance: Tensor, stop: Tensor, iterations
             behind=s.here,
             side=torch.where(count <= AT_FIRST, -slope.sign(), s.side),
             count=count,
-            done=(slope.abs() < tolerance) & better,
+            done=flat(here[:, 0]) & better,
         )
         return p.groups.keep(going(s), new, s)
 
@@ -239,7 +248,7 @@ def _bracket(p: Problem, line: Line, tolerance: Tensor, stop: Tensor, iterations
     return while_loop(lambda s: going(s).any(), body, start)
 
 
-def _narrow(p: Problem, line: Line, tolerance: Tensor, s: Bracketing, stop: Tensor, iterations: int) -> Narrowing:
+def _narrow(p: Problem, line: Line, flat: Flat, s: Bracketing, stop: Tensor, iterations: int) -> Narrowing:
     """Move the ends of the bracket to the flattest candidates on their side until one is flat enough."""
 
     def going(s: Narrowing) -> Tensor:
@@ -250,9 +259,9 @@ def _narrow(p: Problem, line: Line, tolerance: Tensor, s: Bracketing, stop: Tens
         points = evaluate(p, line, torch.cat([s.near[ALPHA], midpoint]))
         candidates = torch.cat([torch.where(s.stale, points[:, :2], s.near), points[:, 2:]], dim=1)
 
-        flat = candidates[SLOPE].abs() < tolerance
-        found = flat.any(0)
-        best = torch.where(flat, candidates[COST], torch.inf).argmin(0, keepdim=True)
+        enough = flat(candidates)
+        found = enough.any(0)
+        best = torch.where(enough, candidates[COST], torch.inf).argmin(0, keepdim=True)
         best = _picked(candidates, best)[:, 0]
 
         same_side = candidates[SLOPE] * s.ends[SLOPE, :, None] > 0

@@ -59,13 +59,13 @@ class Direction(tree.Tree):
     held: tuple[Held, ...] = ()
 
 
-def newton_direction(p: Problem, s: Iterate, at: Residuals) -> Direction:
+def newton_direction(p: Problem, s: Iterate, at: Residuals, rounding: Tensor) -> Direction:
     """`-H^-1 grad`; stops when the decrease that the quadratic model predicts is below tolerance, or rounding.
 
     `memory` is that decrease.
     """
     # Before the first step the gradient must be small as well: stiff rows hide force errors from the decrement.
-    first, rounding = s.niter == 0, unresolved(p, at)
+    first = s.niter == 0
     enough = torch.where(first, 0.0, torch.maximum(p.tolerance / p.groups.scale, rounding))
     Hgrad, held = next_solve(p, at, s.grad, s.held, torch.where(s.done, torch.inf, enough).amin())
     decrease = 0.5 * p.groups.of_dofs(s.grad * Hgrad)
@@ -78,7 +78,7 @@ def newton_direction(p: Problem, s: Iterate, at: Residuals) -> Direction:
     return Direction(search=-Hgrad, stop=stop | stalled, memory=(decrease,), held=held)
 
 
-def cg_direction(p: Problem, s: Iterate, at: Residuals) -> Direction:
+def cg_direction(p: Problem, s: Iterate, at: Residuals, rounding: Tensor) -> Direction:
     """Conjugate direction of Hager and Zhang, preconditioned by M.
 
     Restarts where conjugacy is lost, which also starts it: the first `memory` is zero.
@@ -136,7 +136,7 @@ def begin(p: Problem, qacc: Tensor, memory: tuple[Tensor, ...], *, gradient_too:
 
 def _iterate(
     p: Problem,
-    direction: Callable[[Problem, Iterate, Residuals], Direction],
+    direction: Callable[[Problem, Iterate, Residuals, Tensor], Direction],
     start: Iterate,
     iterations: int,
     ls_iterations: int,
@@ -153,12 +153,13 @@ def _iterate(
 
     def body(s: Iterate) -> Iterate:
         at = residuals(p, s.jar)
-        towards = direction(p, s, at)
+        rounding = unresolved(p, at)
+        towards = direction(p, s, at, rounding)
         line = line_search.prepare(p, at, s.Ma, towards.search)
         # Those that have ended stay where they are.
         stop = towards.stop if groups.count == 1 else towards.stop | s.done | (s.niter >= iterations)
         slope = groups.of_dofs(towards.search * s.grad)
-        alpha, gain = line_search.search(p, line, length(p, towards.search), slope, stop, ls_iterations)
+        alpha, gain = line_search.search(p, line, length(p, towards.search), slope, rounding, stop, ls_iterations)
         step = groups.at_dofs(alpha)
         Ma, jar = s.Ma + step * line.Mv, s.jar + groups.at_rows(alpha[None])[:, 0] * line.Jv
         then = residuals(p, jar)
