@@ -75,8 +75,7 @@ def island(m: Model, d: Data) -> Islands:
     there = _count(m.ntree, first) < nisland
     island_dofadr = torch.where(there, map_idof2dof[torch.where(there, island_idofadr, 0)], 0)
 
-    row_tree = torch.cat([p.row_tree, trees_of_slots(m, d)[p.row_slot]])
-    efc_island = torch.where(d.efc_D != 0, tree_island[row_tree.clamp(min=0)], -1)
+    efc_island = torch.where(d.efc_D != 0, tree_island[trees_of_rows(m, d).clamp(min=0)], -1)
     island_nefc, island_iefcadr, map_iefc2efc, map_efc2iefc = _grouped(m, efc_island, nisland)
     return Islands(
         nisland=nisland,
@@ -167,6 +166,11 @@ def _joined_densely(ends: Tensor, active: Tensor, number: Tensor) -> Tensor:
 def trees_of_slots(m: Model, d: Data) -> Tensor:
     """A tree (ncon,) that each contact touches, -1: none."""
     return _contact_trees(m, d).amax(0)[: len(m.plan.constraint.contact.slot_rows)]
+
+
+def trees_of_rows(m: Model, d: Data) -> Tensor:
+    """A tree (nefc,) that each active row touches; anything, or -1, of others."""
+    return torch.cat([m.plan.island.row_tree, trees_of_slots(m, d)[m.plan.island.row_slot]])
 
 
 def coupled_trees(m: Model) -> list[Tensor]:

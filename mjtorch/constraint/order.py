@@ -1,12 +1,19 @@
-"""The order in which C lists contacts: by the pairs of their geoms, where slots are grouped by `dim`."""
+"""The order in which C lists contacts, and visits rows: by the pairs of their geoms, where slots are grouped by `dim`.
+
+Dual solvers depend on it, and on which rows are of one island.
+"""
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from mjtorch.collision.patches import places
-from mjtorch.model import Data, Model
+from mjtorch.constraint.island import components, trees_of_rows
+from mjtorch.model import Data, DisableBit, Model
 from mjtorch.model.plan.crowd import EXACT
 from mjtorch.model.touching import colliders
+from mjtorch.smooth.inertia import diagonal_m
 
 
 def c_order(m: Model, d: Data) -> Tensor:
@@ -50,3 +57,47 @@ def visits(m: Model, d: Data, slot: Tensor, active: Tensor) -> tuple[Tensor, Ten
     place = torch.where(active, place.long(), n)
     blocks = torch.arange(n, device=slot.device)
     return place.new_zeros(n + 1).scatter(0, place, blocks)[:n], active.sum()
+
+
+class Apart(NamedTuple):
+    """Islands, k of them, that dual solvers solve one after the other; or all at once, as one.
+
+    row: (nefc,) the island of each active row, anything of others; if there is one, empty
+    scale: (k,) one over the trace of the inertia of each
+    """
+
+    row: Tensor
+    scale: Tensor
+
+    def sums(self, x: Tensor) -> Tensor:
+        """Sums (k,) over the rows of each, of x (nefc,), zero in rows that are not active."""
+        if len(self.scale) == 1:
+            return x.sum(0, keepdim=True)
+        return x.new_zeros(len(self.scale)).index_add(0, self.row, x)
+
+    def order(self, row: Tensor, visits: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """The blocks that `visits` has, island by island (n,), and how many of each are active (k,).
+
+        row: (n,) the first row of each block
+        """
+        blocks, nactive = visits
+        count = len(self.scale)
+        if count == 1:
+            return blocks, nactive[None]
+        there = torch.arange(len(blocks), device=blocks.device) < nactive
+        island = torch.where(there, self.row[row[blocks]], count)
+        sizes = nactive.new_zeros(count + 1).index_add(0, island, torch.ones_like(island))
+        return blocks[island.sort(stable=True).indices], sizes[:count]
+
+
+def apart(m: Model, d: Data, scale: Tensor) -> Apart:
+    """The islands, each by the number of its first tree, unless all are solved at once.
+
+    scale: () one over the trace of the whole inertia
+    """
+    if m.ntree < 2 or m.opt.disabled(DisableBit.ISLAND):
+        return Apart(m.plan.island.row_tree[:0], scale[None])
+    first, inertia = components(m, d), diagonal_m(m, d)
+    island = first[m.plan.island.dof_tree]
+    trace = torch.zeros_like(inertia[: m.ntree]).index_add(0, island.clamp(min=0), torch.where(island < 0, 0.0, inertia))
+    return Apart(first[trees_of_rows(m, d).clamp(min=0)].clamp(min=0), 1 / torch.where(trace > 0, trace, 1.0))

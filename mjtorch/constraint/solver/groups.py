@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mjtorch import tree
-from mjtorch.constraint.island import components, trees_of_slots
+from mjtorch.constraint.island import components, trees_of_rows
 from mjtorch.model import Data, DisableBit, Integrator, Model, Solver
 from mjtorch.smooth.inertia import diagonal_m
 
@@ -107,8 +107,7 @@ def islands(m: Model, d: Data) -> Groups:
     of_tree, inertia = torch.where(first < 0, number, first), diagonal_m(m, d)
     trees = (of_tree[:, None] == number).to(inertia.dtype)
     # Of rows that are not active it does not matter.
-    of_slot = of_tree[trees_of_slots(m, d).clamp(min=0)]
-    of_row = torch.cat([of_tree[p.row_tree], of_slot[p.row_slot]])
+    of_row = of_tree[trees_of_rows(m, d).clamp(min=0)]
     rows = torch.where((d.efc_D != 0)[:, None] & (of_row[:, None] == number), 1.0, 0.0).to(inertia.dtype)
     trace = inertia.new_zeros(m.ntree).index_add(0, p.dof_tree, inertia) @ trees
     return Groups(

@@ -3,13 +3,17 @@
 Regularised friction creeps. So the forces of friction are updated once more, with the other forces as they are, to
 minimise the dual cost without the regulariser: `f' A f / 2 + f' b`, `A = J M^-1 J'`. With `M = L' L` and `W = J L^-1`
 it is `W W'`, of which only what blocks have among themselves is formed, and the velocity `v = W' f` is kept up to date.
-A row of W has the dofs of the two chains that meet: only these are gone through.
+A row of W has the dofs of the two chains that meet: only these are gone through. Islands are swept one after the other,
+each as long as it gains from it.
 """
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from mjtorch import tree
+from mjtorch.constraint.order import Apart
 from mjtorch.constraint.solver.pgs import MAX_INCREASE
 from mjtorch.constraint.solver.problem import Problem
 from mjtorch.constraint.solver.qcqp import friction_force
@@ -36,7 +40,7 @@ class Sliding(tree.Tree):
     A: (nblock, w, w) of these rows; of filling, the identity
     b: (nefc,), frictionloss: (nefc,)
     friction: (nblock, 5) of each block's contact
-    order: (nblock,) the active blocks, then filling; nactive: () how many they are
+    dry: (nf,) the rows of dry friction, order: (nblock,) the active blocks, then filling; island by island
     """
 
     W: Tensor
@@ -46,8 +50,18 @@ class Sliding(tree.Tree):
     b: Tensor
     frictionloss: Tensor
     friction: Tensor
+    dry: Tensor
     order: Tensor
-    nactive: Tensor
+
+
+class Span(NamedTuple):
+    """Of `Sliding` the rows of dry friction, and the blocks, of an island: from the first up to the last, which is not one.
+
+    dry, order: (2,)
+    """
+
+    dry: Tensor
+    order: Tensor
 
 
 @tree.dataclass(kw_only=True)
@@ -66,42 +80,54 @@ def solve_noslip(
     friction: Tensor,
     frictionloss: Tensor,
     efc_b: Tensor,
+    rubs: tuple[Tensor, Tensor],
     visits: tuple[Tensor, Tensor],
+    islands: Apart,
     force: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Forces (nefc,) and the number of sweeps (), from what the main solver found, `force (nefc,)`.
+    """Forces (nefc,) and the number of sweeps of each island (k,), from what the main solver found, `force (nefc,)`.
 
     friction: (ncon, 5) of the contact slots, frictionloss: (nefc,)
-    visits: the active blocks (nblock,) in order, and how many they are ()
+    rubs: what of dry friction is active (nf,) in order, island by island, and how much each has (k,)
+    visits: the active blocks (nblock,) in order, island by island, and how many each has (k,)
     """
     plan, iterations = m.plan.noslip, m.opt.noslip_iterations
-    order, nactive = visits
+    (dry, rows_of), (order, blocks_of) = rubs, visits
     c = m.plan.constraint
     rows = torch.arange(p.nefc, device=order.device)
-    rubs = ((rows >= c.ne) & (rows < c.ne + c.nf)) | (rows >= p.nefc - c.nc)
-    W = linalg.ltl_half_solve(p.qLD, torch.where((rubs & p.active)[:, None], p.J, 0.0).mT).mT
-    dof, blocks, A = gathered(plan, W, order, nactive)
+    slides = ((rows >= c.ne) & (rows < c.ne + c.nf)) | (rows >= p.nefc - c.nc)
+    W = linalg.ltl_half_solve(p.qLD, torch.where((slides & p.active)[:, None], p.J, 0.0).mT).mT
+    dof, blocks, A = gathered(plan, W, order, blocks_of.sum())
     velocity = linalg.ltl_half_solve(p.qLD, p.rows.transpose_times(force)[:, None])[:, 0]
     s = Sliding(
-        W=W, dof=dof, blocks=blocks, A=A, b=efc_b, frictionloss=frictionloss, friction=friction[plan.slot], order=order,
-        nactive=nactive,
+        W=W, dof=dof, blocks=blocks, A=A, b=efc_b, frictionloss=frictionloss, friction=friction[plan.slot],
+        dry=c.ne + dry, order=order,
     )  # fmt: skip
-    # The regulariser is left out from the first sweep on, which counts as a gain.
-    regular = 0.5 * (p.R * force) @ force
+    spans = Span(*(torch.stack([x.cumsum(0) - x, x.cumsum(0)], dim=1) for x in (rows_of, blocks_of)))
+    regular = islands.sums(0.5 * p.R * force * force)
 
-    def go_on(at: Progress) -> Tensor:
-        return ~at.done & (at.niter < iterations)
+    def island(k: Tensor, carry: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        force, velocity, niter = carry
+        own = Span(*(x.index_select(0, k[None])[0] for x in spans))
+        enough, first = (x.index_select(0, k[None])[0] for x in (m.opt.noslip_tolerance / islands.scale, regular))
 
-    def body(at: Progress) -> Progress:
-        gain = torch.where(at.niter == 0, regular, 0.0)
-        force, velocity, gain = sweep(m, s, (at.force, at.velocity, gain))
-        return Progress(
-            force=force, velocity=velocity, niter=at.niter + 1, done=p.scale * gain < m.opt.noslip_tolerance
-        )
+        def go_on(at: Progress) -> Tensor:
+            return ~at.done & (at.niter < iterations)
 
-    zero = torch.zeros_like(nactive)
-    last = while_loop(go_on, body, Progress(force=force, velocity=velocity, niter=zero, done=zero > 0))
-    return last.force, last.niter
+        def body(at: Progress) -> Progress:
+            # The regulariser is left out from the first sweep on, which counts as a gain.
+            gain = torch.where(at.niter == 0, first, 0.0)
+            force, velocity, gain = sweep(m, s, own, (at.force, at.velocity, gain))
+            return Progress(force=force, velocity=velocity, niter=at.niter + 1, done=gain < enough)
+
+        zero = torch.zeros_like(niter[0])
+        last = while_loop(go_on, body, Progress(force=force, velocity=velocity, niter=zero, done=zero > 0))
+        return last.force, last.velocity, niter.scatter(0, k[None], last.niter[None])
+
+    niter = torch.zeros_like(blocks_of)
+    start = force, velocity, niter
+    force, _, niter = fori_loop(0, len(niter), island, start, unroll=len(niter) == 1)
+    return force, niter
 
 
 def gathered(plan: NoslipPlan, W: Tensor, order: Tensor, nactive: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -125,13 +151,12 @@ def gathered(plan: NoslipPlan, W: Tensor, order: Tensor, nactive: Tensor) -> tup
     return dof, rows.view(n, w, plan.dofs), A.view(n, w, w)
 
 
-def sweep(m: Model, s: Sliding, carry: Carry) -> Carry:
+def sweep(m: Model, s: Sliding, own: Span, carry: Carry) -> Carry:
     """Update dry friction, row by row, then the friction of contacts, block by block."""
-    p = m.plan.constraint
-    if p.nf:
-        carry = fori_loop(0, p.nf, lambda k, c: rub(s, (p.ne + k)[None], c), carry)
-    if m.plan.noslip.rows.shape[0]:
-        carry = fori_loop(0, s.nactive, lambda k, c: slide(m, s, k[None], c), carry)
+    if s.dry.shape[0]:
+        carry = fori_loop(*own.dry, lambda k, c: rub(s, s.dry.index_select(0, k[None]), c), carry)
+    if s.order.shape[0]:
+        carry = fori_loop(*own.order, lambda k, c: slide(m, s, k[None], c), carry)
     return carry
 
 

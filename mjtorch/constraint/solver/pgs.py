@@ -2,7 +2,8 @@
 
 Minimises `f' (A + R) f / 2 + f' b` over the forces f that the constraints allow, `A = J M^-1 J'`, one block of rows
 after another: an elliptic contact is a block, any other row is one by itself. As in C, Nesterov's momentum is added
-between sweeps, and the active blocks are visited in an order that is shuffled anew before every sweep.
+between sweeps, and the active blocks are visited in an order that is shuffled anew before every sweep. Islands are
+solved one after the other, each with sweeps of its own.
 
 All that a sweep reads is gathered first: the rows of active blocks alone, in the order that C has them in. So a sweep
 takes time in proportion to what is active, whatever the number of slots, and finds it close together.
@@ -101,11 +102,18 @@ class Block(NamedTuple):
 
 
 def solve_pgs(
-    m: Model, p: Problem, frictionloss: Tensor, efc_b: Tensor, visits: tuple[Tensor, Tensor], force: Tensor
+    m: Model,
+    p: Problem,
+    frictionloss: Tensor,
+    efc_b: Tensor,
+    visits: tuple[Tensor, Tensor],
+    scale: Tensor,
+    force: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Forces (nefc,) and the number of sweeps (), from the warm start `force (nefc,)`, which is dropped if bad.
+    """Forces (nefc,) and the most sweeps of an island (), from the warm start `force (nefc,)`, which is dropped if bad.
 
-    visits: the active blocks (nblock,) in order, before it is shuffled, and how many they are ()
+    visits: the active blocks (nblock,) in order, island by island, before it is shuffled, and how many each has (k,)
+    scale: (k,) one over the trace of the inertia of each
     """
     plan, iterations = m.plan.solver, m.opt.iterations
     if plan.draws.shape[-1] < iterations * (plan.block_rows.shape[0] - 1):
@@ -119,8 +127,33 @@ def solve_pgs(
     velocity = linalg.ltl_half_solve(p.qLD, p.rows.transpose_times(force)[:, None])[:, 0]
     cost = 0.5 * (velocity @ velocity) + force @ (efc_b + 0.5 * (p.R * force))
     force = torch.where(cost > 0, 0.0, force)
-    gathered = _gathered(plan, p, *visits)
-    dual, start = _dual(plan, p, W, frictionloss, efc_b, force, gathered)
+    blocks, sizes = visits
+    begin = sizes.cumsum(0) - sizes
+    place = torch.arange(len(blocks), device=blocks.device)
+
+    def island(k: Tensor, carry: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        force, most = carry
+        first, count = (x.index_select(0, k[None]) for x in (begin, sizes))
+        mine = blocks.index_select(0, (first + place).clamp(max=len(blocks) - 1))
+        gathered = _gathered(plan, p, mine, count[0])
+        dual, start = _dual(plan, p, W, frictionloss, efc_b, force, gathered)
+        found, niter = _sweeps(m, dual, p.tolerance / scale.index_select(0, k[None])[0], start)
+
+        def give_back(k: Tensor, force: Tensor) -> Tensor:
+            return force.scatter(0, gathered.source.index_select(0, k[None]), found.index_select(0, k[None]))
+
+        return fori_loop(0, gathered.count, give_back, force), torch.maximum(most, niter)
+
+    start = force, torch.zeros_like(sizes[0])
+    return fori_loop(0, len(sizes), island, start, unroll=len(sizes) == 1)
+
+
+def _sweeps(m: Model, dual: Dual, enough: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+    """Forces (nefc,) of the rows in `dual`, from `start (nefc,)`, and the number of sweeps ().
+
+    enough: () a decrease of the cost that ends them
+    """
+    plan, iterations, gathered = m.plan.solver, m.opt.iterations, dual.gathered
 
     def go_on(s: Sweeps) -> Tensor:
         return ~s.done & (s.niter < iterations)
@@ -136,18 +169,14 @@ def solve_pgs(
             order=order,
             momentum=torch.where(restart, 0, s.momentum + 1),
             niter=s.niter + 1,
-            done=~(p.scale * gain >= p.tolerance),
+            done=~(gain >= enough),
         )
 
     zero = torch.zeros_like(gathered.nactive)
-    order = torch.arange(len(gathered.blocks), device=force.device)
+    order = torch.arange(len(gathered.blocks), device=start.device)
     init = Sweeps(force=start, previous=start, order=order, momentum=zero, niter=zero, done=gathered.nactive == 0)
     last = while_loop(go_on, body, init)
-
-    def give_back(k: Tensor, force: Tensor) -> Tensor:
-        return force.scatter(0, gathered.source.index_select(0, k[None]), last.force.index_select(0, k[None]))
-
-    return fori_loop(0, gathered.count, give_back, force), last.niter
+    return last.force, last.niter
 
 
 def _gathered(plan: SolverPlan, p: Problem, blocks: Tensor, nactive: Tensor) -> Gathered:

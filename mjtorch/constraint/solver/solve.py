@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mjtorch import tree
 from mjtorch.constraint.implicit_rows import floating
-from mjtorch.constraint.order import visits
+from mjtorch.constraint.order import apart, visits
 from mjtorch.constraint.solver import sticking
 from mjtorch.constraint.solver.groups import searched_apart
 from mjtorch.constraint.solver.implicit import attach
@@ -97,8 +97,9 @@ def _dual(m: Model, d: Data, problem: Problem, p: Problem, efc_b: Tensor, previo
     start = torch.zeros_like(efc_b) if cold else force(p, residuals(p, p.rows.times(previous) - p.aref))
     frictionloss = d.efc_frictionloss.detach()
     plan = m.plan.solver
-    order = visits(m, d, plan.block_slot, p.active[plan.block_rows[:, 0]])
-    found, niter = solve_pgs(m, p, frictionloss, efc_b, order, start)
+    row, islands = plan.block_rows[:, 0], apart(m, d, p.scale)
+    order = islands.order(row, visits(m, d, plan.block_slot, p.active[row]))
+    found, niter = solve_pgs(m, p, frictionloss, efc_b, order, islands.scale, start)
     qacc = attach(problem, p.qacc_smooth + linalg.ltl_solve(p.qLD, p.rows.transpose_times(found)))
     efc_force = value_of(found, force(problem, residuals(problem, problem.rows.times(qacc) - problem.aref)))
     return d.replace(
@@ -114,10 +115,15 @@ def _noslip(m: Model, d: Data, problem: Problem, slipping: Problem) -> Data:
     """Friction without slip, from the forces of the main solver; slipping: the problem in the inertia of what slips."""
     p, fixed = tree.map(torch.Tensor.detach, (slipping, d))
     friction, frictionloss = fixed.contact.friction, fixed.efc_frictionloss
-    order = visits(m, d, m.plan.noslip.slot, p.active[m.plan.noslip.normal])
-    found, niter = solve_noslip(m, p, friction, frictionloss, fixed.efc_b, order, fixed.efc_force)
+    c, plan, islands = m.plan.constraint, m.plan.noslip, apart(m, fixed, p.scale)
+    dry = torch.arange(c.nf, device=friction.device)
+    blocks, nactive = visits(m, d, plan.slot, p.active[plan.normal])
+    rubs = islands.order(c.ne + dry, (dry, torch.full_like(nactive, c.nf)))
+    slides = islands.order(plan.normal, (blocks, nactive))
+    found, niter = solve_noslip(m, p, friction, frictionloss, fixed.efc_b, rubs, slides, islands, fixed.efc_force)
+    both = torch.cat([c.ne + dry, plan.normal]), (torch.cat([dry, c.nf + blocks]), c.nf + nactive)
     efc_force = sticking.attach(
-        m, slipping, d.contact.friction, d.efc_frictionloss, d.efc_b, order, d.efc_force, found, niter
+        m, slipping, d.contact.friction, d.efc_frictionloss, d.efc_b, islands.order(*both), d.efc_force, found, niter
     )
     qfrc_constraint = problem.rows.transpose_times(efc_force)
     return d.replace(
@@ -125,5 +131,5 @@ def _noslip(m: Model, d: Data, problem: Problem, slipping: Problem) -> Data:
         efc_force=efc_force,
         efc_state=dual_state(m, p, frictionloss, found),
         qfrc_constraint=qfrc_constraint,
-        solver_niter=d.solver_niter + niter,
+        solver_niter=d.solver_niter + niter.amax(),
     )

@@ -47,7 +47,7 @@ class Friction(NamedTuple):
 class Sweeps(tree.Tree):
     """Sweeps through blocks of friction, all constant.
 
-    order: (n,) the blocks, of which there are `count ()`; sweeps: () how many
+    order: (n,) the blocks, island by island, of which each has `count (k,)`; sweeps: (k,) how many of each
     W: (n, w, nv) the rows of blocks of J L^-1, `M = L^T L`; A: (n, w, w) W W'
     scale: (n, w), project: (n, w, w), moves: (n,) as in `Friction`
     factor: (n, w, w) of what resists friction that sticks
@@ -77,8 +77,9 @@ def attach(
 ) -> Tensor:
     """The forces `found (nefc,)`, with the derivatives of the sweeps that led to them.
 
-    friction: (ncon, 5) of the contact slots, frictionloss, efc_b: (nefc,); visits: as for `solve_noslip`
-    main: (nefc,) what the main solver found; niter: () how many sweeps there were
+    friction: (ncon, 5) of the contact slots, frictionloss, efc_b: (nefc,)
+    visits: dry friction, then the blocks of contacts, (n,) in order, island by island, and how many each has (k,)
+    main: (nefc,) what the main solver found; niter: (k,) how many sweeps of each island there were
     """
     c, plan, fixed = m.plan.constraint, m.plan.noslip, tree.map(torch.Tensor.detach, p)
     dry = torch.arange(c.ne, c.ne + c.nf, device=found.device)
@@ -96,8 +97,7 @@ def attach(
         of_contacts = in_cones(m, friction, A[c.nf :], slope.detach(), main, found)
     f = Friction(*(torch.cat(x) for x in zip(of_loss, of_contacts, strict=True)))
 
-    order = torch.cat([torch.arange(c.nf, device=rows.device), c.nf + visits[0]])
-    leaves, spec = pytree.tree_flatten(sweeps(f, W, A, mask, order, c.nf + visits[1], niter))
+    leaves, spec = pytree.tree_flatten(sweeps(f, W, A, mask, *visits, niter))
     start = fixed.rows.transpose_times(main)[:, None]
     velocity = linalg.ltl_half_solve(fixed.qLD, start)[:, 0]
     change = _Sweeps.apply(spec, mask * f.scale * slope[rows], mask * f.follows, mask * main[rows], velocity, *leaves)
@@ -231,8 +231,9 @@ def pushed(s: Sweeps, slope: Tensor, follows: Tensor, main: Tensor, velocity: Te
 
 def pulled(s: Sweeps, change: Tensor) -> tuple[Tensor, ...]:
     """The transpose of `pushed`: of change (n, w), that of slope, follows, main and velocity."""
-    n, last = len(s.order), s.count - 1
-    back = s.replace(order=s.order.index_select(0, (last - torch.arange(n, device=last.device)).clamp(min=0)))
+    n, last = len(s.order), s.count.sum() - 1
+    order = s.order.index_select(0, (last - torch.arange(n, device=last.device)).clamp(min=0))
+    back = s.replace(order=order, count=s.count.flip(0), sweeps=s.sweeps.flip(0))
 
     def visit(k: Tensor, now: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         change, velocity, slope, follows = now
@@ -263,7 +264,14 @@ def swept(
 ) -> tuple[Tensor, ...]:
     """What visits of blocks (1,), one after another in each sweep, make of `start`."""
 
-    def sweep(_: Tensor, now: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return fori_loop(0, s.count, lambda k, x: visit(s.order.index_select(0, k[None]), x), now)
+    ends = s.count.cumsum(0)
 
-    return fori_loop(0, s.sweeps, sweep, start)
+    def island(k: Tensor, now: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        begin, end, times = (x.index_select(0, k[None])[0] for x in (ends - s.count, ends, s.sweeps))
+
+        def sweep(_: Tensor, now: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            return fori_loop(begin, end, lambda k, x: visit(s.order.index_select(0, k[None]), x), now)
+
+        return fori_loop(0, times, sweep, now)
+
+    return fori_loop(0, len(ends), island, start, unroll=len(ends) == 1)
