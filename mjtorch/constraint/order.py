@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mjtorch.collision.patches import places
 from mjtorch.constraint.island import components, trees_of_rows
+from mjtorch.control_flow import fori_loop
 from mjtorch.model import Data, DisableBit, Model
 from mjtorch.model.plan.crowd import EXACT
 from mjtorch.model.touching import colliders
@@ -81,13 +82,29 @@ class Apart(NamedTuple):
         row: (n,) the first row of each block
         """
         blocks, nactive = visits
-        count = len(self.scale)
-        if count == 1:
+        if len(self.scale) == 1:
             return blocks, nactive[None]
-        there = torch.arange(len(blocks), device=blocks.device) < nactive
-        island = torch.where(there, self.row[row[blocks]], count)
-        sizes = nactive.new_zeros(count + 1).index_add(0, island, torch.ones_like(island))
-        return blocks[island.sort(stable=True).indices], sizes[:count]
+
+        def at(k: Tensor) -> tuple[Tensor, Tensor]:
+            """The block (1,) in place `k ()`, and its island (1,)."""
+            block = blocks.index_select(0, k[None])
+            return block, self.row.index_select(0, row.index_select(0, block))
+
+        def count(k: Tensor, sizes: Tensor) -> Tensor:
+            return sizes.index_add(0, at(k)[1], torch.ones_like(k[None]))
+
+        def put(k: Tensor, found: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+            (ordered, end), (block, island) = found, at(k)
+            return ordered.scatter(0, end.index_select(0, island), block), end.index_add(
+                0, island, torch.ones_like(island)
+            )
+
+        sizes = torch.zeros_like(self.scale, dtype=torch.int64)
+        if not len(blocks):
+            return blocks, sizes
+        sizes = fori_loop(0, nactive, count, sizes)
+        ordered, _ = fori_loop(0, nactive, put, (torch.zeros_like(blocks), sizes.cumsum(0) - sizes))
+        return ordered, sizes
 
 
 def apart(m: Model, d: Data, scale: Tensor) -> Apart:
@@ -99,5 +116,7 @@ def apart(m: Model, d: Data, scale: Tensor) -> Apart:
         return Apart(m.plan.island.row_tree[:0], scale[None])
     first, inertia = components(m, d), diagonal_m(m, d)
     island = first[m.plan.island.dof_tree]
-    trace = torch.zeros_like(inertia[: m.ntree]).index_add(0, island.clamp(min=0), torch.where(island < 0, 0.0, inertia))
+    trace = torch.zeros_like(inertia[: m.ntree]).index_add(
+        0, island.clamp(min=0), torch.where(island < 0, 0.0, inertia)
+    )
     return Apart(first[trees_of_rows(m, d).clamp(min=0)].clamp(min=0), 1 / torch.where(trace > 0, trace, 1.0))

@@ -55,10 +55,7 @@ class Sliding(tree.Tree):
 
 
 class Span(NamedTuple):
-    """Of `Sliding` the rows of dry friction, and the blocks, of an island: from the first up to the last, which is not one.
-
-    dry, order: (2,)
-    """
+    """Where an island's own of `Sliding.dry`, and of `Sliding.order`, begin and end, (2,) each."""
 
     dry: Tensor
     order: Tensor
@@ -106,7 +103,7 @@ def solve_noslip(
     spans = Span(*(torch.stack([x.cumsum(0) - x, x.cumsum(0)], dim=1) for x in (rows_of, blocks_of)))
     regular = islands.sums(0.5 * p.R * force * force)
 
-    def island(k: Tensor, carry: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def island(k: Tensor, carry: Carry) -> Carry:
         force, velocity, niter = carry
         own = Span(*(x.index_select(0, k[None])[0] for x in spans))
         enough, first = (x.index_select(0, k[None])[0] for x in (m.opt.noslip_tolerance / islands.scale, regular))
@@ -154,9 +151,11 @@ def gathered(plan: NoslipPlan, W: Tensor, order: Tensor, nactive: Tensor) -> tup
 def sweep(m: Model, s: Sliding, own: Span, carry: Carry) -> Carry:
     """Update dry friction, row by row, then the friction of contacts, block by block."""
     if s.dry.shape[0]:
-        carry = fori_loop(*own.dry, lambda k, c: rub(s, s.dry.index_select(0, k[None]), c), carry)
+        first, end = own.dry.unbind(0)
+        carry = fori_loop(first, end, lambda k, c: rub(s, s.dry.index_select(0, k[None]), c), carry)
     if s.order.shape[0]:
-        carry = fori_loop(*own.order, lambda k, c: slide(m, s, k[None], c), carry)
+        first, end = own.order.unbind(0)
+        carry = fori_loop(first, end, lambda k, c: slide(m, s, k[None], c), carry)
     return carry
 
 
