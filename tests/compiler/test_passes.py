@@ -16,6 +16,7 @@ from mjtorch.compiler.passes import Pass, run_passes
 from mjtorch.compiler.passes.barriers import insert_barriers
 from mjtorch.compiler.passes.branches import branch_on_choices
 from mjtorch.compiler.passes.coalesce import coalesce_copies
+from mjtorch.compiler.passes.collect import collect_in_place
 from mjtorch.compiler.passes.combine import combine_writes
 from mjtorch.compiler.passes.contract import contract_arrays, contract_sums
 from mjtorch.compiler.passes.copies import eliminate_copies
@@ -1207,6 +1208,58 @@ CASES: dict[str, tuple[Step | tuple[Step, ...], str, str | None]] = {
             out0[j] = s0[j]
           for k in 8..16:
             out0[k] = s1[k]
+        """,
+        None,
+    ),
+    "what each iteration keeps": (
+        collect_in_place,
+        """
+        scratch s0: f64[4]
+        scratch s1: f64[16]
+        body:
+          for i in 0..4:
+            for j in 0..4:
+              s0[j] = sin(in0[4*i+j])
+            for j in 0..3:
+              s0[j] = mul(s0[j], s0[j+1])
+            for j in 0..4:
+              s1[4*i+j] = s0[j]
+          for k in 0..16:
+            out0[k] = mul(s1[k], 2.0)
+        """,
+        """
+        scratch s0: f64[16]
+        body:
+          for i in 0..4:
+            for j in 0..4:
+              s0[4*i+j] = sin(in0[4*i+j])
+            for j in 0..3:
+              s0[4*i+j] = mul(s0[4*i+j], s0[4*i+j+1])
+          for k in 0..16:
+            out0[k] = mul(s0[k], 2.0)
+        """,
+    ),
+    "what iterations share, and what each reads of the one before": (
+        collect_in_place,
+        """
+        scratch s0: f64[4]
+        scratch s1: f64[16]
+        scratch s2: f64[4]
+        scratch s3: f64[16]
+        body:
+          for j in 0..4:
+            s0[j] = in0[j]
+          for j in 0..16:
+            s3[j] = in0[j]
+          for i in 0..4:
+            for j in 0..4:
+              s0[j] = add(s0[j], in0[4*i+j])
+              s2[j] = mul(s3[j], in0[4*i+j])
+            for j in 0..4:
+              s1[4*i+j] = s0[j]
+              s3[4*i+j] = s2[j]
+          for k in 0..16:
+            out0[k] = mul(s1[k], s3[k])
         """,
         None,
     ),

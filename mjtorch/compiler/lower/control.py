@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -9,11 +10,11 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from mjtorch.compiler.ir.nodes import BOOL, Call, Index, Load, Store, While, lookup
+from mjtorch.compiler.ir.nodes import BOOL, SCRATCH, Call, Index, Load, Store, While, lookup
 from mjtorch.compiler.lower.elementwise import as_dtype
 from mjtorch.compiler.lower.lowering import Lowering, rule
 from mjtorch.compiler.lower.pack import packed
-from mjtorch.compiler.lower.values import DTYPES, Lazy, Value, View, broadcast
+from mjtorch.compiler.lower.values import DTYPES, Lazy, Value, View, broadcast, dense
 
 # Operations that change some elements of their first operand.
 SCATTERS = (
@@ -177,7 +178,8 @@ def _scan(
         return active
     length = inputs[0].shape[0]
     values = node.meta["val"]
-    outputs = [low.alloc(v.shape, DTYPES[v.dtype]) for v in values[len(state) :]]
+    low.scans[body.graph] = node
+    outputs: list[View] = []
     last: dict[int, View] = {}
 
     def iteration(k: Index) -> None:
@@ -187,8 +189,11 @@ def _scan(
         results = low.graph(body, [*state, *here, *fixed])
         new = [low.stored(x) for x in results[: len(state)]]
         new = [low.store(x) if x != s and any(x.buffer is t.buffer for t in state) else x for x, s in pairs(new, state)]
-        for y, out in zip(results[len(state) :], outputs, strict=True):
-            low.store(y, View(out.buffer, out.base + lookup(out.axes[0], k), out.axes[1:]))
+        for y, v in zip(results[len(state) :], values[len(state) :], strict=True):
+            out = low.alloc((length, v[0].numel()), DTYPES[v.dtype])
+            axes = y.axes if is_whole(y) else dense(out.buffer, v.shape[1:]).axes
+            outputs.append(View(out.buffer, out.base, (out.axes[0], *axes)))
+            low.store(y, View(out.buffer, out.base + lookup(out.axes[0], k), axes))
         for place, (x, s) in enumerate(pairs(new, state)):
             if place in unread:
                 last[place] = low.store(x) if x.base.terms else x
@@ -196,7 +201,15 @@ def _scan(
                 low.store(x, s)
 
     low.loop(length, iteration, scope=True)
+    outputs = outputs or [low.alloc(v.shape, DTYPES[v.dtype]) for v in values[len(state) :]]
     return [*(last.get(k, s) for k, s in enumerate(state)), *outputs]
+
+
+def is_whole(x: Value) -> bool:
+    """Whether it is a whole array in some order of its axes, which copies may have too."""
+    return (
+        isinstance(x, View) and x.base == Index() and x.buffer.kind == SCRATCH and x.buffer.size == math.prod(x.shape)
+    )
 
 
 def original(y: Any) -> Any:

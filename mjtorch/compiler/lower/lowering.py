@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
 from mjtorch.compiler.ir.nodes import (
     BOOL,
@@ -111,6 +111,8 @@ class Lowering:
         self.constants: dict[bytes, Buffer] = {}
         # Nodes that write into arrays of a loop's state: by operand the array, and the flag of the worlds that run.
         self.in_place: dict[Node, dict[int, tuple[View, View]]] = {}
+        # The loops that collect what their graphs return.
+        self.scans: dict[Graph, Node] = {}
         self.count = 0
 
     # --- statements ---

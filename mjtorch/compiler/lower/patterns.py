@@ -194,19 +194,22 @@ def overwritten(low: Lowering, node: Node, a: Array) -> frozenset[Node]:
     others = {u for n in same for u in n.users} - same - {node}
     alone = made and all(op_name(u) == "diagonal" and u in low.environment for u in others)
     factors = [u for u in node.users if u.args[1] == 0]
-    return frozenset(same) if alone and all(is_triangle_read(x, False) for x in factors) else frozenset()
+    return frozenset(same) if alone and all(is_triangle_read(low, x, False) for x in factors) else frozenset()
 
 
-def is_triangle_read(x: Node, upper: bool) -> bool:
-    """Whether of a matrix nothing but the triangle is read."""
-    return all(reads_triangle(u, x, upper) for u in x.users)
+def is_triangle_read(low: Lowering, x: Node, upper: bool) -> bool:
+    """Whether of a matrix, or of a stack of them, nothing but the triangle is read."""
+    return all(reads_triangle(low, u, x, upper) for u in x.users)
 
 
-def reads_triangle(user: Node, x: Node, upper: bool) -> bool:
+def reads_triangle(low: Lowering, user: Node, x: Node, upper: bool) -> bool:
     """Whether that is all that a node reads of its operand `x`."""
     name = op_name(user)
-    if name == "transpose" and x.meta["val"].dim() == 2:
-        return is_triangle_read(user, not upper)
+    if name == "clone":
+        return is_triangle_read(low, user, upper)
+    if name == "transpose":
+        last = x.meta["val"].dim()
+        return {k % last for k in user.args[1:]} == {last - 2, last - 1} and is_triangle_read(low, user, not upper)
     if name == "linalg_solve_triangular":
         return user.args[0] is x and user.args[1] is not x and user.kwargs == {"upper": upper}
     if name == "while_loop":
@@ -214,7 +217,11 @@ def reads_triangle(user: Node, x: Node, upper: bool) -> bool:
         graphs = [getattr(g.graph.owning_module, g.target).graph for g in (condition, body)]
         inputs = [[n for n in graph.nodes if n.op == "placeholder"] for graph in graphs]
         places = [len(carry) + k for k, n in enumerate(captured) if n is x]
-        return x not in carry and all(is_triangle_read(own[k], upper) for own in inputs for k in places)
+        return x not in carry and all(is_triangle_read(low, own[k], upper) for own in inputs for k in places)
+    if user.op == "output" and (loop := low.scans.get(user.graph)) is not None:
+        places = [k for k, n in enumerate(user.args[0]) if n is x]
+        stacks = [u for u in loop.users if u.args[1] in places]
+        return min(places) >= len(loop.args[1]) and all(is_triangle_read(low, u, upper) for u in stacks)
     return name == "diagonal"
 
 

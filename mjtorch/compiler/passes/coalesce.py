@@ -22,7 +22,7 @@ from mjtorch.compiler.ir.nodes import (
     Store,
 )
 from mjtorch.compiler.ir.walk import ReplaceBuffers, before, bodies, is_program, loads, walk, with_body
-from mjtorch.compiler.passes.dead_stores import without
+from mjtorch.compiler.passes.dead_stores import stores_what_is_there, without
 
 
 def coalesce_copies(p: Program) -> Program:
@@ -39,12 +39,7 @@ def coalesce_copies(p: Program) -> Program:
     if not same:
         return p
     body = ReplaceBuffers({b: _first(same, b) for b in same}).body(p.body)
-    return with_body(p, without(body, _is_idle))
-
-
-def _is_idle(s: Store | Scatter) -> bool:
-    """Whether it stores what is there."""
-    return isinstance(s, Store) and s.value == Load(s.buffer, s.index)
+    return with_body(p, without(body, stores_what_is_there))
 
 
 def _first(same: dict[Buffer, Buffer], b: Buffer) -> Buffer:

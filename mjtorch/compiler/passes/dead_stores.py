@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mjtorch.compiler.analysis.dependence import writes_and_reads
-from mjtorch.compiler.ir.nodes import SCRATCH, Body, Buffer, For, Group, If, Pack, Program, Scatter, Statement, Store
+from mjtorch.compiler.ir.nodes import (
+    SCRATCH,
+    Body,
+    Buffer,
+    For,
+    Group,
+    If,
+    Load,
+    Pack,
+    Program,
+    Scatter,
+    Statement,
+    Store,
+)
 from mjtorch.compiler.ir.walk import bodies, with_bodies, with_body
 
 
@@ -38,3 +51,8 @@ def without(statements: Sequence[Statement], idle: Callable[[Store | Scatter], b
             continue
         kept.append(with_bodies(s, inner))
     return tuple(kept)
+
+
+def stores_what_is_there(s: Store | Scatter) -> bool:
+    """Whether it writes to an element what that has."""
+    return isinstance(s, Store) and s.value == Load(s.buffer, s.index)

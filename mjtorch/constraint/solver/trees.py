@@ -36,8 +36,8 @@ from mjtorch.model import Data, Model
 from mjtorch.model.plan.forest import ForestPlan, GroupPlan
 
 # Rows that touch several trees and are taken out of the solution of blocks: each costs a column for each tree. Where
-# there are more trees more rows join them, and up to four times as many are; where there are many, none: in a pile of
-# 200 things conjugate gradients took a sixth of the time.
+# there are more trees more rows join them, and up to three times as many are; where there are many, none: with
+# conjugate gradients alone 12 humanoids took 1.06 of the time, 16 took 0.86, and a pile of 200 things a sixth.
 MOST = 32
 # Contacts of a tree with itself that its block has the rows of, and contacts of a tree with others: at least so many.
 # Eight humanoids with room for eight each took 1.17 times as long.
@@ -124,7 +124,8 @@ class Forest(tree.Tree):
 class Terms(NamedTuple):
     """What makes up the blocks of trees of n dofs: `added + J' diag(weight) J`, and the rows U that join them.
 
-    added: (ntree, n, n), J: (ntree, k, n), weight: (ntree, k), U: (ntree, kU, n), joins: (ntree, kU) their weight
+    added: (ntree, n, n), or where each element lies in the values that all trees have; J: (ntree, k, n), weight:
+    (ntree, k), U: (ntree, kU, n), joins: (ntree, kU) their weight
     """
 
     added: Tensor
@@ -236,7 +237,7 @@ def build(m: Model, d: Data, rows: BodyRows, band: tuple[Banded, ...] = ()) -> F
 def most_contacts(ntree: int, c: Contacts) -> int:
     """How many contacts of two trees are taken out of the solution of so many trees."""
     rows = max(MOST, 8 * ntree)
-    return rows // c.row.shape[1] if rows <= 4 * MOST else 0
+    return rows // c.row.shape[1] if rows <= 3 * MOST else 0
 
 
 def most_shared(plan: ForestPlan, c: Contacts) -> int:
@@ -301,8 +302,11 @@ def shared_rows(
     return torch.cat(parts, dim=1), torch.cat(numbers, dim=1), torch.cat(there_are, dim=1)
 
 
-def terms(f: Forest, rows: BodyRows, weight: Tensor, base: Tensor) -> tuple[Tensor, list[Terms]]:
-    """The weight (k,) of U, and what makes up the blocks, given `base` (npair + 1,) and the curvatures (nefc,)."""
+def terms(f: Forest, rows: BodyRows, weight: Tensor, base: Tensor) -> tuple[Tensor, Tensor, list[Terms]]:
+    """The weight (k,) of U, values (npair + 1,) and what, with these, makes up the blocks.
+
+    weight: (nefc,) the curvatures, base: (npair + 1,) what is in the values beside the stiffnesses
+    """
     single, fixed, held, touching = rows.split(weight)
     shared = f.plan.shared[:MOST]
     shared_weight, of_slots = fixed[shared], []
@@ -322,23 +326,27 @@ def terms(f: Forest, rows: BodyRows, weight: Tensor, base: Tensor) -> tuple[Tens
         for w in of_slots:
             own = torch.where(t.there[..., None], w[t.slot], 0.0).flatten(1)
             J, mine = (torch.cat([J, t.J], 1), torch.cat([mine, own], 1)) if J.shape[1] else (t.J, own)
-        found.append(Terms(value[t.source], J, mine, t.U, torch.where(t.met, shared_weight[t.number], 0.0)))
-    return shared_weight, found
+        found.append(Terms(t.source, J, mine, t.U, torch.where(t.met, shared_weight[t.number], 0.0)))
+    return shared_weight, value, found
 
 
 def blocks(f: Forest, rows: BodyRows, weight: Tensor) -> Blocks:
     """The second derivative, given that of the cost of the rows (nefc,)."""
-    return factored(f, *terms(f, rows, weight, f.M))
+    joins, value, found = terms(f, rows, weight, f.M)
+    return factored(f, joins, found, lambda source: value[source])
 
 
-def factored(f: Forest, weight: Tensor, found: Sequence[Terms]) -> Blocks:
-    """The factors of the sums of all terms; weight: (k,) of all rows that join trees."""
+def factored(f: Forest, weight: Tensor, found: Sequence[Terms], added: Callable[[Tensor], Tensor]) -> Blocks:
+    """The factors of the sums of all terms.
+
+    weight: (k,) of all rows that join trees, added: what `Terms.added` of a tree stands for
+    """
 
     def one(_: Tensor, x: Terms) -> tuple[Tensor, tuple[Tensor, ...]]:
-        factor, weak, lost = linalg.checked_cholesky(torch.addmm(x.added, x.J.mT, x.weight[:, None] * x.J))
+        factor, weak, lost = linalg.checked_cholesky(torch.addmm(added(x.added), x.J.mT, x.weight[:, None] * x.J))
         return _, (factor, weak, lost, linalg.triangular_solve(factor, (x.joins.sqrt()[:, None] * x.U).mT))
 
-    parts = [scan(one, torch.zeros_like(x.added[0, 0, 0]), x, unroll=False)[1] for x in found]
+    parts = [scan(one, torch.zeros_like(weight.sum()), x, unroll=False)[1] for x in found]
     factor, weak, lost, Y = zip(*parts, strict=True)
     k = len(weight)
     G = torch.eye(k, dtype=weight.dtype, device=weight.device).flatten()
@@ -362,13 +370,13 @@ def whitened_solve(f: Forest, rows: BodyRows, weight: Tensor, x: Tensor) -> Tens
     There M is the identity, and what is left are the stiffnesses of the constraints, which are all alike. What has no
     factor even so is taken for M. Rows past the first k are left to their blocks.
     """
-    shared, found = terms(f, rows, weight, torch.zeros_like(f.M))
+    shared, value, found = terms(f, rows, weight, torch.zeros_like(f.M))
     halves = []
     for t, given in zip(f.groups, found, strict=True):
         one = torch.eye(t.M.shape[-1], dtype=x.dtype, device=x.device)
-        added, J, U = (linalg.triangular_solve(t.L, y.mT).mT for y in (given.added, given.J, given.U))
+        added, J, U = (linalg.triangular_solve(t.L, y.mT).mT for y in (value[given.added], given.J, given.U))
         halves.append(Terms(one + linalg.triangular_solve(t.L, added), J, given.weight, U, given.joins))
-    b, L = factored(f, shared, halves), [t.L for t in f.groups]
+    b, L = factored(f, shared, halves, lambda added: added), [t.L for t in f.groups]
     z = triangles(f, L, x[f.dof], linalg.triangular_solve)
     z = torch.where(b.lost, z, solved(f, b, z))
     return triangles(f, [y.mT for y in L], z, linalg.upper_solve)[f.place]

@@ -3,6 +3,7 @@
 from mjtorch.compiler.passes import Pass
 from mjtorch.compiler.passes.branches import branch_on_choices
 from mjtorch.compiler.passes.coalesce import coalesce_copies
+from mjtorch.compiler.passes.collect import collect_in_place
 from mjtorch.compiler.passes.combine import combine_writes
 from mjtorch.compiler.passes.contract import contract_arrays, contract_sums
 from mjtorch.compiler.passes.copies import eliminate_copies
@@ -26,6 +27,7 @@ _FIRST = (
     Pass("skip_zero_terms", skip_zero_terms, skips_zeros=True),
     Pass("branch_on_choices", branch_on_choices),
     Pass("eliminate_copies", eliminate_copies),
+    Pass("collect_in_place", collect_in_place),
     Pass("coalesce_copies", coalesce_copies),
     Pass("contract_sums", contract_sums),
     Pass("shrink_arrays", shrink_arrays),
