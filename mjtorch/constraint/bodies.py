@@ -254,7 +254,7 @@ class BodyRows(tree.Tree):
             for hop in self.bodies.hops:
                 force = force.index_add(0, hop, force)
         elif not self.bodies.leaves:
-            return (self.axis * (self.body_dof.mT @ force)).sum(-1)
+            force = self.subtree @ force
         return (self.axis * force[self.dof_body]).sum(-1)
 
     def turned(self, mix: Tensor) -> "BodyRows":

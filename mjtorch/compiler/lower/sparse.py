@@ -2,42 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 
-from mjtorch.compiler.ir.nodes import Expr, Index, Store, lookup
+from mjtorch.compiler.ir.nodes import Assign, Index, Store, lookup
 from mjtorch.compiler.lower.lowering import Lowering, call
 from mjtorch.compiler.lower.shared_sums import Sums, shared_sums
-from mjtorch.compiler.lower.sums import accumulate
+from mjtorch.compiler.lower.sums import zero
 from mjtorch.compiler.lower.values import Array, Lazy, Value, View
 
+# Columns that are summed at a time.
+TOGETHER = 8
 # A constant matrix is sparse if its products add at most this share of its elements.
 SPARSE = 0.5
 
 
 def sparse_rows(low: Lowering, matrix: torch.Tensor, parts: Sums, y: Array, out: View, transposed: bool) -> View:
-    """`matrix @ y`, or its transpose-like `y @ matrix`, of a constant `matrix` and the sums that it is made of."""
+    """`matrix @ y`, or its transpose-like `y @ matrix`, of a constant `matrix` and the sums that it is made of.
+
+    Columns are summed together: each number of the sparse matrix is looked up once for all of them.
+    """
     weights = None if is_mask(matrix) else low.constant(matrix[matrix != 0])
     y = low.store(y) if isinstance(y, Lazy) and y.cost > 0 else y
+    lead = out.shape[:-1] if transposed else out.shape[1:]
+    width = TOGETHER if len(lead) == 1 and not low.elements else 1
 
-    def element(index: list[Index]) -> None:
-        step, rest = (index[-1], index[:-1]) if transposed else (index[0], index[1:])
+    def rows(step: Index, columns: Sequence[Sequence[Index]]) -> None:
+        totals = [low.local(out.dtype, zero(out.dtype)) for _ in columns]
 
-        def at(array: Array, k: Index) -> Expr:
-            return array.at([*rest, k] if transposed else [k, *rest])
+        def sum_up(array: Array, table: np.ndarray, starts: np.ndarray, weights: View | None) -> None:
+            def add(p: Index) -> None:
+                k, weight = lookup(table, p), None if weights is None else low.local(out.dtype, weights.at([p]))
+                for total, rest in zip(totals, columns, strict=True):
+                    e = array.at([*rest, k] if transposed else [k, *rest])
+                    e = e if weight is None else call("mul", weight, e, dtype=out.dtype)
+                    low.emit(Assign(total, call("add", total, e, dtype=out.dtype)))
 
-        def term(p: Index) -> Expr:
-            e = at(y, lookup(parts.terms, p))
-            return e if weights is None else call("mul", weights.at([p]), e, dtype=out.dtype)
+            low.loop(lookup(starts[1:], step), add, start=lookup(starts[:-1], step))
 
-        first, last = (lookup(x, step) for x in (parts.first_term[:-1], parts.first_term[1:]))
-        total = accumulate(low, out.dtype, last, term, start=first)
+        sum_up(y, parts.terms, parts.first_term, weights)
         if len(parts.sums):
-            first, last = (lookup(x, step) for x in (parts.first_sum[:-1], parts.first_sum[1:]))
-            total = accumulate(low, out.dtype, last, lambda p: at(out, lookup(parts.sums, p)), start=first, first=total)
+            sum_up(out, parts.sums, parts.first_sum, None)
         row = lookup(parts.order, step)
-        low.emit(Store(out.buffer, out.address([*rest, row] if transposed else [row, *rest]), total))
+        for total, rest in zip(totals, columns, strict=True):
+            low.emit(Store(out.buffer, out.address([*rest, row] if transposed else [row, *rest]), total))
 
-    low.nest(out.shape, element)
+    def every(step: Index) -> None:
+        if width == 1:
+            low.nest(lead, lambda rest: rows(step, [rest]))
+            return
+        (count,) = lead
+        low.loop(count // width, lambda q: rows(step, [[q * width + c] for c in range(width)]))
+        if count % width:
+            low.group(lambda: rows(step, [[Index(c)] for c in range(count - count % width, count)]))
+
+    low.loop(len(parts.order), every)
     return out
 
 
