@@ -25,7 +25,8 @@ def sparse_rows(low: Lowering, matrix: torch.Tensor, parts: Sums, y: Array, out:
     Columns are summed together: each number of the sparse matrix is looked up once for all of them.
     """
     weights = None if is_mask(matrix) else low.constant(matrix[matrix != 0])
-    y = low.store(y) if isinstance(y, Lazy) and y.cost > 0 else y
+    again = len(parts.terms) > y.shape[-1 if transposed else 0]
+    y = low.store(y) if isinstance(y, Lazy) and y.cost > 0 and again else y
     lead = out.shape[:-1] if transposed else out.shape[1:]
     width = TOGETHER if len(lead) == 1 and not low.elements else 1
 
