@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+import torch
 
+import mjtorch
 from mjtorch.compiler.lower.shared_sums import Sums, shared_sums
 
 
@@ -46,3 +48,18 @@ def test_any_sums(share: float) -> None:
     sums = shared_sums(member)
     assert sums.size <= Sums.of_all(member).size == member.sum()
     np.testing.assert_allclose(computed(sums, x), member @ x, atol=1e-12)
+
+
+@pytest.mark.parametrize("columns", [1, 3, 8, 21])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_products(columns: int, weighted: bool) -> None:
+    """Some columns at a time, the rest together; of what is read once, and of what is read again."""
+    member = torch.tensor(subtrees(TREE)).double()
+    matrix = member * torch.rand(member.shape, generator=torch.Generator().manual_seed(0)) if weighted else member
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return matrix @ (2 * x), matrix.mT @ (x + 1), x.mT.contiguous() @ matrix, matrix[:1] @ (3 * x)
+
+    x = torch.randn(5, len(TREE), columns, dtype=torch.float64)
+    for found, wanted in zip(mjtorch.jit(f, in_dims=(0,))(x), torch.vmap(f)(x), strict=True):
+        torch.testing.assert_close(found, wanted)
