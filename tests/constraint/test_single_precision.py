@@ -1,6 +1,8 @@
 """Single precision where double precision is well: long chains, light things on heavy ones, stacks."""
 
+import collections
 from functools import cache
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -13,6 +15,7 @@ from torch import Tensor
 
 import mjtorch
 from mjtorch import tree
+from mjtorch.constraint.solver import line_search
 from mjtorch.constraint.solver.curvature import bends, double_solve, hessian, hessian_solve, whitened_solve
 from mjtorch.constraint.solver.problem import build, residuals
 from mjtorch.math import linalg
@@ -306,3 +309,27 @@ def test_compiled() -> None:
             d = step(m, d)
         found.append(d.qpos.double())
     torch.testing.assert_close(*found, rtol=0.0, atol=1e-2)
+
+
+def test_rows_that_push_against_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deep in a floor friction pulls both ways by more than is left; searches end as soon as in double precision."""
+    box = '<joint type="slide" axis="1 0 0" frictionloss=".2"/><geom type="box" size=".05 .05 .05" mass=".2"/>'
+    mj_model = mujoco.MjModel.from_xml_string(FLOOR.format(f'<body pos="0 0 .03">{box}</body>'))
+    count, evaluate = collections.Counter(), line_search.evaluate
+    models = {dtype: mjtorch.put_model(mj_model, dtype=dtype) for dtype in (torch.float32, torch.float64)}
+    for seed in range(8):
+        rng, d = np.random.default_rng(seed), mujoco.MjData(mj_model)
+        for _ in range(30):
+            d.qfrc_applied[:] = rng.standard_normal(1)
+            mujoco.mj_step(mj_model, d)
+        mujoco.mj_forward(mj_model, d)
+        for dtype, m in models.items():
+
+            def counted(*args: Any, dtype: torch.dtype = dtype) -> torch.Tensor:
+                count[dtype] += 1
+                return evaluate(*args)
+
+            monkeypatch.setattr(line_search, "evaluate", counted)
+            x = mjtorch.forward(m, mjtorch.put_data(mj_model, d, model=m))
+            np.testing.assert_allclose(x.qacc, d.qacc, atol=1e-4)
+    assert 0 < count[torch.float32] <= 1.2 * count[torch.float64]

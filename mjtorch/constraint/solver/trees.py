@@ -36,9 +36,9 @@ from mjtorch.model import Data, Model
 from mjtorch.model.plan.forest import ForestPlan, GroupPlan
 
 # Rows that touch several trees and are taken out of the solution of blocks: each costs a column for each tree. Where
-# there are more trees more rows join them, and half as many again are: with twice as many 8 to 12 humanoids took 1.04 to
-# 1.09 times as long. Where there are many, none: with conjugate gradients alone 12 humanoids took 1.06 times as long, but
-# 16 took 0.86, and a pile of 200 things a sixth.
+# there are more trees more rows join them, and up to half as many again are: with twice as many 8 to 12 humanoids took
+# 1.04 to 1.09 times as long. Where there are many trees, none: with conjugate gradients alone 12 humanoids took 1.06
+# times as long, but 16 took 0.86, and a pile of 200 things a sixth.
 MOST = 32
 # Contacts of a tree with itself that its block has the rows of, and contacts of a tree with others: at least so many.
 # Eight humanoids with room for eight each took 1.17 times as long.
