@@ -11,6 +11,8 @@ import mjtorch
 from mjtorch import tree
 from mjtorch.constraint.island import FEW, _joined, _joined_densely
 from mjtorch.constraint.solver import groups
+from mjtorch.constraint.solver.solve import solve
+from mjtorch.control_flow import compilable
 
 NEWTON, CG, PGS = mujoco.mjtSolver.mjSOL_NEWTON, mujoco.mjtSolver.mjSOL_CG, mujoco.mjtSolver.mjSOL_PGS
 PYRAMIDAL, ELLIPTIC = mujoco.mjtCone.mjCONE_PYRAMIDAL, mujoco.mjtCone.mjCONE_ELLIPTIC
@@ -121,6 +123,27 @@ def test_compiled(solver: int, cone: int, dtype: torch.dtype) -> None:
     found = mjtorch.jit(mjtorch.forward, in_dims=(None, 0))(m, d).qacc
     near = 1e-10 if dtype == torch.float64 else 1e-3
     assert ((found - wanted).abs().amax(1) < near * wanted.abs().amax(1)).all()
+
+
+@pytest.mark.slow
+def test_torch_compiled() -> None:
+    """Worlds have other islands each, with other numbers of rows and sweeps."""
+    mj_model = scene(PGS, PYRAMIDAL, 5)
+    mj_model.opt.noslip_iterations = 3
+    m = mjtorch.put_model(mj_model, dtype=torch.float64)
+    datas = [mjtorch.put_data(mj_model, moving(mj_model, k, 10 * k), model=m) for k in range(3)]
+    d = tree.map(lambda *xs: torch.stack(xs), *[mjtorch.forward(m, x) for x in datas])
+
+    @compilable
+    def forces(m: mjtorch.Model, d: mjtorch.Data) -> tuple[torch.Tensor, torch.Tensor]:
+        x = solve(m, d)
+        return x.efc_force, x.solver_niter
+
+    worlds = torch.vmap(forces, in_dims=(None, 0))
+    wanted, sweeps = worlds(m, d)
+    found, niter = torch.compile(worlds, fullgraph=True)(m, d)
+    torch.testing.assert_close(found, wanted)
+    assert niter.tolist() == sweeps.tolist() and len(set(sweeps.tolist())) > 1
 
 
 def test_what_nothing_touches_falls_freely() -> None:

@@ -224,7 +224,7 @@ def pushed(s: Sweeps, slope: Tensor, follows: Tensor, main: Tensor, velocity: Te
         base = (follows - change).index_select(0, k)[0]
         along = slope.index_select(0, k)[0] + scale * (W @ velocity + A @ base)
         step = moves * (base - scale * (project @ linalg.cholesky_solve(factor, project @ along)))
-        return change.index_add(0, k, step[None]), velocity + step @ W
+        return added(change, k, step), velocity + step @ W
 
     return swept(s, visit, (main, velocity))[0]
 
@@ -241,17 +241,22 @@ def pulled(s: Sweeps, change: Tensor) -> tuple[Tensor, ...]:
         step = moves * (change.index_select(0, k)[0] + W @ velocity)
         along = -(project @ linalg.cholesky_solve(factor, project @ (scale * step)))
         scaled = scale * along
-        base = (step + A @ scaled)[None]
+        base = step + A @ scaled
         return (
-            change.index_add(0, k, -base),
+            added(change, k, -base),
             velocity + scaled @ W,
-            slope.index_add(0, k, along[None]),
-            follows.index_add(0, k, base),
+            added(slope, k, along),
+            added(follows, k, base),
         )
 
     nothing = torch.zeros_like(change)
     change, velocity, slope, follows = swept(back, visit, (change, torch.zeros_like(s.W[0, 0]), nothing, nothing))
     return slope, follows, change, velocity
+
+
+def added(x: Tensor, k: Tensor, row: Tensor) -> Tensor:
+    """`x (n, w)` with `row (w,)` added to the one at `k (1,)`; with `index_add` Inductor would add in ended worlds."""
+    return x.scatter_add(0, k[:, None].expand(1, len(row)), row[None])
 
 
 def block_of(s: Sweeps, k: Tensor) -> tuple[Tensor, ...]:
