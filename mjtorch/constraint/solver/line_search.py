@@ -211,8 +211,11 @@ def search(
     stop = stop | (length < MIN_VALUE)
 
     def flat(points: Tensor) -> Tensor:
+        found = points[SLOPE].abs() < tolerance
+        if tolerance.dtype != torch.float32:
+            return found
         # Where rows push against each other their sum is known less well than by its size.
-        return (points[SLOPE].abs() < tolerance) | (points[SLOPE].square() < 2 * rounding * points[CURVATURE])
+        return found | (points[SLOPE].square() < 2 * rounding * points[CURVATURE])
 
     first = _bracket(p, line, tolerance, flat, stop, iterations)
     last = _narrow(p, line, flat, first, stop, iterations)
