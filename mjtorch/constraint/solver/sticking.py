@@ -267,8 +267,7 @@ def block_of(s: Sweeps, k: Tensor) -> tuple[Tensor, ...]:
 def swept(
     s: Sweeps, visit: Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]], start: tuple[Tensor, ...]
 ) -> tuple[Tensor, ...]:
-    """What visits of blocks (1,), one after another in each sweep, make of `start`."""
-
+    """What visits of blocks (1,), one after another in each sweep, make of `start`, island by island."""
     ends = s.count.cumsum(0)
 
     def island(k: Tensor, now: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
